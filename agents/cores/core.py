@@ -1,0 +1,103 @@
+"""The contract of a memory core, and the only loop over time.
+
+A core maps one input and its state to one output and the next state, for a batch of independent rows. It never sees
+an episode end, an environment or T: resets and truncation of gradients are done here, once, for every core.
+
+Shapes: B batch rows, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
+tensors [B, ...].
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+CoreState: TypeAlias = Any
+"""A NamedTuple of tensors [B, ...]; each core has its own."""
+
+
+class Core(nn.Module):
+    """Base of every memory core.
+
+    A core sets `output_size` and implements `initial_state` and `forward`. It may override `unroll` with a faster
+    form of the same mathematics, and `auxiliary_loss` to add a loss of its own to the learner's.
+    """
+
+    output_size: int
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """One step: inputs [B, D] and state -> output [B, output_size] and the next state."""
+        raise NotImplementedError
+
+    def auxiliary_loss(self, state: CoreState) -> Tensor | None:
+        """The core's own loss [B] for the step that left `state`, or None if it has none."""
+        return None
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss [T, B] | None.
+
+        Where reset[t, b] is set, row b's state is replaced by the initial state before step t. Every `bptt_length`
+        steps (counted from row 0) the state is detached, so that no gradient crosses that boundary.
+        """
+        return unroll_step_by_step(self, inputs, reset, state, bptt_length)
+
+
+def unroll(
+    core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+) -> tuple[Tensor, CoreState]:
+    """Run `core` over time: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, output_size] and the last state."""
+    outputs, state, _ = core.unroll(inputs, reset, state, bptt_length)
+    return outputs, state
+
+
+def unroll_step_by_step(
+    core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+) -> tuple[Tensor, CoreState, Tensor | None]:
+    """The plain loop over time that defines what `Core.unroll` means."""
+    initial = core.initial_state(inputs.shape[1])
+    any_reset = reset.any(dim=1).tolist()
+    outputs: list[Tensor] = []
+    losses: list[Tensor] = []
+    for t in range(inputs.shape[0]):
+        if bptt_length is not None and t > 0 and t % bptt_length == 0:
+            state = map_state(torch.Tensor.detach, state)
+        if any_reset[t]:
+            state = reset_state(state, initial, reset[t])
+        output, state = core(inputs[t], state)
+        outputs.append(output)
+        loss = core.auxiliary_loss(state)
+        if loss is not None:
+            losses.append(loss)
+    return torch.stack(outputs), state, torch.stack(losses) if losses else None
+
+
+def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
+    """`initial` where reset (bool [B]) is set, `state` elsewhere.
+
+    By selection, not by multiplication: an initial state need not be zero, and 0 * nan is nan.
+    """
+
+    def select(old: Tensor, new: Tensor) -> Tensor:
+        return torch.where(reset.reshape(-1, *([1] * (old.dim() - 1))), new, old)
+
+    return map_state(select, state, initial)
+
+
+def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
+    """Apply `function` leaf by leaf to states of one structure."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return function(*states)
+    return type(first)(*(map_state(function, *leaves) for leaves in zip(*states, strict=True)))
+
+
+def state_leaves(state: CoreState) -> list[Tensor]:
+    """The leaves of a state, in order."""
+    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]

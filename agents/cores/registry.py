@@ -1,0 +1,62 @@
+"""Cores by name: `make_core("rmc", input_size, **options)`.
+
+A third party adds one with an entry point in the group `engram.cores` or names it as `module:Class`.
+"""
+
+import difflib
+import importlib
+import inspect
+from importlib.metadata import entry_points
+from typing import Any
+
+from .core import Core
+
+CORES = {
+    "feedforward": ".feedforward:Feedforward",
+    "lstm": ".lstm:LSTM",
+    "rmc": ".rmc:RMC",
+}
+
+
+def core_names() -> list[str]:
+    """Names of all registered cores."""
+    return sorted({*CORES, *(point.name for point in entry_points(group="engram.cores"))})
+
+
+def core_class(name: str) -> type[Core]:
+    """The class of a core: a registered name or `module:Class`. Raises ValueError naming the nearest valid names."""
+    if name in CORES:
+        module, attribute = CORES[name].split(":")
+        return getattr(importlib.import_module(module, __package__), attribute)
+    for point in entry_points(group="engram.cores", name=name):
+        return point.load()
+    if ":" in name:
+        return _foreign_class(name)
+    near = difflib.get_close_matches(name, core_names(), n=3) or core_names()
+    raise ValueError(f"unknown core {name!r}; did you mean: {', '.join(near)}?")
+
+
+def core_parameters(name: str) -> dict[str, inspect.Parameter]:
+    """The options that a core takes, by name (everything but input_size)."""
+    return {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
+
+
+def make_core(name: str, input_size: int, **options: Any) -> Core:
+    """A core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
+    allowed = core_parameters(name)
+    for key in options:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
+            raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
+    return core_class(name)(input_size, **options)
+
+
+def _foreign_class(name: str) -> type[Core]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ValueError(f"cannot load core {name!r}: {problem}") from problem
+    if not (isinstance(found, type) and issubclass(found, Core)):
+        raise ValueError(f"core {name!r} is not a subclass of engram.agents.cores.Core")
+    return found

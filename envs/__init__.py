@@ -1,0 +1,1 @@
+"""The worlds: memory tasks as compiled, batched Gymnasium environments."""

@@ -1,0 +1,45 @@
+"""Random numbers for compiled games: one 64-bit stream per environment.
+
+A stream depends on the seed and the environment's index alone, so a result does not depend on how a batch is split
+over actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and a mix per draw, one word of state,
+which makes a batch's randomness one uint64 array that can be saved and restored.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from .arrays import Array
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def streams(seed: int, indices: Sequence[int] | range) -> Array:
+    """First states of the streams of environments `indices` under `seed`: uint64 [len(indices)]."""
+    states = [np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(1, np.uint64)[0] for index in indices]
+    return np.array(states, np.uint64)
+
+
+@njit(cache=True, inline="always")
+def next_bits(random, i):
+    """Advance stream i and return 64 random bits."""
+    random[i] += _STEP
+    z = random[i]
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True)
+def uniform(random, i):
+    """A float64 in [0, 1) from stream i."""
+    return (next_bits(random, i) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True)
+def integer(random, i, n):
+    """An int64 in [0, n) from stream i (bias below n / 2**32)."""
+    return np.int64(((next_bits(random, i) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))

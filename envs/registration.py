@@ -1,0 +1,87 @@
+"""The table of worlds, and how a name on a command line becomes a batch of them.
+
+This module imports no game: Gymnasium loads one when it is first made.
+"""
+
+import difflib
+import importlib
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+
+@dataclass(frozen=True)
+class World:
+    """One environment: its short name, its class and the parameters of its memory-free twin."""
+
+    name: str
+    """Short name on command lines, e.g. "boxworld"."""
+    class_name: str
+    """Class of the single environment, e.g. "BoxWorld"; the batched one is called <class_name>Batch."""
+    module: str
+    """Module inside engram.envs that holds both classes."""
+    twin: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters that make the memory-free control, the world `<name>-twin`."""
+
+    @property
+    def id(self) -> str:
+        """Gymnasium's id."""
+        return f"engram/{self.class_name}-v0"
+
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
+    )
+}
+
+
+def register_envs() -> None:
+    """Register every world with Gymnasium (once; importing engram does it)."""
+    for world in WORLDS.values():
+        if world.id not in gymnasium.registry:
+            entry = f"{__package__}.{world.module}:{world.class_name}"
+            gymnasium.register(id=world.id, entry_point=entry, vector_entry_point=f"{entry}Batch")
+
+
+def world_names() -> list[str]:
+    """Every short name, twins included."""
+    return [*WORLDS, *(f"{name}-twin" for name, world in WORLDS.items() if world.twin)]
+
+
+def find_world(name: str) -> tuple[World, dict[str, Any]]:
+    """The world of a short name or engram id, with the parameters that the name stands for.
+
+    Raises ValueError naming the nearest valid names.
+    """
+    short = next((world.name for world in WORLDS.values() if world.id == name), name)
+    world = WORLDS.get(short.removesuffix("-twin"))
+    if world is None or (short.endswith("-twin") and not world.twin):
+        near = difflib.get_close_matches(name, world_names(), n=3) or world_names()
+        raise ValueError(f"unknown environment {name!r}; did you mean: {', '.join(near)}?")
+    return world, dict(world.twin) if short.endswith("-twin") else {}
+
+
+def batch_class(world: World) -> type[Any]:
+    """The batched engine class of a world (imports the game)."""
+    return getattr(importlib.import_module(f".{world.module}", __package__), f"{world.class_name}Batch")
+
+
+def world_parameters(world: World) -> dict[str, inspect.Parameter]:
+    """The parameters that a world takes, by name."""
+    hidden = {"self", "num_envs", "first_index", "render_mode"}
+    return {k: p for k, p in inspect.signature(batch_class(world)).parameters.items() if k not in hidden}
+
+
+def make_batch(name: str, num_envs: int, first_index: int = 0, **parameters: Any) -> Any:
+    """A batch of `num_envs` copies of the world `name` (short name or id), indices first_index and up."""
+    world, given = find_world(name)
+    allowed = world_parameters(world)
+    for key in parameters:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed)
+            raise ValueError(f"{name} has no parameter {key!r}; did you mean: {', '.join(near)}?")
+    return batch_class(world)(num_envs, first_index=first_index, **(given | parameters))

@@ -1,0 +1,59 @@
+"""One game as an ordinary Gymnasium environment: the batched engine with a batch of one."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import error
+
+from .arrays import Array
+from .engine import BatchedEnv
+
+
+class SingleEnv(gymnasium.Env[Array, int]):
+    """The same compiled rules as the batched engine, for one environment and without autoreset.
+
+    `reset(options={"level": {...}})` plays a given level; `env.unwrapped.level` is the current one in the same form.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
+    batch_class: ClassVar[type[BatchedEnv]]
+
+    def __init__(self, *, render_mode: str | None = None, **parameters: Any) -> None:
+        self.batch = self.batch_class(1, render_mode=render_mode, **parameters)  # pyright: ignore
+        self.observation_space = self.batch.single_observation_space
+        self.action_space = self.batch.single_action_space
+        self.render_mode = render_mode
+        self._reward = np.zeros(1, np.float32)
+        self._terminated, self._truncated = np.zeros(1, np.bool_), np.zeros(1, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode, of `options["level"]` if given."""
+        super().reset(seed=seed)
+        observation = self.batch.new_observation()
+        self.batch.reset_into(observation, seed)
+        if options and "level" in options:
+            self.batch.set_level(0, options["level"])
+            return self.batch.observe(0), self._info()
+        return observation[0], self._info()
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """One step; after the end of an episode, reset() is needed."""
+        if not self.batch.started or self.batch.state.over[0]:
+            raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
+        observation = self.batch.new_observation()
+        actions = np.asarray(action).reshape(1)
+        self.batch.step_into(actions, observation, self._reward, self._terminated, self._truncated)
+        return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()
+
+    def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A picture of the whole board, uint8 [H, W, 3], in render_mode "rgb_array"."""
+        return None if self.render_mode is None else self.batch.draw(0)
+
+    @property
+    def level(self) -> dict[str, Any]:
+        """The level being played, in the form that `reset(options={"level": ...})` takes."""
+        return self.batch.level(0)
+
+    def _info(self) -> dict[str, Any]:
+        return {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}

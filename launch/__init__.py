@@ -1,0 +1,1 @@
+"""Who runs where: configuration, command lines, metrics, run directories."""

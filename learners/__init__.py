@@ -1,0 +1,1 @@
+"""Learning: V-trace, losses, the learner and its checkpoints."""
