@@ -1,0 +1,153 @@
+"""The agent: torso -> memory core -> policy and value heads.
+
+`step` is what an actor runs, `unroll` what the learner runs; they are the same function of the same rows (tested).
+What the agent remembers, its AgentState, is the core's state and the few facts that make its inputs and resets exact.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .cores.core import CoreState, map_state, reset_state
+from .cores.registry import make_core
+from .specs import ActionSpec, ObservationSpec, one_hot, sample
+from .torsos import TorsoConfig, make_torso
+from .values import AgentOutput, EnvOutput, map_observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """What the network is made of."""
+
+    core: str = "rmc"
+    """Memory core: a registered name or module:Class."""
+    core_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the core; what is left out has the core's own default."""
+    torso: TorsoConfig = TorsoConfig()
+    """How observations become vectors."""
+    previous_action: bool = False
+    """The core also sees the one-hot previous action (zeros at the start of an episode)."""
+    previous_reward: bool = False
+    """The core also sees the previous reward, clipped to -1..1."""
+    time_horizon: int = 0
+    """The core also sees the fraction of an episode of this many steps that has passed; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        if self.time_horizon < 0:
+            raise ValueError(f"time_horizon is {self.time_horizon}; allowed: at least 0 (steps)")
+
+
+class AgentState(NamedTuple):
+    """All that an agent carries from one row to the next; leaves [B, ...]."""
+
+    core: CoreState
+    previous_action: Tensor
+    """int64 [B] or [B, K]; -1 before the first action of an episode."""
+    elapsed: Tensor
+    """int64 [B]: steps since the start of the episode."""
+    over: Tensor
+    """bool [B]: the row just seen ended its episode, so the next row starts from the initial state."""
+
+
+class AgentUnroll(NamedTuple):
+    """What the learner's pass says of R rows of B environments."""
+
+    logits: Tensor
+    """[R, B, num_logits]."""
+    value: Tensor
+    """[R, B]."""
+    auxiliary: Tensor | None
+    """[R, B]: the core's own loss (MNM's meta loss), or None."""
+
+
+class Agent(nn.Module):
+    """A policy and a value function with memory, for one kind of observation and action."""
+
+    def __init__(self, observation: ObservationSpec, action: ActionSpec, config: AgentConfig) -> None:
+        super().__init__()
+        self.action_spec = action
+        self.config = config
+        self.torso = make_torso(observation, config.torso)
+        extra = config.previous_action * action.num_logits + config.previous_reward + (config.time_horizon > 0)
+        self.core = make_core(config.core, int(self.torso.output_size) + extra, **config.core_args)  # pyright: ignore
+        self.policy = nn.Linear(self.core.output_size, action.num_logits)
+        self.value = nn.Linear(self.core.output_size, 1)
+
+    def initial_state(self, batch_size: int) -> AgentState:
+        """The state before the first row of an episode."""
+        device = self.policy.weight.device
+        return AgentState(
+            core=self.core.initial_state(batch_size),
+            previous_action=torch.full((batch_size, *self.action_spec.shape), -1, device=device),
+            elapsed=torch.zeros(batch_size, dtype=torch.int64, device=device),
+            over=torch.zeros(batch_size, dtype=torch.bool, device=device),
+        )
+
+    @torch.inference_mode()
+    def step(
+        self, env: EnvOutput, state: AgentState, generator: torch.Generator | None = None
+    ) -> tuple[AgentOutput, AgentState]:
+        """Act on one row [B, ...]: reset where the last row ended an episode, then one forward for all B."""
+        if bool(state.over.any()):
+            state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
+        inputs = self._inputs(self.torso(env.observation), state.previous_action, env.reward, state.elapsed)
+        output, core_state = self.core(inputs, state.core)
+        logits, value = self._heads(output)
+        action = sample(self.action_spec, logits, generator)
+        over = env.terminated | env.truncated
+        return AgentOutput(action, logits, value), AgentState(core_state, action, state.elapsed + 1, over)
+
+    def unroll(
+        self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None
+    ) -> AgentUnroll:
+        """The learner's pass over R rows: env [R, B, ...], actions [R - 1, B, ...] taken at the rows before the last.
+
+        `state` is the state the actor had at row 0; gradients are cut every `bptt_length` rows.
+        """
+        rows, batch = env.reward.shape
+        over = env.terminated | env.truncated
+        # Row t starts an episode if row t-1 ended one; what came before row 0 is in the state.
+        reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
+        features = self.torso(map_observation(lambda x: x.flatten(0, 1), env.observation)).unflatten(0, (rows, batch))
+        inputs = self._inputs(features, *self._history(env, action, state, reset))
+        outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
+        logits, value = self._heads(outputs)
+        return AgentUnroll(logits, value, auxiliary)
+
+    def _history(
+        self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Previous action, reward and elapsed steps at every row [R, B], as `step` saw them."""
+        none = torch.full_like(state.previous_action, -1).expand(reset.shape[0], *state.previous_action.shape)
+        previous = torch.cat([state.previous_action.unsqueeze(0), action])
+        previous = torch.where(reset.reshape(*reset.shape, *([1] * (previous.dim() - 2))), none, previous)
+        elapsed = state.elapsed
+        if self.config.time_horizon:
+            counts: list[Tensor] = []
+            for starts in reset:
+                elapsed = torch.where(starts, 0, elapsed)
+                counts.append(elapsed)
+                elapsed = elapsed + 1
+            elapsed = torch.stack(counts)
+        return previous, env.reward, elapsed
+
+    def _inputs(self, features: Tensor, previous_action: Tensor, reward: Tensor, elapsed: Tensor) -> Tensor:
+        """What the core sees: features [..., D] and the configured facts about the previous step."""
+        extra: list[Tensor] = []
+        if self.config.previous_action:
+            extra.append(one_hot(self.action_spec, previous_action))
+        if self.config.previous_reward:
+            extra.append(reward.clamp(-1, 1).unsqueeze(-1))
+        if self.config.time_horizon:
+            extra.append((elapsed / self.config.time_horizon).unsqueeze(-1))
+        return torch.cat([features, *extra], -1) if extra else features
+
+    def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.policy(outputs), self.value(outputs).squeeze(-1)
+
+
+def slice_state(state: AgentState, rows: slice) -> AgentState:
+    """The state of some environments of a batch."""
+    return map_state(lambda leaf: leaf[rows], state)

@@ -1,0 +1,125 @@
+"""Torsos: from an observation to one vector per environment.
+
+A torso maps [N, *shape] to [N, output_size]. It has no memory, so the learner runs it on all T * B rows at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .specs import ArraySpec, ObservationSpec
+from .values import ObservationTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorsoConfig:
+    """How observations become vectors."""
+
+    conv_channels: tuple[int, ...] = (12, 24)
+    """Kernels of each 2x2 convolution over an image (RMC paper A.3: 12 and 24)."""
+    position_planes: bool = True
+    """Append two planes with the row and the column position in -1..1 (RMC paper A.3)."""
+    embedding_size: int = 0
+    """Width of a ReLU layer after the torso; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        if any(channels < 1 for channels in self.conv_channels):
+            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
+        if self.embedding_size < 0:
+            raise ValueError(f"embedding_size is {self.embedding_size}; allowed: at least 0")
+
+
+class ConvTorso(nn.Module):
+    """2x2 convolutions, stride 1, SAME padding, ReLU each, then position planes, flattened row-major.
+
+    Takes [N, rows, cols, features], as the worlds write it. Source: RMC paper, appendix A.3.
+    """
+
+    def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
+        super().__init__()
+        rows, cols, features = spec.shape
+        channels = (features, *config.conv_channels)
+        self.scale = spec.scale
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in zip(channels[:-1], channels[1:], strict=True))
+        planes = torch.stack(
+            torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
+        )
+        self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
+        self.output_size = rows * cols * (channels[-1] + self.get_buffer("planes").shape[0])
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """[N, rows, cols, features] -> [N, output_size]."""
+        x = scaled(observation, self.scale).permute(0, 3, 1, 2)
+        for conv in self.convs:
+            # SAME for a 2x2 kernel: one row below and one column to the right.
+            x = torch.relu(conv(functional.pad(x, (0, 1, 0, 1))))
+        planes = self.get_buffer("planes")
+        return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
+
+
+class FlatTorso(nn.Module):
+    """A vector (or any array, flattened) as it is, scaled."""
+
+    def __init__(self, spec: ArraySpec) -> None:
+        super().__init__()
+        self.scale = spec.scale
+        self.output_size = int(torch.Size(spec.shape).numel())
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """[N, *shape] -> [N, output_size]."""
+        return scaled(observation, self.scale).flatten(1)
+
+
+class DictTorso(nn.Module):
+    """A torso per entry of a dict, concatenated in the order of sorted keys."""
+
+    def __init__(self, specs: dict[str, ObservationSpec], config: TorsoConfig) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({key: _torso(specs[key], config) for key in sorted(specs)})
+        self.output_size = sum(int(part.output_size) for part in self.parts.values())  # pyright: ignore
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """A dict of [N, *shape] -> [N, output_size]."""
+        return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
+
+
+class EmbeddingTorso(nn.Module):
+    """A torso followed by one linear layer and a ReLU."""
+
+    def __init__(self, torso: nn.Module, size: int) -> None:
+        super().__init__()
+        self.torso = torso
+        self.linear = nn.Linear(int(torso.output_size), size)  # pyright: ignore
+        self.output_size = size
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """[N, *shape] -> [N, output_size]."""
+        return torch.relu(self.linear(self.torso(observation)))
+
+
+def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
+    """The torso for an observation: convolutions for images [rows, cols, features], the plain vector for the rest."""
+    torso = _torso(spec, config)
+    return EmbeddingTorso(torso, config.embedding_size) if config.embedding_size else torso
+
+
+def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
+    if isinstance(spec, dict):
+        return DictTorso(spec, config)
+    return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec)
+
+
+def scaled(observation: Tensor, scale: float) -> Tensor:
+    """The observation as float32, times `scale`."""
+    x = observation.float()
+    return x if scale == 1.0 else x * scale
+
+
+def image_shape(spec: ObservationSpec, config: TorsoConfig) -> Sequence[int] | None:
+    """(channels, rows, cols) of a torso's output where it is one image, for cores that keep it (ConvLSTM)."""
+    if isinstance(spec, dict) or len(spec.shape) != 3 or not config.conv_channels or config.embedding_size:
+        return None
+    return (config.conv_channels[-1] + 2 * config.position_planes, spec.shape[0], spec.shape[1])
