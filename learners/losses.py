@@ -1,0 +1,74 @@
+"""The terms of an actor-critic loss: pure functions over [T, B] with a mask of valid steps.
+
+`log_policy` is always the normalised log-probability of every action, [T, B, A], so that one log-softmax serves the
+ratio, the losses and the diagnostics. Two reductions:
+
+    "mean"   over the valid steps: the size of gradients does not depend on T, B or how often episodes end
+    "sum"    over the valid steps: as in scalable_agent, whose learning rate and epsilon go with it
+
+Masking is by selection, not by multiplication: what stands at an invalid step may be anything, nan included.
+"""
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Reduction: TypeAlias = Literal["mean", "sum"]
+
+
+def log_probability(log_policy: Tensor, actions: Tensor) -> Tensor:
+    """log pi(a_t | x_t) of the actions taken: log_policy [T, B, A], actions int64 [T, B] -> [T, B]."""
+    return log_policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def policy_loss(log_probabilities: Tensor, advantages: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
+    """- sum_t log pi(a_t | x_t) A_t: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2).
+
+    Args:
+        log_probabilities: of the actions taken, float [T, B].
+        advantages: float [T, B]; taken as constants.
+        valid: bool [T, B].
+        reduction: "mean" or "sum".
+    """
+    return reduce(-log_probabilities * advantages.detach(), valid, reduction)
+
+
+def value_loss(values: Tensor, targets: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
+    """0.5 sum_t (v_t - V_t)^2 (IMPALA section 4.2; the half is scalable_agent's).
+
+    Args:
+        values: float [T, B].
+        targets: float [T, B]; taken as constants.
+        valid: bool [T, B].
+        reduction: "mean" or "sum".
+    """
+    return reduce(0.5 * (targets.detach() - values).square(), valid, reduction)
+
+
+def entropy(log_policy: Tensor) -> Tensor:
+    """H_t = - sum_a pi(a | x_t) log pi(a | x_t) in nats: [T, B, A] -> [T, B]."""
+    return -(log_policy.exp() * log_policy).sum(-1)
+
+
+def entropy_loss(log_policy: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
+    """- sum_t H_t: minimising it keeps the policy from collapsing (Williams and Peng 1991; IMPALA section 4.2)."""
+    return reduce(-entropy(log_policy), valid, reduction)
+
+
+def kl_divergence(log_behaviour: Tensor, log_policy: Tensor) -> Tensor:
+    """KL(mu || pi)_t = sum_a mu(a | x_t) (log mu(a | x_t) - log pi(a | x_t)) in nats: [T, B, A] twice -> [T, B]."""
+    return (log_behaviour.exp() * (log_behaviour - log_policy)).sum(-1)
+
+
+def reduce(terms: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
+    """Sum or mean of terms [T, B] where valid (bool [T, B]) is set; 0 where no step is valid.
+
+    Raises ValueError for terms of another shape than the mask, which would broadcast, and for an unknown reduction.
+    """
+    if terms.shape != valid.shape:
+        raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction is {reduction!r}; allowed: 'mean', 'sum'")
+    total = torch.where(valid, terms, 0.0).sum()
+    return total if reduction == "sum" else total / valid.sum().clamp(min=1)

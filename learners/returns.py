@@ -1,0 +1,92 @@
+"""Returns and advantages from an unroll: sums over future rewards, each discounted by what lies between.
+
+Time index t runs over the T transitions of an unroll: `rewards[t]` and `discounts[t]` belong to the step from row t to
+row t+1 (see boundaries.py), `values[t]` to row t, `bootstrap_value` to row T. Shapes: T steps, B environments.
+Nothing here carries a gradient.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Returns(NamedTuple):
+    """Targets for the value function and advantages for the policy, float [T, B] each."""
+
+    targets: Tensor
+    advantages: Tensor
+
+
+def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
+    """y_t = terms_t + discounts_t * y_{t+1} with y_T = last: [T, B], [T, B], [B] -> [T, B].
+
+    The one loop backwards over time that every return and V-trace is made of.
+    """
+    result = torch.empty_like(terms)
+    following = last
+    rows = zip(result.unbind(), terms.unbind(), discounts.unbind(), strict=True)
+    for row, term, discount in reversed(list(rows)):
+        following = torch.addcmul(term, discount, following, out=row)
+    return result
+
+
+def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
+    """Returns bootstrapped from the last row of the unroll, as A3C forms them.
+
+        R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
+
+    so the step T-k is a k-step return (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning",
+    algorithm S3).
+
+    Args:
+        rewards, discounts, values: float [T, B].
+        bootstrap_value: value of row T, float [B]; zeros give returns without bootstrap.
+    """
+    check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
+    with torch.no_grad():
+        targets = discounted_sum(rewards, discounts, bootstrap_value)
+        return Returns(targets, targets - values)
+
+
+def generalised_advantages(
+    rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor, lambda_: float
+) -> Returns:
+    """Generalised advantage estimation, and its lambda-returns as targets.
+
+        delta_t = r_t + d_t V_{t+1} - V_t;    A_t = delta_t + d_t lambda A_{t+1},  A_T = 0;    R_t = A_t + V_t
+
+    (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equation 16,
+    cut at the end of the unroll.) lambda 1 is `n_step_returns`, lambda 0 the one-step return.
+
+    Args:
+        rewards, discounts, values: float [T, B].
+        bootstrap_value: value of row T, float [B].
+        lambda_: in 0..1.
+    """
+    check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
+    with torch.no_grad():
+        deltas = rewards + discounts * next_rows(values, bootstrap_value) - values
+        advantages = discounted_sum(deltas, lambda_ * discounts, torch.zeros_like(bootstrap_value))
+        return Returns(advantages + values, advantages)
+
+
+def next_rows(rows: Tensor, last: Tensor) -> Tensor:
+    """What stands one row later: [T, B] and the row after the last [B] -> [T, B]."""
+    return torch.cat([rows[1:], last.unsqueeze(0)])
+
+
+def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
+    """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B].
+
+    Without it a [T, B, 1] beside a [T, B] would broadcast to every pair of environments and still train.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in per_step.items()}
+    first_name, first = next(iter(shapes.items()))
+    if len(first) != 2 or first[0] == 0:
+        raise ValueError(f"{first_name} has shape {first}; expected [T, B] with at least one step")
+    for name, shape in shapes.items():
+        if shape != first:
+            raise ValueError(f"{name} has shape {shape}; expected {first}, the shape of {first_name}")
+    if tuple(bootstrap_value.shape) != first[1:]:
+        raise ValueError(f"bootstrap_value has shape {tuple(bootstrap_value.shape)}; expected {first[1:]}")

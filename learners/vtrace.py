@@ -1,0 +1,61 @@
+"""V-trace: value targets and advantages for a policy that lags behind the one being learned.
+
+Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
+equation 1 in its recursive form (their remark 1), with lambda = 1. Shapes: T steps, B environments.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .returns import check_shapes, discounted_sum, next_rows
+
+
+class VTrace(NamedTuple):
+    """Value targets and policy-gradient advantages, float [T, B] each, without gradient."""
+
+    vs: Tensor
+    pg_advantages: Tensor
+
+
+def from_importance_weights(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+) -> VTrace:
+    """V-trace targets from the ratios of target to behaviour policy.
+
+        rho_t   = exp(log_rho_t) = pi(a_t | x_t) / mu(a_t | x_t)
+        delta_t = min(rho_bar, rho_t) (r_t + d_t V_{t+1} - V_t)
+        vs_t    = V_t + delta_t + d_t min(1, rho_t) (vs_{t+1} - V_{t+1}),               vs_T = V_T
+        adv_t   = min(rho_pg, rho_t) (r_t + d_t vs_{t+1} - V_t)
+
+    Args:
+        log_rhos: log importance ratios of the actions taken, float [T, B].
+        discounts: of the step from row t to t+1, 0 where it ends an episode by termination, float [T, B].
+        rewards: of the step from row t to t+1, float [T, B].
+        values: of rows 0..T-1 under the current weights, float [T, B].
+        bootstrap_value: of row T, float [B].
+        clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
+        clip_pg_rho_threshold: rho_pg, likewise, for the advantages alone.
+
+    Raises:
+        ValueError: shapes that disagree.
+    """
+    check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
+    with torch.no_grad():
+        rhos = log_rhos.exp()
+        deltas = _clip(rhos, clip_rho_threshold) * (rewards + discounts * next_rows(values, bootstrap_value) - values)
+        corrections = discounted_sum(deltas, discounts * _clip(rhos, 1.0), torch.zeros_like(bootstrap_value))
+        vs = values + corrections
+        advantages = rewards + discounts * next_rows(vs, bootstrap_value) - values
+        return VTrace(vs, _clip(rhos, clip_pg_rho_threshold) * advantages)
+
+
+def _clip(rhos: Tensor, threshold: float | None) -> Tensor:
+    return rhos if threshold is None else rhos.clamp(max=threshold)
