@@ -1,0 +1,34 @@
+"""No memory at all: the control that every memory task must defeat."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from .core import Core
+
+
+class FeedforwardState(NamedTuple):
+    """Nothing is remembered: no leaves."""
+
+
+class Feedforward(Core):
+    """One hidden layer, y = relu(W x + b), W [hidden_size, input_size]."""
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        self.output_size = hidden_size
+        self.hidden = nn.Linear(input_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> FeedforwardState:
+        """The empty state."""
+        return FeedforwardState()
+
+    def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
+        """inputs [B, input_size] -> output [B, hidden_size]."""
+        return self.hidden(inputs).relu(), state
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
+    ) -> tuple[Tensor, FeedforwardState, None]:
+        """All T steps at once: without a state there is nothing to reset or to cut."""
+        return self.hidden(inputs).relu(), state, None
