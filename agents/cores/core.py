@@ -41,10 +41,11 @@ class Core(nn.Module):
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss [T, B] | None.
+        """T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
 
         Where reset[t, b] is set, row b's state is replaced by the initial state before step t. Every `bptt_length`
-        steps (counted from row 0) the state is detached, so that no gradient crosses that boundary.
+        steps (counted from row 0) the state is detached, so that no gradient crosses that boundary. The loss [T, B]
+        is the core's own.
         """
         return unroll_step_by_step(self, inputs, reset, state, bptt_length)
 

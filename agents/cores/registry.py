@@ -12,7 +12,9 @@ from typing import Any
 from .core import Core
 
 CORES = {
+    "conv-lstm": ".conv_lstm:ConvLSTM",
     "feedforward": ".feedforward:Feedforward",
+    "gru": ".gru:GRU",
     "lstm": ".lstm:LSTM",
     "rmc": ".rmc:RMC",
 }
