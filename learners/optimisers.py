@@ -44,36 +44,25 @@ class RMSPropTF(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            parameters: list[nn.Parameter] = [p for p in group["params"] if p.grad is not None]
-            for p in parameters:
-                self._initialise(p, group)
-            # A GPU wants few launches over many tensors, a CPU all passes over one tensor while it is in the cache.
-            on_gpu = len(parameters) > 0 and parameters[0].is_cuda
-            for chunk in [parameters] if on_gpu else [[p] for p in parameters]:
-                self._update(chunk, group)
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
         return loss
 
-    def _initialise(self, p: nn.Parameter, group: dict[str, Any]) -> None:
+    def _update(self, p: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        lr, decay, momentum, eps = group["lr"], group["decay"], group["momentum"], group["eps"]
         state = self.state[p]
-        if not state:
+        if "mean_square" not in state:
             state["mean_square"] = torch.ones_like(p, memory_format=torch.preserve_format)
-            if group["momentum"] > 0:
-                state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-
-    def _update(self, chunk: list[nn.Parameter], group: dict[str, Any]) -> None:
-        gradients = [p.grad for p in chunk]
-        mean_squares = [self.state[p]["mean_square"] for p in chunk]
-        torch._foreach_mul_(mean_squares, group["decay"])
-        torch._foreach_addcmul_(mean_squares, gradients, gradients, 1 - group["decay"])
-        roots = torch._foreach_add(mean_squares, group["eps"])
-        torch._foreach_sqrt_(roots)
-        if group["momentum"] == 0:
-            torch._foreach_addcdiv_(chunk, gradients, roots, -group["lr"])
+        mean_square: Tensor = state["mean_square"]
+        mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+        root = (mean_square + eps).sqrt_()
+        if momentum == 0:
+            p.addcdiv_(gradient, root, value=-lr)
             return
-        momenta = [self.state[p]["momentum"] for p in chunk]
-        torch._foreach_mul_(momenta, group["momentum"])
-        torch._foreach_addcdiv_(momenta, gradients, roots, group["lr"])
-        torch._foreach_sub_(chunk, momenta)
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        p.sub_(state["momentum"].mul_(momentum).addcdiv_(gradient, root, value=lr))
 
 
 def make_optimiser(
