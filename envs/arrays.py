@@ -1,8 +1,9 @@
-"""Names for the array types that worlds exchange."""
+"""Names for the array types that worlds exchange, and the check that compiled code makes of its actions."""
 
 from typing import Any, TypeAlias
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
@@ -14,3 +15,12 @@ Observation: TypeAlias = Array | dict[str, "Observation"]
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
     """A zeroed array (a function of its own so that every buffer starts defined)."""
     return np.zeros(shape, dtype)
+
+
+@njit(cache=True)
+def first_outside(values: Array, n: int) -> int:
+    """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
+    for i in range(len(values)):
+        if values[i] < 0 or values[i] >= n:
+            return i
+    return -1

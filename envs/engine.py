@@ -70,30 +70,45 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         self.first_index = first_index
         self.render_mode = render_mode
         self.started = False
+        self._observation_shape, self._observation_dtype = observation_space.shape, observation_space.dtype
         self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
 
     # -- the fast path: caller's arrays ------------------------------------------------------------------------------
 
-    def reset_into(self, observation: Array, seed: int | Sequence[int] | None = None, mask: Array | None = None) -> None:
+    def reset_into(
+        self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
+    ) -> None:
         """Start episodes where `mask` (bool [N], default everywhere) and write all observations [N, ...]."""
         if seed is not None:
             self._seed_streams(seed)
-        everywhere = np.ones(self.num_envs, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-        type(self).reset_batch(self.state, self.params, everywhere, observation)
+        if mask is None:
+            mask = np.ones(self.num_envs, np.bool_)
+        elif not self.started:
+            raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
+        self._check_array("reset_mask", mask, (), np.bool_)
+        self._check_array("observation", observation, self._observation_shape, self._observation_dtype)
+        type(self).reset_batch(self.state, self.params, mask, observation)
         self.started = True
 
-    def step_into(
-        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
         """Step all copies; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
         if not self.started:
             raise error.ResetNeeded("step() before reset(): call reset() first")
-        if actions.dtype != np.int64 or actions.shape != (self.num_envs,):
-            actions = self._checked_actions(actions)
+        if actions.dtype != np.int64:
+            if not np.issubdtype(actions.dtype, np.integer):
+                raise ValueError(f"actions have dtype {actions.dtype}; expected integers")
+            actions = actions.astype(np.int64)
+        self._check_array("actions", actions, (), np.int64)
+        self._check_array("observation", observation, self._observation_shape, self._observation_dtype)
+        self._check_array("reward", reward, (), np.float32)
+        self._check_array("terminated", terminated, (), np.bool_)
+        self._check_array("truncated", truncated, (), np.bool_)
         bad = type(self).step_batch(self.state, self.params, actions, observation, reward, terminated, truncated)
         if bad >= 0:
             n = int(self.single_action_space.n)  # pyright: ignore[reportAttributeAccessIssue]
-            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: 0..{n - 1} {self.action_names}")
+            raise ValueError(
+                f"action {int(actions[bad])} for environment {bad}; allowed: 0..{n - 1} {self.action_names}"
+            )
 
     def episode_facts(self, indices: Array) -> Array:
         """What `episode_fields` say of copies `indices` [K]: float32 [K, len(episode_fields)]."""
@@ -167,7 +182,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _seed_streams(self, seed: int | Sequence[int]) -> None:
+    def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
         if isinstance(seed, int | np.integer):
             check_range("seed", int(seed), 0, None)
             self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
@@ -178,13 +193,11 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
                 if one is not None:
                     self.state.random[i] = streams(int(one), range(1))[0]
 
-    def _checked_actions(self, actions: Array) -> Array:
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,):
-            raise ValueError(f"actions have shape {actions.shape}; expected ({self.num_envs},)")
-        if not np.issubdtype(actions.dtype, np.integer):
-            raise ValueError(f"actions have dtype {actions.dtype}; expected integers")
-        return actions.astype(np.int64)
+    def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+        """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""
+        if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
+            expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
+            raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
 
 
 def check_range(name: str, value: float, low: float | None, high: float | None) -> None:
@@ -192,3 +205,19 @@ def check_range(name: str, value: float, low: float | None, high: float | None) 
     if (low is not None and value < low) or (high is not None and value > high) or value != value:
         span = f"at least {low}" if high is None else f"{low}..{high}"
         raise ValueError(f"{name} is {value}; allowed: {span}")
+
+
+def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise ValueError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
+
+
+def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
+    """The range that a parameter means, given as a number or as (smallest, largest); both inside low..high."""
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(pair) != 2 or not all(isinstance(end, int | np.integer) for end in pair) or pair[0] > pair[1]:
+        raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
+    for end in pair:
+        check_range(name, end, low, high)
+    return int(pair[0]), int(pair[1])

@@ -6,6 +6,7 @@ which makes a batch's randomness one uint64 array that can be saved and restored
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -24,7 +25,7 @@ def streams(seed: int, indices: Sequence[int] | range) -> Array:
 
 
 @njit(cache=True, inline="always")
-def next_bits(random, i):
+def next_bits(random: Array, i: int) -> Any:
     """Advance stream i and return 64 random bits."""
     random[i] += _STEP
     z = random[i]
@@ -34,12 +35,12 @@ def next_bits(random, i):
 
 
 @njit(cache=True)
-def uniform(random, i):
+def uniform(random: Array, i: int) -> float:
     """A float64 in [0, 1) from stream i."""
     return (next_bits(random, i) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit(cache=True)
-def integer(random, i, n):
+def integer(random: Array, i: int, n: int) -> int:
     """An int64 in [0, n) from stream i (bias below n / 2**32)."""
-    return np.int64(((next_bits(random, i) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+    return int(np.int64(((next_bits(random, i) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)))
