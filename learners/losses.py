@@ -1,7 +1,8 @@
 """The terms of an actor-critic loss: pure functions over [T, B] with a mask of valid steps.
 
-`log_policy` is always the normalised log-probability of every action, [T, B, A], so that one log-softmax serves the
-ratio, the losses and the diagnostics. Two reductions:
+`log_policy` holds the normalised log-probability of every action, [T, B, A] (for an action of several independent parts
+side by side: entropies and divergences of the parts add up), so that one log-softmax serves the importance ratio, the
+losses and the diagnostics. Two reductions:
 
     "mean"   over the valid steps: the size of gradients does not depend on T, B or how often episodes end
     "sum"    over the valid steps: as in scalable_agent, whose learning rate and epsilon go with it
@@ -15,11 +16,6 @@ import torch
 from torch import Tensor
 
 Reduction: TypeAlias = Literal["mean", "sum"]
-
-
-def log_probability(log_policy: Tensor, actions: Tensor) -> Tensor:
-    """log pi(a_t | x_t) of the actions taken: log_policy [T, B, A], actions int64 [T, B] -> [T, B]."""
-    return log_policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def policy_loss(log_probabilities: Tensor, advantages: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:

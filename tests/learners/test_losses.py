@@ -1,0 +1,112 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from engram.learners import losses
+
+T, B, A = 5, 4, 3
+
+
+@pytest.fixture
+def draw() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def log_policies(draw: np.random.Generator) -> torch.Tensor:
+    return torch.from_numpy(draw.normal(0, 2, (T, B, A))).log_softmax(-1).requires_grad_()
+
+
+def mask(draw: np.random.Generator) -> torch.Tensor:
+    return torch.from_numpy(draw.random((T, B)) < 0.7)
+
+
+def slow(term: "np.ndarray | list[list[float]]", valid: torch.Tensor, reduction: str) -> float:
+    chosen = [float(term[t][b]) for t in range(T) for b in range(B) if valid[t, b]]
+    return sum(chosen) / (len(chosen) if reduction == "mean" else 1)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_every_term_from_its_formula(draw: np.random.Generator, reduction: losses.Reduction) -> None:
+    valid = mask(draw)
+    assert 0 < valid.sum() < T * B
+    log_policy, log_behaviour = log_policies(draw), log_policies(draw).detach()
+    p, m = log_policy.detach().exp().numpy(), log_behaviour.exp().numpy()
+    advantages, values, targets = (torch.from_numpy(draw.normal(0, 2, (T, B))) for _ in range(3))
+    chosen = log_policy[..., 1]
+
+    found = losses.policy_loss(chosen, advantages, valid, reduction)
+    assert found.item() == pytest.approx(slow(-np.log(p[..., 1]) * advantages.numpy(), valid, reduction))
+
+    found = losses.value_loss(values, targets, valid, reduction)
+    assert found.item() == pytest.approx(slow(0.5 * (targets.numpy() - values.numpy()) ** 2, valid, reduction))
+
+    entropies = [[-sum(q * math.log(q) for q in p[t, b]) for b in range(B)] for t in range(T)]
+    assert losses.entropy_loss(log_policy, valid, reduction).item() == pytest.approx(-slow(entropies, valid, reduction))
+
+    divergences = [
+        [sum(q * math.log(q / r) for q, r in zip(m[t, b], p[t, b], strict=True)) for b in range(B)] for t in range(T)
+    ]
+    found = losses.reduce(losses.kl_divergence(log_behaviour, log_policy), valid, reduction)
+    assert found.item() == pytest.approx(slow(divergences, valid, reduction))
+
+
+def test_gradients_reach_what_is_learned_and_nothing_else(draw: np.random.Generator) -> None:
+    valid = torch.ones(T, B, dtype=torch.bool)
+    chosen, advantages, values, targets = (
+        torch.from_numpy(draw.normal(0, 1, (T, B))).requires_grad_() for _ in range(4)
+    )
+    total = losses.policy_loss(chosen, advantages, valid, "sum") + losses.value_loss(values, targets, valid, "sum")
+    total.backward()
+    assert advantages.grad is None
+    assert targets.grad is None
+    torch.testing.assert_close(chosen.grad, -advantages.detach())
+    torch.testing.assert_close(values.grad, (values - targets).detach())
+
+
+def test_descending_the_entropy_loss_raises_the_entropy(draw: np.random.Generator) -> None:
+    logits = torch.from_numpy(draw.normal(0, 2, (T, B, A))).requires_grad_()
+    valid = torch.ones(T, B, dtype=torch.bool)
+    before = losses.entropy(logits.log_softmax(-1)).sum()
+    losses.entropy_loss(logits.log_softmax(-1), valid, "sum").backward()
+    assert logits.grad is not None
+    after = losses.entropy((logits - 0.1 * logits.grad).log_softmax(-1)).sum()
+    assert after > before
+
+
+def test_entropy_and_divergence_at_their_known_points() -> None:
+    uniform = torch.zeros(1, 1, A, dtype=torch.float64).log_softmax(-1)
+    sharp = torch.tensor([[[50.0, 0.0, 0.0]]], dtype=torch.float64).log_softmax(-1)
+    assert losses.entropy(uniform).item() == pytest.approx(math.log(A))
+    assert losses.entropy(sharp).item() == pytest.approx(0, abs=1e-12)
+    assert losses.kl_divergence(uniform, uniform).item() == 0
+    assert losses.kl_divergence(sharp, uniform).item() == pytest.approx(math.log(A))
+
+
+def test_what_stands_at_an_invalid_step_does_not_matter() -> None:
+    valid = torch.tensor([[True, False], [True, True]])
+    values = torch.tensor([[1.0, torch.nan], [2.0, 3.0]], requires_grad=True)
+    targets = torch.tensor([[0.0, torch.inf], [0.0, 0.0]])
+    loss = losses.value_loss(values, targets, valid, "mean")
+    loss.backward()
+    assert loss.item() == pytest.approx((0.5 + 2 + 4.5) / 3)
+    assert values.grad is not None
+    torch.testing.assert_close(values.grad, torch.tensor([[1 / 3, 0.0], [2 / 3, 1.0]]))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_no_valid_step_gives_zero_with_zero_gradient(reduction: losses.Reduction) -> None:
+    terms = torch.ones(2, 2, requires_grad=True)
+    loss = losses.reduce(terms, torch.zeros(2, 2, dtype=torch.bool), reduction)
+    loss.backward()
+    assert loss.item() == 0
+    assert terms.grad is not None
+    assert not terms.grad.any()
+
+
+def test_bad_input() -> None:
+    valid = torch.ones(2, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\); expected \(2, 2\)"):
+        losses.reduce(torch.ones(2, 1), valid, "mean")
+    with pytest.raises(ValueError, match="reduction is 'average'; allowed: 'mean', 'sum'"):
+        losses.reduce(torch.ones(2, 2), valid, "average")  # pyright: ignore[reportArgumentType]
