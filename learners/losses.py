@@ -7,7 +7,8 @@ losses and the diagnostics. Two reductions:
     "mean"   over the valid steps: the size of gradients does not depend on T, B or how often episodes end
     "sum"    over the valid steps: as in scalable_agent, whose learning rate and epsilon go with it
 
-Masking is by selection, not by multiplication: what stands at an invalid step may be anything, nan included.
+Masking is by selection, not by multiplication (0 * nan is nan), and comes before anything is multiplied with a gradient:
+targets, advantages and values at an invalid step may be anything.
 """
 
 from typing import Literal, TypeAlias
@@ -27,7 +28,8 @@ def policy_loss(log_probabilities: Tensor, advantages: Tensor, valid: Tensor, re
         valid: bool [T, B].
         reduction: "mean" or "sum".
     """
-    return reduce(-log_probabilities * advantages.detach(), valid, reduction)
+    weights = torch.where(valid, advantages.detach(), 0.0)
+    return reduce(-log_probabilities * weights, valid, reduction)
 
 
 def value_loss(values: Tensor, targets: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
@@ -39,7 +41,8 @@ def value_loss(values: Tensor, targets: Tensor, valid: Tensor, reduction: Reduct
         valid: bool [T, B].
         reduction: "mean" or "sum".
     """
-    return reduce(0.5 * (targets.detach() - values).square(), valid, reduction)
+    errors = torch.where(valid, targets.detach() - values, 0.0)
+    return reduce(0.5 * errors.square(), valid, reduction)
 
 
 def entropy(log_policy: Tensor) -> Tensor:

@@ -94,6 +94,14 @@ def test_what_stands_at_an_invalid_step_does_not_matter() -> None:
     torch.testing.assert_close(values.grad, torch.tensor([[1 / 3, 0.0], [2 / 3, 1.0]]))
 
 
+def test_an_advantage_at_an_invalid_step_does_not_matter() -> None:
+    valid = torch.tensor([[True, False]])
+    chosen = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    losses.policy_loss(chosen, torch.tensor([[3.0, torch.nan]]), valid, "sum").backward()
+    assert chosen.grad is not None
+    assert chosen.grad.tolist() == [[-3.0, 0.0]]
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_no_valid_step_gives_zero_with_zero_gradient(reduction: losses.Reduction) -> None:
     terms = torch.ones(2, 2, requires_grad=True)
