@@ -23,7 +23,7 @@ from .boxworld_levels import (
 )
 from .boxworld_rules import PALETTE, WINDOW
 from .drawing import BLACK, WHITE, Canvas, rgb
-from .engine import BatchedEnv, check_choice, check_range, low_high
+from .engine import BatchedEnv, check_choice, check_integer, low_high
 from .single import SingleEnv
 
 _LETTERS = (
@@ -96,10 +96,10 @@ class BoxWorldBatch(BatchedEnv):
     ) -> None:
         paths = low_high("path_lengths", path_lengths, 1, NUM_COLOURS)
         branches = low_high("num_distractors", num_distractors, 0, None)
-        check_range("branch_length", branch_length, 1, None)
-        check_range("grid_size", grid_size, 5, 64)
+        check_integer("branch_length", branch_length, 1, None)
+        check_integer("grid_size", grid_size, 5, 64)
         check_choice("view", view, ("viewport", "full"))
-        check_range("max_steps", max_steps, 1, None)
+        check_integer("max_steps", max_steps, 1, None)
         check_fits(paths[1], branches[1], branch_length, grid_size)
         self.grid_size = grid_size
         full = view == "full"

@@ -57,7 +57,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         first_index: int,
         render_mode: str | None,
     ) -> None:
-        check_range("num_envs", num_envs, 1, None)
+        check_integer("num_envs", num_envs, 1, None)
+        check_integer("first_index", first_index, 0, None)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
         self.num_envs = num_envs
@@ -153,6 +154,12 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
                 info[name], info[f"_{name}"] = np.where(ended, getattr(self.state, name), 0), ended
         return observation, reward, terminated, truncated, info
 
+    def observe(self, index: int) -> Array:
+        """The current observation of copy `index`, e.g. after `set_level`."""
+        observation = self.new_observation()
+        type(self).reset_batch(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
+        return observation[index]
+
     def new_observation(self) -> Array:
         """An empty array for the observations of all copies."""
         space = self.single_observation_space
@@ -176,10 +183,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """Start an episode of a given level in copy `index`."""
         raise NotImplementedError
 
-    def observe(self, index: int) -> Array:
-        """The current observation of copy `index`."""
-        raise NotImplementedError
-
     # ----------------------------------------------------------------------------------------------------------------
 
     def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
@@ -200,11 +203,19 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
 
 
-def check_range(name: str, value: float, low: float | None, high: float | None) -> None:
-    """Raise ValueError naming the parameter, its value and its range unless low <= value <= high."""
-    if (low is not None and value < low) or (high is not None and value > high) or value != value:
+def check_range(name: str, value: Any, low: float | None, high: float | None) -> None:
+    """Raise ValueError naming the parameter, its value and its range unless it is a number with low <= value <= high."""
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if not number or (low is not None and value < low) or (high is not None and value > high) or value != value:
         span = f"at least {low}" if high is None else f"{low}..{high}"
-        raise ValueError(f"{name} is {value}; allowed: {span}")
+        raise ValueError(f"{name} is {value!r}; allowed: {span}")
+
+
+def check_integer(name: str, value: Any, low: int | None, high: int | None) -> None:
+    """`check_range` for a whole number."""
+    if not isinstance(value, int | np.integer):
+        raise ValueError(f"{name} is {value!r}; expected an integer")
+    check_range(name, value, low, high)
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
@@ -215,9 +226,10 @@ def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
     """The range that a parameter means, given as a number or as (smallest, largest); both inside low..high."""
-    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or not all(isinstance(end, int | np.integer) for end in pair) or pair[0] > pair[1]:
+    ends = tuple(value) if isinstance(value, Sequence) else (value, value)
+    whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
+    if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
         raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
-    for end in pair:
+    for end in whole:
         check_range(name, end, low, high)
-    return int(pair[0]), int(pair[1])
+    return whole[0], whole[1]
