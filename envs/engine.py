@@ -156,9 +156,13 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
 
     def observe(self, index: int) -> Array:
         """The current observation of copy `index`, e.g. after `set_level`."""
+        return self.observe_all()[index]
+
+    def observe_all(self) -> Array:
+        """The current observations of all copies."""
         observation = self.new_observation()
         type(self).reset_batch(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
-        return observation[index]
+        return observation
 
     def new_observation(self) -> Array:
         """An empty array for the observations of all copies."""
@@ -204,7 +208,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
 
 
 def check_range(name: str, value: Any, low: float | None, high: float | None) -> None:
-    """Raise ValueError naming the parameter, its value and its range unless it is a number with low <= value <= high."""
+    """Raise ValueError naming the parameter, its value and its range unless it is a number inside low..high."""
     number = isinstance(value, int | float | np.integer | np.floating)
     if not number or (low is not None and value < low) or (high is not None and value > high) or value != value:
         span = f"at least {low}" if high is None else f"{low}..{high}"

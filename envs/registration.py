@@ -33,9 +33,9 @@ class World:
 
 WORLDS = {
     world.name: world
-    for world in (
+    for world in [
         World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
-    )
+    ]
 }
 
 
@@ -76,7 +76,9 @@ def world_parameters(world: World) -> dict[str, inspect.Parameter]:
     return {k: p for k, p in inspect.signature(batch_class(world)).parameters.items() if k not in hidden}
 
 
-def make_batch(name: str, num_envs: int, first_index: int = 0, **parameters: Any) -> Any:
+def make_batch(
+    name: str, num_envs: int, first_index: int = 0, render_mode: str | None = None, **parameters: Any
+) -> Any:
     """A batch of `num_envs` copies of the world `name` (short name or id), indices first_index and up."""
     world, given = find_world(name)
     allowed = world_parameters(world)
@@ -84,4 +86,4 @@ def make_batch(name: str, num_envs: int, first_index: int = 0, **parameters: Any
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=3) or list(allowed)
             raise ValueError(f"{name} has no parameter {key!r}; did you mean: {', '.join(near)}?")
-    return batch_class(world)(num_envs, first_index=first_index, **(given | parameters))
+    return batch_class(world)(num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters))

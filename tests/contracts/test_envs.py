@@ -1,0 +1,300 @@
+"""What every world promises, over everything registered: a new world is tested by being registered."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from engram.envs.engine import BatchedEnv
+from engram.envs.registration import WORLDS, batch_class, find_world, make_batch, world_names, world_parameters
+from engram.envs.single import SingleEnv
+from gymnasium import error
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+NAMES = world_names()
+LONG = 1100
+"""Steps that see the end of an episode in every world under random actions."""
+
+every_world = pytest.mark.parametrize("name", NAMES)
+
+
+class Record(NamedTuple):
+    """What T steps of N copies showed; observation has the shape [T, N, ...]."""
+
+    observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+def draw_actions(env: BatchedEnv, steps: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(env.single_action_space.n, size=(steps, env.num_envs))
+
+
+def record(env: BatchedEnv, actions: np.ndarray) -> Record:
+    steps, num_envs = actions.shape
+    shape = (steps, num_envs, *env.single_observation_space.shape)
+    rows = Record(
+        np.zeros(shape, env.single_observation_space.dtype),
+        np.zeros(actions.shape, np.float32),
+        np.zeros(actions.shape, np.bool_),
+        np.zeros(actions.shape, np.bool_),
+    )
+    for t in range(steps):
+        env.step_into(actions[t], *(leaf[t] for leaf in rows))
+    return rows
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal arrays, or dicts and sequences of them."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, Record):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    else:
+        np.testing.assert_array_equal(one, other)
+
+
+def made(name: str, num_envs: int = 4, seed: int = 1, **parameters: Any) -> BatchedEnv:
+    env = make_batch(name, num_envs, **parameters)
+    env.reset(seed=seed)
+    return env
+
+
+def single(name: str, **parameters: Any) -> SingleEnv:
+    world, twin = find_world(name)
+    return gymnasium.make(world.id, disable_env_checker=True, **twin, **parameters).unwrapped  # pyright: ignore
+
+
+@every_world
+@pytest.mark.filterwarnings("error")
+def test_gymnasium_accepts_it(name):
+    check_env(single(name, render_mode="rgb_array"))
+
+
+@every_world
+def test_gymnasium_makes_it_batched(name):
+    world, twin = find_world(name)
+    env = gymnasium.make_vec(world.id, num_envs=3, **twin).unwrapped
+    assert isinstance(env, batch_class(world))
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    observation, info = env.reset(seed=7)
+    assert info == {}
+    assert observation in env.observation_space
+    np.testing.assert_array_equal(observation, made(name, 3, seed=7).observe_all())
+
+
+@every_world
+def test_observations_and_rewards_keep_to_their_spaces(name):
+    env = made(name)
+    space = env.single_observation_space
+    seen = record(env, draw_actions(env, LONG))
+    assert space.dtype in (np.uint8, np.float32)
+    assert seen.observation.min() >= space.low.min()
+    assert seen.observation.max() <= space.high.max()
+    assert all(row in env.observation_space for row in seen.observation[:: LONG // 20])
+    assert np.isfinite(seen.reward).all()
+    assert not (seen.terminated & seen.truncated).any()
+    assert (seen.terminated | seen.truncated).any(0).all()
+
+
+@every_world
+def test_a_seed_fixes_everything(name):
+    env = made(name)
+    actions = draw_actions(env, 200)
+    first = record(env, actions)
+    env.reset(seed=1)
+    assert_same(record(env, actions), first)
+    env.reset(seed=[1, None, None, None])
+    assert_same(record(env, actions[:, :1].repeat(4, 1)).observation[:, 0], first.observation[:, 0])
+    env.reset(seed=2)
+    assert (record(env, actions).observation != first.observation).any()
+    assert (first.observation[:, :1] != first.observation[:, 1:]).any()
+
+
+@every_world
+def test_the_split_over_batches_changes_nothing(name):
+    whole = made(name, 5)
+    actions = draw_actions(whole, 200)
+    expected = record(whole, actions)
+    for start, stop in ((0, 2), (2, 5)):
+        part = record(made(name, stop - start, first_index=start), actions[:, start:stop])
+        assert_same(part, Record(*(leaf[:, start:stop] for leaf in expected)))
+
+
+@every_world
+def test_saved_copies_continue_exactly(name):
+    env, other = made(name), make_batch(name, 4)
+    actions = draw_actions(env, LONG + 17)
+    record(env, actions[:17])
+    saved = env.save()
+    expected = record(env, actions[17:])
+    other.restore(saved)
+    assert_same(record(other, actions[17:]), expected)
+    with pytest.raises(ValueError, match="saved state of"):
+        make_batch(name, 3).restore(saved)
+    with pytest.raises(ValueError, match=r"'random'.*nothing"):
+        other.restore({key: value for key, value in saved.items() if key != "random"})
+
+
+@every_world
+def test_one_environment_is_a_batch_of_one(name):
+    alone, batch = single(name), made(name, 1, seed=3)
+    actions = draw_actions(batch, LONG)
+    seen = record(batch, actions)
+    observation, info = alone.reset(seed=3)
+    assert set(info) == set(batch.episode_fields)
+    over = False
+    for t in range(LONG):
+        if over:
+            (observation, _), reward, terminated, truncated = alone.reset(), 0.0, False, False
+        else:
+            observation, reward, terminated, truncated, _ = alone.step(int(actions[t, 0]))
+        np.testing.assert_array_equal(observation, seen.observation[t, 0])
+        assert (reward, terminated, truncated) == tuple(leaf[t, 0] for leaf in seen[1:])
+        over = terminated or truncated
+
+
+@every_world
+def test_next_step_autoreset(name):
+    env = made(name)
+    ended, t, actions = np.zeros(4, np.bool_), 0, draw_actions(env, LONG)
+    while not ended.any():
+        observation, _, terminated, truncated, info = env.step(actions[t])
+        ended, t = terminated | truncated, t + 1
+    for field in env.episode_fields:
+        np.testing.assert_array_equal(info[f"_{field}"], ended)
+        np.testing.assert_array_equal(info[field][~ended], 0)
+        k = env.episode_fields.index(field)
+        np.testing.assert_array_equal(info[field][ended], env.episode_facts(np.flatnonzero(ended))[:, k])
+    np.testing.assert_array_equal(observation, env.observe_all())
+    saved, nexts = env.save(), []
+    for action in (0, env.single_action_space.n - 1):
+        env.restore(saved)
+        after, reward, terminated, truncated, info = env.step(np.full(4, action))
+        assert not np.stack([reward, terminated, truncated])[:, ended].any()
+        nexts.append(after[ended])
+    np.testing.assert_array_equal(nexts[0], nexts[1])
+    env.restore(saved)
+    begun, _ = env.reset(options={"reset_mask": ended})
+    np.testing.assert_array_equal(begun[ended], nexts[0])
+    np.testing.assert_array_equal(begun[~ended], observation[~ended])
+
+
+@every_world
+def test_levels_can_be_read_and_forced(name):
+    env, other = made(name), single(name)
+    for index in range(4):
+        level = env.level(index)
+        observation, _ = other.reset(seed=90, options={"level": level})
+        np.testing.assert_array_equal(observation, env.observe(index))
+        assert_same(other.level, level)
+    env.set_level(2, env.level(0))
+    np.testing.assert_array_equal(env.observe(2), env.observe(0))
+
+
+@every_world
+def test_pictures(name):
+    env = made(name, render_mode="rgb_array")
+    for picture in (*env.render(), env.draw(0, full=False)):
+        assert picture.dtype == np.uint8
+        assert picture.ndim == 3
+        assert min(picture.shape[:2]) >= 100
+        assert picture.std() > 0
+    assert made(name).render() is None
+
+
+@pytest.mark.parametrize("world", [world for world in WORLDS.values() if world.twin], ids=lambda world: world.name)
+def test_a_twin_differs_in_what_it_shows_only(world):
+    env, twin = made(world.name), made(f"{world.name}-twin")
+    actions = draw_actions(env, LONG)
+    one, other = record(env, actions), record(twin, actions)
+    assert one.observation.shape != other.observation.shape or (one.observation != other.observation).any()
+    for a, b in zip(one[1:], other[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@every_world
+def test_bad_actions_change_nothing(name):
+    env = made(name)
+    before, n = env.save(), env.single_action_space.n
+    for actions, message in (
+        (np.array([0, 0, n, 0]), rf"action {n} for environment 2; allowed: 0\.\.{n - 1}"),
+        (np.array([0, -1, 0, 0]), "action -1 for environment 1"),
+        (np.array([0, 2**40, 0, 0]), "for environment 1"),
+        (np.zeros(4), "dtype float64; expected integers"),
+        (np.zeros(3, np.int64), r"actions is an array of int64 \(3,\); expected int64 \(4,\)"),
+        (np.zeros((4, 1), np.int32), "actions is an array"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step(actions)
+    assert_same(env.save(), before)
+    alone = single(name)
+    alone.reset(seed=0)
+    for action in (-1, n, 0.5):
+        with pytest.raises(ValueError, match="action"):
+            alone.step(action)  # pyright: ignore[reportArgumentType]
+
+
+@every_world
+def test_arrays_that_do_not_fit_are_refused(name):
+    env = made(name)
+    good = (np.zeros(4, np.int64), env.new_observation(), np.zeros(4, np.float32), *np.zeros((2, 4), np.bool_))
+    for k, field in enumerate(("actions", "observation", "reward", "terminated", "truncated")):
+        for bad in (good[k][:3], good[k][..., None], good[k].astype(np.float64)):
+            with pytest.raises(ValueError, match=field):
+                env.step_into(*good[:k], bad, *good[k + 1 :])
+    with pytest.raises(ValueError, match="reset_mask"):
+        env.reset(options={"reset_mask": np.ones(3, np.bool_)})
+
+
+@every_world
+def test_nothing_works_before_the_first_reset(name):
+    env, alone = make_batch(name, 4), single(name)
+    with pytest.raises(error.ResetNeeded):
+        env.step(np.zeros(4, np.int64))
+    with pytest.raises(error.ResetNeeded):
+        env.reset(options={"reset_mask": np.array([True, False, False, False])})
+    with pytest.raises(error.ResetNeeded):
+        alone.step(0)
+
+
+@every_world
+def test_impossible_parameters_are_named(name):
+    for parameters, message in (
+        ({"num_envs": 0}, "num_envs is 0; allowed: at least 1"),
+        ({"first_index": -1}, "first_index is -1"),
+        ({"render_mode": "tape"}, "render_mode is 'tape'; allowed: None, 'rgb_array'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_batch(name, **({"num_envs": 2} | parameters))
+    parameter = next(iter(world_parameters(find_world(name)[0])))
+    with pytest.raises(ValueError, match=f"no parameter '{parameter}x'; did you mean: .*{parameter}"):
+        make_batch(name, 2, **{f"{parameter}x": 1})
+    for seed, message in ((-1, "seed is -1"), ([1, 2], "2 seeds for 4 environments")):
+        with pytest.raises(ValueError, match=message):
+            made(name).reset(seed=seed)
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=lambda world: world.name)
+def test_documentation_names_every_parameter_and_action(world):
+    batch = batch_class(world)
+    one = getattr(inspect.getmodule(batch), world.class_name)
+    assert one.batch_class is batch
+    assert len(batch.action_names) == made(world.name).single_action_space.n
+    for name, parameter in world_parameters(world).items():
+        assert parameter.default is not inspect.Parameter.empty
+        assert name in batch.__doc__
+        assert name in one.__doc__
+
+
+def test_unknown_worlds_are_answered_with_known_ones():
+    with pytest.raises(ValueError, match="unknown environment 'boxwurld'; did you mean: boxworld"):
+        make_batch("boxwurld", 1)
+    with pytest.raises(ValueError, match="unknown environment"):
+        find_world("-twin")
