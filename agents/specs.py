@@ -46,17 +46,19 @@ def best(spec: ActionSpec, scores: Tensor) -> Tensor:
     return torch.stack([part.argmax(-1) for part in scores.split(spec.choices, -1)], -1)
 
 
-def log_prob_and_entropy(spec: ActionSpec, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """log pi(action) and the policy's entropy, both [...], in nats; simultaneous choices are independent."""
-    parts = logits.split(spec.choices, -1)
-    actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)
-    log_prob = torch.zeros((), device=logits.device)
-    entropy = torch.zeros((), device=logits.device)
-    for part, chosen in zip(parts, actions, strict=True):
-        log_policy = torch.log_softmax(part, -1)
-        log_prob = log_prob + log_policy.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
-        entropy = entropy - (log_policy.exp() * log_policy).sum(-1)
-    return log_prob, entropy
+def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
+    """Log-probabilities [..., num_logits] of every option of every choice; simultaneous choices are independent."""
+    if len(spec.choices) == 1:
+        return torch.log_softmax(logits, -1)
+    return torch.cat([torch.log_softmax(part, -1) for part in logits.split(spec.choices, -1)], -1)
+
+
+def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> Tensor:
+    """log pi(action) [...] in nats, of actions int64 [..., *spec.shape] under `log_policy`'s [..., num_logits]."""
+    if len(spec.choices) == 1:
+        return log_policies.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    starts = torch.tensor([sum(spec.choices[:k]) for k in range(len(spec.choices))], device=action.device)
+    return log_policies.gather(-1, action + starts).sum(-1)
 
 
 def one_hot(spec: ActionSpec, action: Tensor) -> Tensor:

@@ -1,0 +1,195 @@
+"""One actor: a batch of environments, an agent with memory, and unrolls out of both.
+
+The actor is the only place where a world and an agent meet, in training, evaluation and tests alike.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..agents.agent import Agent, AgentState
+from ..agents.cores.core import map_state
+from ..agents.values import AgentOutput, EnvOutput, map_observation
+from ..agents.weights import Weights, load
+from .unroll import Unroll
+
+Batch = Any
+"""A batched environment: engram's own engine or a foreign one behind the same methods."""
+
+
+class Actor:
+    """Steps `batch` with `agent` and makes unrolls of `unroll_length` steps.
+
+    Args:
+        batch: the environments; their reset is this actor's business.
+        agent: the network; its weights are replaced by those that `unroll` is given.
+        unroll_length: T, at least 1.
+        seed: seeds the environments and, with `first_index`, the sampling of actions.
+        first_index: index of the first environment among all environments of the run.
+        number: this actor's number; unrolls carry it.
+        member: member of the population this actor acts for.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        agent: Agent,
+        *,
+        unroll_length: int,
+        seed: int,
+        first_index: int = 0,
+        number: int = 0,
+        member: int = 0,
+    ) -> None:
+        self.batch, self.agent = batch, agent
+        self.unroll_length, self.number, self.member = unroll_length, number, member
+        self.first_index = first_index
+        self.version = -1
+        self.generator = torch.Generator()
+        sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
+        self.generator.manual_seed(int(sampling) >> 1)
+        n = batch.num_envs
+        self._row = _Row(batch.new_observation(), n)
+        batch.reset_into(self._row.observation, seed)
+        self._state: AgentState = agent.initial_state(n)
+        self._returns = np.zeros(n, np.float64)
+        self._lengths = np.zeros(n, np.int64)
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on (nothing to do if this version is loaded)."""
+        if weights.version != self.version:
+            load(self.agent, weights.values)
+            self.version = weights.version
+
+    def unroll(self, weights: Weights | None = None) -> Unroll:
+        """T steps under one version of the weights (the loaded ones if None)."""
+        if weights is not None:
+            self.load(weights)
+        started = time.perf_counter()
+        rows, n = self.unroll_length, self.batch.num_envs
+        initial_state = self._state
+        env, views = _allocate_rows(self._row, rows)
+        outputs: list[AgentOutput] = []
+        episodes: list[NDArray[np.float32]] = []
+        for t in range(rows):
+            output, self._state = self.agent.step(views(t), self._state, self.generator)
+            outputs.append(output)
+            action = output.action.numpy()
+            self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
+            self._count(env, t, episodes)
+        self._row = env.last()
+        return Unroll(
+            initial_state=map_state(torch.clone, initial_state),
+            env=env.tensors(),
+            agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*outputs, strict=True))),
+            weights_version=torch.full((n,), self.version),
+            member=self.member,
+            actor=self.number,
+            episodes=torch.from_numpy(np.concatenate([self._no_episodes(), *episodes])),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _count(self, env: "_Rows", t: int, episodes: list[NDArray[np.float32]]) -> None:
+        """Episode returns and lengths; the action at an episode's last row is ignored and not counted."""
+        self._returns += env.reward[t + 1]
+        self._lengths += ~(env.terminated[t] | env.truncated[t])
+        over = env.terminated[t + 1] | env.truncated[t + 1]
+        if over.any():
+            ended = np.flatnonzero(over)
+            own = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
+            episodes.append(np.concatenate([own.astype(np.float32), self.batch.episode_facts(ended)], 1))
+            self._returns[ended] = 0.0
+            self._lengths[ended] = 0
+
+    def _no_episodes(self) -> NDArray[np.float32]:
+        return np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
+
+    def save(self) -> dict[str, Any]:
+        """All that the next unroll depends on, except the weights: environments, memory, randomness, counters."""
+        leaves: list[torch.Tensor] = []
+        map_state(lambda x: leaves.append(x.clone()) or x, self._state)
+        return {
+            "batch": self.batch.save(),
+            "state": leaves,
+            "row": self._row.save(),
+            "generator": self.generator.get_state(),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Continue exactly where `save` left off."""
+        self.batch.restore(saved["batch"])
+        leaves = iter(saved["state"])
+        self._state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self._state)
+        self._row.restore(saved["row"])
+        self.generator.set_state(torch.as_tensor(saved["generator"]))
+        self._returns[:] = saved["returns"]
+        self._lengths[:] = saved["lengths"]
+
+
+class _Row:
+    """One row of what the world said, as numpy arrays [N, ...]."""
+
+    def __init__(self, observation: Any, n: int) -> None:
+        self.observation = observation
+        self.reward = np.zeros(n, np.float32)
+        self.terminated = np.zeros(n, np.bool_)
+        self.truncated = np.zeros(n, np.bool_)
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "observation": map_observation(np.copy, self.observation),
+            "reward": self.reward.copy(),
+            "terminated": self.terminated.copy(),
+            "truncated": self.truncated.copy(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.observation = map_observation(lambda x: np.array(x), saved["observation"])
+        self.reward = np.array(saved["reward"])
+        self.terminated = np.array(saved["terminated"])
+        self.truncated = np.array(saved["truncated"])
+
+
+class _Rows:
+    """T + 1 rows, preallocated; the world writes straight into them."""
+
+    def __init__(self, first: _Row, length: int) -> None:
+        n = len(first.reward)
+
+        def room(x: NDArray[Any]) -> NDArray[Any]:
+            rows = np.empty((length + 1, *x.shape), x.dtype)
+            rows[0] = x
+            return rows
+
+        self.observation = map_observation(room, first.observation)
+        self.reward, self.terminated, self.truncated = map(room, (first.reward, first.terminated, first.truncated))
+        self.n = n
+
+    def at(self, t: int) -> Any:
+        return map_observation(lambda x: x[t], self.observation)
+
+    def last(self) -> _Row:
+        row = _Row(map_observation(lambda x: x[-1].copy(), self.observation), self.n)
+        row.reward, row.terminated, row.truncated = self.reward[-1], self.terminated[-1], self.truncated[-1]
+        return row
+
+    def tensors(self) -> EnvOutput:
+        leaves = (self.reward, self.terminated, self.truncated)
+        return EnvOutput(map_observation(torch.from_numpy, self.observation), *map(torch.from_numpy, leaves))
+
+
+def _allocate_rows(first: _Row, length: int) -> tuple[_Rows, Callable[[int], EnvOutput]]:
+    """Room for an unroll that begins with row `first`, and a view of row t as tensors."""
+    rows = _Rows(first, length)
+    whole = rows.tensors()
+
+    def view(t: int) -> EnvOutput:
+        return EnvOutput(map_observation(lambda x: x[t], whole.observation), *(leaf[t] for leaf in whole[1:]))
+
+    return rows, view

@@ -1,0 +1,74 @@
+"""How an actor is made, as data: picklable, so that the same description works in this process and on another node."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ..agents.agent import Agent, AgentConfig
+from ..agents.specs import ActionSpec, ArraySpec, ObservationSpec
+from ..envs.registration import make_batch
+from .actor import Actor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorFactory:
+    """Everything that decides what an actor does, but its number."""
+
+    env: str
+    """World: short name, Gymnasium id or module:Class."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world."""
+    agent: AgentConfig
+    """The network."""
+    num_envs: int
+    """Environments per actor."""
+    unroll_length: int
+    """Steps per unroll."""
+    seed: int
+    """Seed of the run."""
+
+    def make_batch(self, first_index: int = 0, num_envs: int | None = None) -> Any:
+        """The environments from `first_index` on."""
+        return make_batch(self.env, num_envs or self.num_envs, first_index, **self.env_args)
+
+    def make_agent(self, batch: Any) -> Agent:
+        """A new network for the spaces of `batch`."""
+        return Agent(
+            observation_spec(batch.single_observation_space), action_spec(batch.single_action_space), self.agent
+        )
+
+    def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
+        """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
+        first_index = number * self.num_envs
+        batch = self.make_batch(first_index)
+        seed = int(np.random.SeedSequence(self.seed, spawn_key=(member, life)).generate_state(1, np.uint64)[0])
+        return Actor(
+            batch,
+            self.make_agent(batch),
+            unroll_length=self.unroll_length,
+            seed=seed,
+            first_index=first_index,
+            number=number,
+            member=member,
+        )
+
+
+def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
+    """What the agent must know of an observation space. Raises ValueError for spaces it cannot read."""
+    if isinstance(space, spaces.Dict):
+        return {key: observation_spec(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Box):
+        bytes_of_a_picture = space.dtype == np.uint8 and np.max(space.high, initial=0) > 1
+        return ArraySpec(space.shape, 1 / 255 if bytes_of_a_picture else 1.0)
+    raise ValueError(f"observation space {space} is not supported; supported: Box and (nested) Dict of Box")
+
+
+def action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    """What the agent must know of an action space. Raises ValueError for spaces it cannot act in."""
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec((int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return ActionSpec(tuple(int(n) for n in space.nvec))
+    raise ValueError(f"action space {space} is not supported; supported: Discrete and one-dimensional MultiDiscrete")

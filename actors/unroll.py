@@ -1,0 +1,103 @@
+"""The unroll: what an actor sends to the learner.
+
+T steps of B environments under one version of the weights. Rows are aligned so that nothing has to be shifted:
+
+    row t of env    what the world said before the agent's t-th action: the reward there belongs to action t-1
+    row t of agent  the action at that row, with the behaviour policy's logits and value
+    row T of env    the bootstrap row; it is row 0 of the next unroll of the same environments
+
+Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the row of the last observation carries the flag,
+the action at that row is ignored, and the next row is the first of a new episode.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..agents.agent import AgentState
+from ..agents.cores.core import map_state
+from ..agents.values import AgentOutput, EnvOutput, map_observation
+
+EPISODE_COLUMNS = ("env_index", "return", "length")
+"""The first columns of `Unroll.episodes`; the world's own episode fields follow."""
+
+
+class Unroll(NamedTuple):
+    """T steps of B environments."""
+
+    initial_state: AgentState
+    """The state the actor had at row 0, leaves [B, ...]."""
+    env: EnvOutput
+    """T + 1 rows, leaves [T + 1, B, ...]."""
+    agent: AgentOutput
+    """T rows, leaves [T, B, ...]."""
+    weights_version: Tensor
+    """int64 [B]: the version of the weights that acted."""
+    member: int
+    """The member of the population that acted (0 without a population)."""
+    actor: int
+    """The number of the actor that made this unroll."""
+    episodes: Tensor
+    """float32 [K, 3 + F]: the K episodes that ended here, in EPISODE_COLUMNS and the world's own fields."""
+    seconds: float
+    """Wall time that acting took."""
+
+
+def columns(unroll: Unroll, part: slice) -> Unroll:
+    """Some environments of an unroll; the finished episodes stay with the part that begins at column 0."""
+    whole = part.start in (None, 0)
+    return unroll._replace(
+        initial_state=map_state(lambda x: x[part], unroll.initial_state),
+        env=_map_rows(lambda x: x[:, part], unroll.env),
+        agent=AgentOutput(*(x[:, part] for x in unroll.agent)),
+        weights_version=unroll.weights_version[part],
+        episodes=unroll.episodes if whole else unroll.episodes[:0],
+    )
+
+
+def join(parts: list[Unroll]) -> Unroll:
+    """Unrolls of equal length side by side, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return parts[0]._replace(
+        initial_state=map_state(lambda *x: torch.cat(x), *(part.initial_state for part in parts)),
+        env=_map_rows(lambda *x: torch.cat(x, 1), *(part.env for part in parts)),
+        agent=AgentOutput(*(torch.cat(x, 1) for x in zip(*(part.agent for part in parts), strict=True))),
+        weights_version=torch.cat([part.weights_version for part in parts]),
+        episodes=torch.cat([part.episodes for part in parts]),
+    )
+
+
+def to_device(unroll: Unroll, device: torch.device) -> Unroll:
+    """The same unroll on another device."""
+
+    def move(x: Tensor) -> Tensor:
+        return x.to(device, non_blocking=True)
+
+    return unroll._replace(
+        initial_state=map_state(move, unroll.initial_state),
+        env=_map_rows(move, unroll.env),
+        agent=AgentOutput(*map(move, unroll.agent)),
+    )
+
+
+def _map_rows(function: Any, *rows: EnvOutput) -> EnvOutput:
+    observation = map_observation(function, *(row.observation for row in rows))
+    return EnvOutput(observation, *(function(*leaves) for leaves in zip(*(row[1:] for row in rows), strict=True)))
+
+
+def nbytes(unroll: Unroll) -> int:
+    """Bytes of all tensors of an unroll."""
+    total = 0
+
+    def count(x: Tensor) -> Tensor:
+        nonlocal total
+        total += x.nbytes
+        return x
+
+    to_count = (unroll.initial_state, unroll.agent, unroll.weights_version, unroll.episodes)
+    for part in to_count:
+        map_state(count, part)
+    _map_rows(count, unroll.env)
+    return total

@@ -1,0 +1,173 @@
+"""From command-line words to a configuration, and from a user's mistake to one clear line.
+
+Flags are made by tyro from the configuration's fields; those of the network and the learner need no prefix
+(`--core`, `--lr`). The order of precedence: flags, then --config FILE, then --preset, then defaults.
+"""
+
+import ast
+import difflib
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from .config import RunConfig, from_dict
+from .presets import PRESETS, preset
+
+FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
+
+
+class UsageError(ValueError):
+    """A mistake of the user's; shown as one line, exit code 2."""
+
+
+def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command line's `main` and exit: 2 and one line for a usage error, never a traceback for one."""
+    try:
+        code = main(sys.argv[1:] if arguments is None else arguments)
+    except UsageError as problem:
+        print(f"{name}: {problem}", file=sys.stderr)
+        code = 2
+    except BrokenPipeError:
+        code = 1
+    sys.exit(code)
+
+
+def parse_run(arguments: Sequence[str], base: RunConfig | None = None) -> RunConfig:
+    """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
+    words = [word.replace("_", "-") if word.startswith("--") and "=" not in word else word for word in arguments]
+    default = base or _default(words)
+    words = without(words, ("--preset", "--config"))
+    flagged = Annotated[RunConfig, tyro.conf.arg(prefix_name=False)]
+    try:
+        config, unknown = tyro.cli(
+            flagged,  # pyright: ignore[reportArgumentType]
+            prog="rl-train",
+            description=_HELP,
+            args=words,
+            default=default,
+            return_unknown_args=True,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+            registry=_registry(),
+        )
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    if unknown:
+        raise UsageError(_unknown_flag(unknown[0]))
+    return config
+
+
+def value_of(flag: str, words: Sequence[str]) -> str | None:
+    """The word that follows `flag` (or `flag=word`), or None without it. Raises UsageError if nothing follows."""
+    for i, word in enumerate(words):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag:
+            if i + 1 == len(words) or FLAG.fullmatch(words[i + 1]):
+                raise UsageError(f"{flag} needs a value")
+            return words[i + 1]
+    return None
+
+
+def key_values(words: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` words as a dict; values are Python literals where they look like one, else strings."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (key and equals):
+            raise ValueError(f"{word!r} is not of the form KEY=VALUE")
+        values[key.replace("-", "_")] = _literal(text)
+    return values
+
+
+def _literal(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _default(words: Sequence[str]) -> RunConfig:
+    """What holds before any flag: the preset of --env and --core, or a saved configuration."""
+    file = value_of("--config", words)
+    try:
+        if file is not None:
+            return from_dict(RunConfig, tomllib.loads(Path(file).read_text()))
+        plain = RunConfig()
+        env, core = value_of("--env", words) or plain.env, value_of("--core", words) or plain.agent.core
+        return preset(value_of("--preset", words) or PRESETS[0], env, core)
+    except OSError as problem:
+        raise UsageError(f"cannot read --config {file}: {problem.strerror}") from problem
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def without(words: Sequence[str], flags: tuple[str, ...]) -> list[str]:
+    """The words without these flags and their values."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in flags:
+            skip = True
+        elif not word.startswith(tuple(f"{flag}=" for flag in flags)):
+            kept.append(word)
+    return kept
+
+
+def _registry() -> ConstructorRegistry:
+    """Tells tyro that a free dict is written as KEY=VALUE words."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def _(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:  # pyright: ignore
+        if info.type != dict[str, Any]:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="KEY=VALUE",
+            instance_from_str=key_values,
+            is_instance=lambda value: isinstance(value, dict),
+            str_from_instance=lambda value: [f"{k}={v}" for k, v in value.items()],
+        )
+
+    return registry
+
+
+def _unknown_flag(word: str) -> str:
+    if not word.startswith("--"):
+        return f"unexpected word {word!r}"
+    known = sorted(set(FLAG.findall(_flags_help())))
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=3)
+    return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else "see rl-train --help")
+
+
+def _flags_help() -> str:
+    """Every flag there is, as text."""
+    names: list[str] = ["--preset", "--config", "--resume"]
+
+    def collect(cls: Any) -> None:
+        for name, value in vars(cls()).items():
+            if hasattr(value, "__dataclass_fields__"):
+                collect(type(value))
+            else:
+                names.append("--" + name.replace("_", "-"))
+
+    collect(RunConfig)
+    return " ".join(names)
+
+
+_HELP = f"""Train an agent with memory.
+
+Also: --preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
+config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
+given with it)."""

@@ -1,0 +1,46 @@
+"""From unrolls, as wide as an actor's batch of environments, to batches, as wide as the learner wants them."""
+
+from collections import deque
+from collections.abc import Callable
+
+from ..actors.unroll import Unroll, columns, join
+
+
+class Batcher:
+    """Cuts and joins unrolls by environment into batches of `batch_size`; every column is handed out exactly once.
+
+    Unrolls of different members of a population never mix: use one batcher per member.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._parts: deque[Unroll] = deque()
+        self._waiting = 0
+
+    def add(self, unroll: Unroll) -> None:
+        """Append the columns of an unroll to the queue."""
+        self._parts.append(unroll)
+        self._waiting += len(unroll.weights_version)
+
+    def take(self) -> Unroll | None:
+        """The oldest `batch_size` columns, or None while there are fewer."""
+        if self._waiting < self.batch_size:
+            return None
+        taken: list[Unroll] = []
+        missing = self.batch_size
+        while missing:
+            part = self._parts.popleft()
+            width = len(part.weights_version)
+            if width > missing:
+                self._parts.appendleft(columns(part, slice(missing, width)))
+                part = columns(part, slice(0, missing))
+            taken.append(part)
+            missing -= min(width, missing)
+        self._waiting -= self.batch_size
+        return join(taken)
+
+    def next(self, pull: Callable[[], Unroll]) -> Unroll:
+        """The next batch, pulling as many unrolls as it takes."""
+        while (batch := self.take()) is None:
+            self.add(pull())
+        return batch

@@ -1,0 +1,184 @@
+"""The learner: one update of the agent from one batch of unrolls, by V-trace (IMPALA) or A2C."""
+
+import copy
+import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..actors.unroll import Unroll, columns, to_device
+from ..agents.agent import Agent
+from ..agents.specs import log_policy, log_probability
+from . import losses, returns, vtrace
+from .boundaries import transitions
+from .config import LearnerConfig
+from .optimisers import clip_global_norm, make_optimiser, set_learning_rate
+from .schedules import scheduled
+
+METRICS = (
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "loss/auxiliary",
+    "loss/total",
+    "vtrace/rho_mean",
+    "vtrace/rho_clip_rate",
+    "policy/entropy",
+    "policy/kl_behaviour",
+)
+"""What `LossTerms` holds, in order. Losses are as they enter the total, weighted; the rest are means over valid steps."""
+
+
+class LossTerms(NamedTuple):
+    """The loss of a batch, or of some of its columns, to be summed over columns."""
+
+    total: Tensor
+    """Scalar with gradient."""
+    metrics: Tensor
+    """float [len(METRICS)], without gradient."""
+
+
+class Learner:
+    """Holds an agent and its optimiser; `step` applies one update.
+
+    Args:
+        agent: the network, on the device it shall learn on.
+        config: the algorithm and its coefficients.
+        total_steps: environment steps after which a linear learning rate is zero.
+    """
+
+    def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
+        self.agent, self.config, self.total_steps = agent, config, total_steps
+        self.device = agent.policy.weight.device
+        self.optimiser = make_optimiser(
+            config.optimiser,
+            agent.parameters(),
+            lr=config.lr,
+            eps=config.eps,
+            decay=config.rmsprop_decay,
+            momentum=config.rmsprop_momentum,
+            betas=(0.9, 0.999),
+        )
+        self.updates = 0
+        self.steps = 0
+        """Environment steps consumed."""
+        self.skipped = 0
+        """Updates left out because the loss or its gradient was not finite."""
+        self._threads = ThreadPoolExecutor(config.threads, initializer=torch.set_num_threads, initargs=(1,))
+
+    def step(self, batch: Unroll) -> dict[str, float]:
+        """One update from a batch [T, B]; returns the metrics of METRICS and `learner/…`, and counts its steps."""
+        batch = to_device(batch, self.device)
+        lr = scheduled(self.config.lr_schedule, self.config.lr, self.steps, self.total_steps)
+        steps = int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
+        metrics = self._set_gradients(batch, max(steps, 1))
+        norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
+        *values, norm = torch.cat([metrics, norm.reshape(1)]).tolist()
+        if math.isfinite(norm) and all(map(math.isfinite, values)):
+            set_learning_rate(self.optimiser, lr)
+            self.optimiser.step()
+        else:
+            self.skipped += 1
+        self.updates += 1
+        self.steps += steps
+        return dict(zip(METRICS, values, strict=True)) | {
+            "learner/grad_norm": norm,
+            "learner/lr": lr,
+            "learner/skipped": float(self.skipped),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next update depends on."""
+        return {
+            "agent": self.agent.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "updates": self.updates,
+            "steps": self.steps,
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.agent.load_state_dict(state["agent"])
+        # Torch would share the moments with whoever made the state.
+        self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
+        self.updates, self.steps, self.skipped = state["updates"], state["steps"], state["skipped"]
+
+    def _set_gradients(self, batch: Unroll, steps: int) -> Tensor:
+        """Leave the gradient of the batch's loss in the parameters; returns the metrics.
+
+        The loss is a sum over columns, so each thread can take some of them; the parts are added in a fixed order.
+        """
+        parameters = list(self.agent.parameters())
+        scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
+        width, count = batch.env.reward.shape[1], self.config.threads
+        edges = [width * i // count for i in range(count + 1)]
+        parts = [columns(batch, slice(a, b)) for a, b in pairwise(edges) if a < b]
+
+        def differentiate(part: Unroll) -> tuple[tuple[Tensor | None, ...], Tensor]:
+            total, metrics = batch_loss(self.agent, part, self.config, scale, 1.0 / steps)
+            return torch.autograd.grad(total, parameters, allow_unused=True), metrics
+
+        results = list(self._threads.map(differentiate, parts)) if len(parts) > 1 else [differentiate(parts[0])]
+        for parameter, gradients in zip(parameters, zip(*(r[0] for r in results), strict=True), strict=True):
+            used = [gradient for gradient in gradients if gradient is not None]
+            parameter.grad = sum(used[1:], start=used[0]) if used else None
+        return torch.stack([metrics for _, metrics in results]).sum(0)
+
+
+def batch_loss(
+    agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float
+) -> LossTerms:
+    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
+
+        total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+    """
+    out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
+    values = out.value[:-1]
+    log_policies = log_policy(agent.action_spec, out.logits[:-1])
+    chosen = log_probability(agent.action_spec, log_policies, batch.agent.action)
+    log_behaviour = log_policy(agent.action_spec, batch.agent.logits)
+    log_rhos = chosen.detach() - log_probability(agent.action_spec, log_behaviour, batch.agent.action)
+
+    reward = batch.env.reward
+    if config.reward_clip:
+        reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
+    targets, advantages = _targets(config, log_rhos, step, values, out.value[-1].detach())
+    policy = losses.policy_loss(chosen, advantages, step.valid, "sum")
+    value = config.value_cost * losses.value_loss(values, targets, step.valid, "sum")
+    entropy_term = config.entropy_cost * losses.entropy_loss(log_policies, step.valid, "sum")
+    auxiliary = torch.zeros((), device=values.device)
+    if out.auxiliary is not None:
+        auxiliary = config.auxiliary_cost * losses.reduce(out.auxiliary[:-1], step.valid, "sum")
+    terms = [policy, value, entropy_term, auxiliary]
+    total = scale * (policy + value + entropy_term + auxiliary)
+
+    with torch.no_grad():
+        rhos = log_rhos.exp()
+        clipped = (rhos > (config.clip_rho or float("inf"))).float()
+        kl = losses.kl_divergence(log_behaviour, log_policies)
+        means = [losses.reduce(x, step.valid, "sum") for x in (rhos, clipped, losses.entropy(log_policies), kl)]
+        metrics = torch.stack([*(scale * t for t in terms), total, *(metric_scale * m for m in means)])
+    return LossTerms(total, metrics.detach())
+
+
+def _targets(
+    config: LearnerConfig, log_rhos: Tensor, step: Any, values: Tensor, bootstrap: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Value targets and policy advantages [T, B] of the configured algorithm."""
+    values = values.detach()
+    if config.algorithm == "vtrace":
+        return vtrace.from_importance_weights(
+            log_rhos,
+            step.discounts,
+            step.rewards,
+            values,
+            bootstrap,
+            config.clip_rho or None,
+            config.clip_pg_rho or None,
+        )
+    return returns.generalised_advantages(step.rewards, step.discounts, values, bootstrap, config.gae_lambda)

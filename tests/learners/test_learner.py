@@ -1,0 +1,151 @@
+"""One update: what it does to the weights, what it counts, and what it refuses to learn from."""
+
+import math
+
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.actors.unroll import Unroll
+from engram.agents.agent import Agent, AgentConfig
+from engram.learners.config import LearnerConfig
+from engram.learners.learner import METRICS, Learner, batch_loss
+
+
+def make(core: str = "lstm", num_envs: int = 6, **config: object) -> tuple[Learner, Unroll]:
+    factory = ActorFactory(
+        env="boxworld",
+        env_args={"path_lengths": 1, "num_distractors": 0, "max_steps": 10},
+        agent=AgentConfig(core=core),
+        num_envs=num_envs,
+        unroll_length=20,
+        seed=2,
+    )
+    actor = factory.make_actor(0)
+    torch.manual_seed(0)
+    agent = factory.make_agent(factory.make_batch())
+    actor.unroll()
+    return Learner(agent, LearnerConfig(**config), total_steps=10_000), actor.unroll()  # type: ignore[arg-type]
+
+
+def weights(agent: Agent) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in agent.parameters()])
+
+
+def test_counts_only_steps_whose_action_counted() -> None:
+    learner, unroll = make()
+    over = (unroll.env.terminated | unroll.env.truncated)[:-1]
+    assert over.any()
+    learner.step(unroll)
+    assert learner.steps == 20 * 6 - int(over.sum())
+    assert learner.updates == 1
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("core", ["lstm", "rmc"])
+def test_threads_do_not_change_the_update(core: str, reduction: str) -> None:
+    results = []
+    for threads in (1, 3):
+        learner, unroll = make(core, reduction=reduction, threads=threads, max_grad_norm=0.0)
+        metrics = learner.step(unroll)
+        results.append((torch.cat([p.grad.flatten() for p in learner.agent.parameters()]), metrics))  # type: ignore[union-attr]
+    scale = results[0][0].abs().max().item()
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-5 * scale)
+    for name in METRICS:
+        assert results[0][1][name] == pytest.approx(results[1][1][name], rel=1e-4, abs=1e-5)
+
+
+def test_nothing_at_an_ignored_step_reaches_the_gradient() -> None:
+    learner, unroll = make()
+    dead = (unroll.env.terminated | unroll.env.truncated)[:-1]
+    changed = unroll._replace(
+        agent=unroll.agent._replace(
+            action=torch.where(dead, (unroll.agent.action + 1) % 4, unroll.agent.action),
+            logits=torch.where(dead.unsqueeze(-1), unroll.agent.logits + torch.randn(4), unroll.agent.logits),
+        )
+    )
+    gradients = []
+    for each in (unroll, changed):
+        total, _ = batch_loss(learner.agent, each, learner.config, 1.0, 1.0)
+        gradients.append(torch.autograd.grad(total, list(learner.agent.parameters())))
+    assert dead.any()
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
+    """One environment with episode ends = its episodes as separate unrolls with their own bootstrap."""
+    learner, unroll = make("lstm", num_envs=1, reduction="sum")
+    agent, config = learner.agent, learner.config
+    over = (unroll.env.terminated | unroll.env.truncated)[:, 0].tolist()
+    total, _ = batch_loss(agent, unroll, config, 1.0, 1.0)
+    edges = [0] + [t + 1 for t, end in enumerate(over[:-1]) if end] + [len(over)]
+    parts = torch.zeros(())
+    for number, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        if b - a < 2:
+            continue
+        piece = unroll._replace(
+            initial_state=unroll.initial_state if number == 0 else agent.initial_state(1),
+            env=type(unroll.env)(*(leaf[a:b] for leaf in unroll.env)),
+            agent=type(unroll.agent)(*(leaf[a : b - 1] for leaf in unroll.agent)),
+        )
+        parts = parts + batch_loss(agent, piece, config, 1.0, 1.0)[0]
+    assert len(edges) > 2
+    torch.testing.assert_close(total, parts, rtol=1e-4, atol=1e-4)
+
+
+def test_a_non_finite_loss_is_skipped_and_counted() -> None:
+    learner, unroll = make()
+    before = weights(learner.agent)
+    reward = unroll.env.reward.clone()
+    reward[3, 0] = math.nan
+    metrics = learner.step(unroll._replace(env=unroll.env._replace(reward=reward)))
+    assert torch.equal(weights(learner.agent), before)
+    assert metrics["learner/skipped"] == 1
+    assert learner.step(unroll)["learner/skipped"] == 1
+    assert not torch.equal(weights(learner.agent), before)
+
+
+def test_learning_rate_falls_linearly_with_consumed_steps() -> None:
+    learner, unroll = make(lr=1e-3)
+    assert learner.step(unroll)["learner/lr"] == 1e-3
+    done = learner.steps
+    assert learner.step(unroll)["learner/lr"] == pytest.approx(1e-3 * (1 - done / 10_000))
+
+
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize("optimiser", ["adam", "rmsprop_tf"])
+def test_continues_exactly_from_its_state(algorithm: str, optimiser: str) -> None:
+    learner, unroll = make(algorithm=algorithm, optimiser=optimiser)
+    learner.step(unroll)
+    other, _ = make(algorithm=algorithm, optimiser=optimiser)
+    other.load_state_dict(learner.state_dict())
+    assert learner.step(unroll) == other.step(unroll)
+    assert torch.equal(weights(learner.agent), weights(other.agent))
+    assert (other.steps, other.updates) == (learner.steps, learner.updates)
+
+
+def test_bptt_length_cuts_the_gradient_of_the_update() -> None:
+    gradients = []
+    for length in (0, 20, 5):
+        learner, unroll = make(bptt_length=length)
+        total, _ = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0)
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(total, list(learner.agent.parameters()))]))
+    assert not torch.allclose(gradients[0], gradients[2], rtol=1e-3, atol=1e-7)
+
+
+def test_on_policy_ratios_are_one() -> None:
+    factory = ActorFactory(env="boxworld", agent=AgentConfig(core="rmc"), num_envs=4, unroll_length=10, seed=0)
+    actor = factory.make_actor(0)
+    learner = Learner(actor.agent, LearnerConfig(), total_steps=1000)
+    metrics = learner.step(actor.unroll())
+    assert metrics["vtrace/rho_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["policy/kl_behaviour"] == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("discount", 1.5), ("lr", 0.0), ("entropy_cost", -1.0), ("algorithm", "ppo"), ("threads", 0), ("discount", math.nan)],
+)
+def test_values_out_of_range_are_named(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} is .*allowed"):
+        LearnerConfig(**{field: value})  # type: ignore[arg-type]
