@@ -21,8 +21,8 @@ def make(core: str = "lstm", num_envs: int = 6, **config: object) -> tuple[Learn
         unroll_length=20,
         seed=2,
     )
-    actor = factory.make_actor(0)
     torch.manual_seed(0)
+    actor = factory.make_actor(0)
     agent = factory.make_agent(factory.make_batch())
     actor.unroll()
     return Learner(agent, LearnerConfig(**config), total_steps=10_000), actor.unroll()  # type: ignore[arg-type]
@@ -144,7 +144,14 @@ def test_on_policy_ratios_are_one() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("discount", 1.5), ("lr", 0.0), ("entropy_cost", -1.0), ("algorithm", "ppo"), ("threads", 0), ("discount", math.nan)],
+    [
+        ("discount", 1.5),
+        ("lr", 0.0),
+        ("entropy_cost", -1.0),
+        ("algorithm", "ppo"),
+        ("threads", 0),
+        ("discount", math.nan),
+    ],
 )
 def test_values_out_of_range_are_named(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{field} is .*allowed"):
