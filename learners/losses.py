@@ -7,8 +7,8 @@ losses and the diagnostics. Two reductions:
     "mean"   over the valid steps: the size of gradients does not depend on T, B or how often episodes end
     "sum"    over the valid steps: as in scalable_agent, whose learning rate and epsilon go with it
 
-Masking is by selection, not by multiplication (0 * nan is nan), and comes before anything is multiplied with a gradient:
-targets, advantages and values at an invalid step may be anything.
+Masking is by selection, not by multiplication (0 * nan is nan), and comes before any product that a gradient goes
+through: targets, advantages and values at an invalid step may be anything.
 """
 
 from typing import Literal, TypeAlias

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from engram.learners import losses
 
 T, B, A = 5, 4, 3

@@ -4,9 +4,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from engram.learners.optimisers import RMSPropTF, clip_global_norm, make_optimiser, set_learning_rate
-from engram.learners.schedules import scheduled
 from torch import nn
+
+from engram.learners.optimisers import RMSPropTF, clip_global_norm, make_optimiser, set_learning_rate
 
 ADAM = {"lr": 0.03, "eps": 1e-3, "decay": 0.9, "momentum": 0.0, "betas": (0.8, 0.95)}
 
@@ -122,10 +122,3 @@ def test_small_gradients_are_left_as_they_are(max_norm: float | None) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_shows_in_the_norm(bad: float) -> None:
     assert not math.isfinite(clip_global_norm(gradients_of([1.0], [bad, 2.0]), None).item())
-
-
-def test_schedules() -> None:
-    assert [scheduled("constant", 0.5, step, 100) for step in (0, 50, 1000)] == [0.5, 0.5, 0.5]
-    assert [scheduled("linear", 0.5, step, 100) for step in (0, 25, 50, 100, 1000)] == [0.5, 0.375, 0.25, 0.0, 0.0]
-    with pytest.raises(ValueError, match="unknown schedule 'cosine'; allowed: constant, linear"):
-        scheduled("cosine", 0.5, 0, 100)  # pyright: ignore[reportArgumentType]

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from engram.learners.returns import n_step_returns
 from engram.learners.vtrace import from_importance_weights
 

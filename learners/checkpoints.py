@@ -1,0 +1,195 @@
+"""Checkpoints on disk: one directory per step, whole or not there, checked before it is believed.
+
+    checkpoints/step-000000123456/
+        tensors.pt      tensors by name; `torch.load(..., weights_only=True)` reads it
+        state.json      everything else, and where each tensor belongs (nested.py)
+        SHA256SUMS      `sha256sum -c` reads it
+
+A checkpoint is written beside its final place, synced to disk and renamed into it, so that a crash or a full disk at
+any moment leaves the earlier ones as they were. Loading runs no code from the files. One process writes into a
+directory at a time.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .nested import pack, unpack
+
+FORMAT = 1
+_FILES = ("state.json", "tensors.pt")
+_SUMS = "SHA256SUMS"
+_PARTIAL = ".partial-"
+_NAME = re.compile(r"step-(\d{12,})(\.old)?")
+"""`.old` is what a checkpoint of the same step is called while a new one takes its place."""
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written, or is not what was written."""
+
+
+def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write `state` as the checkpoint of `step` and return its path; one of the same step is replaced.
+
+    Args:
+        directory: holds the checkpoints of a run; made if missing.
+        step: environment steps consumed, at least 0.
+        state: nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None.
+
+    Raises:
+        CheckpointError: the disk refused; earlier checkpoints are as they were.
+        TypeError: the state holds something else; names the place.
+    """
+    path = directory / f"step-{step:012d}"
+    document, tensors = pack(state)
+    text = json.dumps({"format": FORMAT, "step": step, "state": document}, indent=1, allow_nan=False)
+    buffer = io.BytesIO()
+    torch.save(tensors, buffer)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _sweep(directory)
+        partial = directory / f"{_PARTIAL}{path.name}"
+        try:
+            partial.mkdir()
+            _write(partial / "state.json", text.encode())
+            _write(partial / "tensors.pt", buffer.getbuffer())
+            _write(partial / _SUMS, _sums(partial))
+            _sync_directory(partial)
+            _put_in_place(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as problem:
+        raise CheckpointError(
+            f"cannot write checkpoint {path}: {problem.strerror or problem}; earlier checkpoints are untouched"
+        ) from problem
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state that was saved, tensors on the CPU.
+
+    Raises CheckpointError naming the file and what is wrong with it: missing, damaged, foreign or of a newer format.
+    """
+    verify(path)
+    try:
+        document = json.loads((path / "state.json").read_bytes())
+        written = document["format"]
+        if written != FORMAT:
+            raise CheckpointError(f"{path}: format {written} of another engram version; this one reads {FORMAT}")
+        tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
+        return unpack(document["state"], tensors)
+    except pickle.UnpicklingError as problem:
+        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it holds more than tensors") from problem
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
+        raise CheckpointError(f"{path}: not a checkpoint of engram ({problem})") from problem
+
+
+def verify(path: Path) -> None:
+    """Raise CheckpointError naming the file unless all files are there and are bit for bit what was written."""
+    for name in (_SUMS, *_FILES):
+        if not (path / name).is_file():
+            raise CheckpointError(f"{path}: not a complete checkpoint, {name} is missing")
+    try:
+        found, noted = _sums(path), (path / _SUMS).read_bytes()
+    except OSError as problem:
+        raise CheckpointError(f"{path}: cannot be read: {problem.strerror}") from problem
+    for name, line in zip(_FILES, found.splitlines(keepends=True), strict=True):
+        if line not in noted:
+            raise CheckpointError(f"{path / name}: damaged, its checksum is not the one in {_SUMS}")
+    if found != noted:
+        raise CheckpointError(f"{path / _SUMS}: damaged")
+
+
+def latest(directory: Path) -> Path | None:
+    """The newest intact checkpoint, or None; damaged ones on the way are named in a warning and left alone."""
+    return next(iter(_intact(directory)), None)
+
+
+def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
+    """Remove all but the newest `keep_last` (at least 1) intact checkpoints and `best`; returns what was removed.
+
+    Damaged checkpoints and foreign files are neither counted nor removed.
+    """
+    if keep_last < 1:
+        raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
+    surplus = [path for path in _intact(directory)[keep_last:] if best is None or path.name != best.name]
+    for path in surplus:
+        # Renamed first, so that a crash in the middle leaves no half of a checkpoint under its name.
+        doomed = path.rename(directory / f"{_PARTIAL}{path.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+    return surplus
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name. Raises CheckpointError for any other name."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise CheckpointError(f"{path}: not the name of a checkpoint; expected step-<number>")
+    return int(match[1])
+
+
+def _intact(directory: Path) -> list[Path]:
+    """Intact checkpoints, newest first; of two of one step, the one that took the other's place first."""
+    if not directory.is_dir():
+        return []
+    named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    intact: list[Path] = []
+    for path in sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True):
+        try:
+            verify(path)
+            intact.append(path)
+        except CheckpointError as problem:
+            _log.warning("skipped a damaged checkpoint: %s", problem)
+    return intact
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    old = path.with_name(f"{path.name}.old")
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+    partial.rename(path)
+    _sync_directory(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a killed writer left unfinished."""
+    for path in directory.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sums(path: Path) -> bytes:
+    lines: list[str] = []
+    for name in _FILES:
+        with (path / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines).encode()
+
+
+def _write(path: Path, content: bytes | memoryview) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory durable, not only the contents of its files."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,10 @@
+import pytest
+
+from engram.learners.schedules import scheduled
+
+
+def test_values_at_steps() -> None:
+    assert [scheduled("constant", 0.5, step, 100) for step in (0, 50, 1000)] == [0.5, 0.5, 0.5]
+    assert [scheduled("linear", 0.5, step, 100) for step in (0, 25, 50, 100, 1000)] == [0.5, 0.375, 0.25, 0.0, 0.0]
+    with pytest.raises(ValueError, match="unknown schedule 'cosine'; allowed: constant, linear"):
+        scheduled("cosine", 0.5, 0, 100)  # pyright: ignore[reportArgumentType]
