@@ -35,6 +35,8 @@ WORLDS = {
     world.name: world
     for world in [
         World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
+        World("mini-pacman", "MiniPacman", "minipacman", {"view": "full"}),
+        World("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
     ]
 }
 
