@@ -28,6 +28,8 @@ class ActorFactory:
     """Steps per unroll."""
     seed: int
     """Seed of the run."""
+    resumed_at: int = 0
+    """Steps the run had done when it was resumed: a resumed run draws other levels than its beginning did."""
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None) -> Any:
         """The environments from `first_index` on."""
@@ -43,7 +45,7 @@ class ActorFactory:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
         first_index = number * self.num_envs
         batch = self.make_batch(first_index)
-        seed = int(np.random.SeedSequence(self.seed, spawn_key=(member, life)).generate_state(1, np.uint64)[0])
+        seed = int(np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0])
         return Actor(
             batch,
             self.make_agent(batch),

@@ -147,6 +147,10 @@ class RayPool:
             raise ValueError(f"state of {len(saved)} actors for a pool of {self.num_actors}")
         ray.get([handle.restore.remote(state) for handle, state in zip(self._handles, saved, strict=True)])
 
+    def open_requests(self) -> list[int]:
+        """The actors' numbers, once for each request that is open now."""
+        return list(self._open.values())
+
     def close(self) -> None:
         """See ActorPool."""
         for handle in self._handles:

@@ -3,7 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,15 +57,15 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
     torch.set_num_threads(1)
     factory, device = config.factory(), find_device(config.device)
     learner, fields = make_learner(config, factory, device)
-    saved = checkpoints.load_latest(directory.checkpoints) if directory else None
+    saved = newest_checkpoint(directory) if directory else None
+    factory = replace(factory, resumed_at=saved["learner"]["steps"] if saved else 0)
     name = f"{config.env}-{config.agent.core}".replace("/", "-").replace(":", "-")
     directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=name)
     with directory, Panel(config.total_steps, directory.path, name) as panel, StopFlag() as stop:
         panel.message(describe(config, learner, device))
         pool = make_pool(config, factory, panel.message)
         try:
-            step = saved["learner"]["steps"] if saved else 0
-            with MetricsWriter(directory.path, step) as writer:
+            with MetricsWriter(directory.path, factory.resumed_at) as writer:
                 trainer = Trainer(config, learner, pool, directory, writer, fields, panel.update, panel.message)
                 if saved:
                     trainer.load_state(saved)
@@ -110,6 +112,14 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         cpus_per_actor=config.actor_cpus,
         timeout=config.actor_timeout,
     )
+
+
+def newest_checkpoint(directory: RunDirectory) -> dict[str, Any]:
+    """The state in a run's newest intact checkpoint."""
+    path = checkpoints.latest(directory.checkpoints)
+    if path is None:
+        raise UsageError(f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir")
+    return checkpoints.load(path)
 
 
 def stop_ray(config: RunConfig) -> None:

@@ -72,7 +72,8 @@ class Trainer:
         self.fields = fields
         self.accumulator = Accumulator(config.num_actors, fields)
         self.batcher = Batcher(config.columns)
-        self.best_return = float("-inf")
+        self.best: tuple[float, int] | None = None
+        """Mean return and step of the best checkpoint so far."""
         self._logged_at = learner.steps
         self._saved_at = time.monotonic()
         self._publish()
@@ -116,21 +117,21 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint; a full disk is a warning, not the end of the run."""
         self._saved_at = time.monotonic()
-        mean = self.accumulator.window_return()
-        best = mean is not None and mean >= self.best_return
-        if best:
-            self.best_return = mean
+        step, mean = self.learner.steps, self.accumulator.window_return()
+        if mean is not None and (self.best is None or mean >= self.best[0]):
+            self.best = (mean, step)
+        folder = self.directory.checkpoints
         try:
-            checkpoints.save(self.directory.checkpoints, self.learner.steps, self.state(), best=best)
-            checkpoints.prune(self.directory.checkpoints, self.config.keep_checkpoints)
+            checkpoints.save(folder, step, self.state())
+            checkpoints.prune(folder, self.config.keep_checkpoints, self.best and checkpoints.path_of(folder, self.best[1]))
         except checkpoints.CheckpointError as problem:
-            self.warn(f"no checkpoint at step {self.learner.steps:,}: {problem}")
+            self.warn(f"no checkpoint at step {step:,}: {problem}")
 
     def state(self) -> dict[str, Any]:
         """Everything that a continued run depends on."""
         state: dict[str, Any] = {
             "learner": self.learner.state_dict(),
-            "best_return": self.best_return,
+            "best": self.best,
             "accumulator": self.accumulator.state_dict(),
             "torch_rng": torch.get_rng_state(),
         }
@@ -141,7 +142,7 @@ class Trainer:
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
         self.learner.load_state_dict(state["learner"])
-        self.best_return = state["best_return"]
+        self.best = state["best"]
         self.accumulator.load_state_dict(state["accumulator"])
         torch.set_rng_state(state["torch_rng"])
         self._logged_at = self.learner.steps

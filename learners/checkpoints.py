@@ -51,7 +51,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
         CheckpointError: the disk refused; earlier checkpoints are as they were.
         TypeError: the state holds something else; names the place.
     """
-    path = directory / f"step-{step:012d}"
+    path = path_of(directory, step)
     document, tensors = pack(state)
     text = json.dumps({"format": FORMAT, "step": step, "state": document}, indent=1, allow_nan=False)
     buffer = io.BytesIO()
@@ -126,10 +126,13 @@ def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Pat
         raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
     surplus = [path for path in _intact(directory)[keep_last:] if best is None or path.name != best.name]
     for path in surplus:
-        # Renamed first, so that a crash in the middle leaves no half of a checkpoint under its name.
-        doomed = path.rename(directory / f"{_PARTIAL}{path.name}")
-        shutil.rmtree(doomed, ignore_errors=True)
+        _remove(path)
     return surplus
+
+
+def path_of(directory: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is or would be."""
+    return directory / f"step-{step:012d}"
 
 
 def step_of(path: Path) -> int:
@@ -158,11 +161,17 @@ def _intact(directory: Path) -> list[Path]:
 def _put_in_place(partial: Path, path: Path) -> None:
     old = path.with_name(f"{path.name}.old")
     if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         path.rename(old)
     partial.rename(path)
     _sync_directory(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Renamed first, so that a crash in the middle leaves no half of a checkpoint under its name."""
+    if path.exists():
+        shutil.rmtree(path.rename(path.with_name(f"{_PARTIAL}{path.name}")), ignore_errors=True)
 
 
 def _sweep(directory: Path) -> None:

@@ -1,0 +1,51 @@
+"""What both pools' tests share: actors in real environments, and some that break on purpose."""
+
+import os
+import time
+from functools import partial
+from typing import Any
+
+from engram.actors.actor import Actor
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+
+FACTORY = ActorFactory(
+    env="boxworld",
+    env_args={"path_lengths": 1, "num_distractors": 0},
+    agent=AgentConfig(core="lstm", core_args={"hidden_size": 8}),
+    num_envs=4,
+    unroll_length=5,
+    seed=3,
+)
+
+
+class Broken:
+    """A batch of environments that goes wrong after some steps."""
+
+    def __init__(self, batch: Any, steps: int, how: str) -> None:
+        self._batch, self._left, self._how = batch, steps, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def step_into(self, *arrays: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            if self._how == "hang":
+                time.sleep(60)
+            if self._how == "exit":
+                os._exit(1)
+            raise RuntimeError("the floor gave way")
+        self._batch.step_into(*arrays)
+
+
+def breaking(which: int, steps: int, how: str, always: bool, number: int, member: int, life: int) -> Actor:
+    """Actor `which` breaks after some steps: only its first life, or every one."""
+    actor = FACTORY.make_actor(number, member, life)
+    if number == which and (always or life == 0):
+        actor.batch = Broken(actor.batch, steps, how)
+    return actor
+
+
+def make_breaking(which: int, steps: int, how: str = "raise", always: bool = False) -> Any:
+    return partial(breaking, which, steps, how, always)

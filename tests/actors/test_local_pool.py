@@ -1,0 +1,76 @@
+"""The pool in this process: whose turn it is, whose weights, and what happens when an actor fails."""
+
+import numpy as np
+import pytest
+import torch
+
+from engram.actors.pool import ActorFailureError, LocalPool
+from engram.agents.weights import Weights, flatten
+
+from .pools import FACTORY, make_breaking
+
+
+def weights(version: int) -> Weights:
+    torch.manual_seed(version)
+    return Weights(version, 0, flatten(FACTORY.make_agent(FACTORY.make_batch())))
+
+
+def test_actors_take_turns_with_the_newest_weights() -> None:
+    pool = LocalPool(FACTORY.make_actor, 2, 0)
+    pool.publish(weights(1))
+    first, second = pool.next(), pool.next()
+    pool.publish(weights(2))
+    third = pool.next()
+    assert [u.actor for u in (first, second, third)] == [0, 1, 0]
+    assert [u.weights_version[0].item() for u in (first, second, third)] == [1, 1, 2]
+    assert torch.equal(first.env.observation[-1], third.env.observation[0])
+
+
+def test_gather_takes_one_of_each_in_order_and_repeats_exactly() -> None:
+    runs = []
+    for _ in range(2):
+        pool = LocalPool(FACTORY.make_actor, 3, 0)
+        pool.publish(weights(1))
+        runs.append([unroll for _ in range(2) for unroll in pool.gather()])
+    assert [u.actor for u in runs[0]] == [0, 1, 2, 0, 1, 2]
+    assert all(torch.equal(a.agent.action, b.agent.action) for a, b in zip(*runs, strict=True))
+    assert not torch.equal(runs[0][0].agent.action, runs[0][1].agent.action)
+
+
+def test_save_and_restore_repeat_what_follows() -> None:
+    pool = LocalPool(FACTORY.make_actor, 2, 0)
+    pool.publish(weights(1))
+    pool.gather()
+    saved = pool.save()
+    expected = pool.gather()
+    pool.restore(saved)
+    assert all(torch.equal(a.agent.logits, b.agent.logits) for a, b in zip(expected, pool.gather(), strict=True))
+    with pytest.raises(ValueError, match="state of 2 actors for a pool of 1"):
+        LocalPool(FACTORY.make_actor, 1, 0).restore(saved)
+
+
+def test_a_failed_actor_is_replaced_and_its_first_traceback_shown_once() -> None:
+    reports: list[str] = []
+    pool = LocalPool(make_breaking(which=1, steps=7), 2, max_failures=3, report=reports.append)
+    pool.publish(weights(1))
+    unrolls = [pool.next() for _ in range(6)]
+    assert [u.actor for u in unrolls] == [0, 1, 0, 1, 0, 1]
+    assert len(reports) == 1
+    assert "the floor gave way" in reports[0]
+    assert "Traceback" in reports[0]
+
+
+def test_too_many_failures_end_with_the_first_traceback() -> None:
+    reports: list[str] = []
+    pool = LocalPool(make_breaking(which=0, steps=2, always=True), 1, max_failures=3, report=reports.append)
+    pool.publish(weights(1))
+    with pytest.raises(ActorFailureError, match=r"failed 4 times, 3 replacements(?s:.*)the floor gave way"):
+        pool.next()
+    assert len(reports) == 1
+
+
+def test_weights_reach_the_actor() -> None:
+    pool = LocalPool(FACTORY.make_actor, 1, 0)
+    zero = weights(1)
+    pool.publish(zero._replace(values=np.zeros_like(zero.values)))
+    assert not pool.next().agent.logits.any()
