@@ -97,6 +97,14 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
     verify(path)
 
 
+def test_something_added_to_the_checksums_is_noticed(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, some_state())
+    with (path / "SHA256SUMS").open("a") as file:
+        file.write("\n")
+    with pytest.raises(CheckpointError, match="SHA256SUMS: damaged"):
+        load(path)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_truncated_and_missing_files_are_named(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, 1, some_state())
@@ -309,6 +317,10 @@ def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     assert step_of(found) == 4
     assert_same(load(found), some_state(4))
     assert latest(tmp_path) == aside
+    (tmp_path / path.name).mkdir()
+    for file in aside.iterdir():
+        (tmp_path / path.name / file.name).write_bytes(file.read_bytes())
+    assert latest(tmp_path) == path, "of two of one step, the one that took the other's place"
     again = save(tmp_path, 4, some_state(5))
     assert latest(tmp_path) == again
     assert not aside.exists()
