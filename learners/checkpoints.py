@@ -18,6 +18,7 @@ import os
 import pickle
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +115,27 @@ def verify(path: Path) -> None:
 
 def latest(directory: Path) -> Path | None:
     """The newest intact checkpoint, or None; damaged ones on the way are named in a warning and left alone."""
-    return next(iter(_intact(directory)), None)
+    for path, problem in _newest_first(directory):
+        if problem is None:
+            return path
+        _log.warning("skipped a damaged checkpoint: %s", problem)
+    return None
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
     """Remove all but the newest `keep_last` (at least 1) intact checkpoints and `best`; returns what was removed.
 
-    Damaged checkpoints and foreign files are neither counted nor removed.
+    Damaged checkpoints and foreign files are neither counted nor removed. Raises CheckpointError if the disk refuses.
     """
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
-    surplus = [path for path in _intact(directory)[keep_last:] if best is None or path.name != best.name]
-    for path in surplus:
-        _remove(path)
+    intact = [path for path, problem in _newest_first(directory) if problem is None]
+    surplus = [path for path in intact[keep_last:] if best is None or path.name != best.name]
+    try:
+        for path in surplus:
+            _remove(path)
+    except OSError as problem:
+        raise CheckpointError(f"cannot remove a checkpoint: {problem}") from problem
     return surplus
 
 
@@ -143,19 +152,17 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
-def _intact(directory: Path) -> list[Path]:
-    """Intact checkpoints, newest first; of two of one step, the one that took the other's place first."""
+def _newest_first(directory: Path) -> Iterator[tuple[Path, CheckpointError | None]]:
+    """Checkpoints and what is wrong with each; of two of one step, the one that took the other's place first."""
     if not directory.is_dir():
-        return []
+        return
     named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    intact: list[Path] = []
     for path in sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True):
         try:
             verify(path)
-            intact.append(path)
+            yield path, None
         except CheckpointError as problem:
-            _log.warning("skipped a damaged checkpoint: %s", problem)
-    return intact
+            yield path, problem
 
 
 def _put_in_place(partial: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.checkpoints import CheckpointError, latest, load, prune, save, step_of, verify
+from engram.learners.checkpoints import CheckpointError, latest, load, path_of, prune, save, step_of, verify
 
 FILES = ["SHA256SUMS", "state.json", "tensors.pt"]
 
@@ -259,6 +259,17 @@ def test_a_read_only_disk(small_disk: Path) -> None:
     with pytest.raises(CheckpointError, match="Read-only file system"):
         save(small_disk, 2, some_state(2))
     assert_earlier_is_whole(small_disk, earlier, some_state(1))
+
+
+def test_pruning_a_read_only_disk(small_disk: Path) -> None:
+    for step in (1, 2):
+        save(small_disk, step, some_state(step))
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(
+        CheckpointError, match=r"cannot remove a checkpoint: .*Read-only file system.*step-000000000001"
+    ):
+        prune(small_disk, 1)
+    assert latest(small_disk) == path_of(small_disk, 2)
 
 
 def test_a_state_that_cannot_be_kept_touches_nothing(tmp_path: Path) -> None:
