@@ -36,6 +36,7 @@ WORLDS = {
     for world in [
         World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
         World("mini-pacman", "MiniPacman", "minipacman", {"view": "full"}),
+        World("maze", "Maze", "maze", {"show_goal": True}),
         World("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
     ]
 }
