@@ -63,6 +63,7 @@ def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: i
     for (start, action), end in np.ndenumerate(successors):
         if end >= 0:
             actions[start, int(end)].append(str(action))
+    labels: list[tuple[Point, str, Colour]] = []
     # the agent's own ways out last, on top of the others
     for (start, end), names in sorted(actions.items(), key=lambda edge: edge[0][0] == agent):
         colour = INK if start == agent else LINE
@@ -72,9 +73,11 @@ def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: i
         sides = (tail.towards(head, 0, 0.06), tail.towards(head, 0, -0.06), neck.towards(tail, 0, 0.06))
         _polygon(canvas, colour, *sides, neck.towards(tail, 0, -0.06))
         _polygon(canvas, colour, head, neck.towards(head, 0, 0.32), neck.towards(head, 0, -0.32))
-        label = tail.towards(head, 0.27 * float(np.hypot(head.row - tail.row, head.col - tail.col)))
-        _disc(canvas, label, PAPER, 0.8 + 0.35 * (len(names) - 1))
-        _letters(canvas, label, ",".join(names), colour, 0.7)
+        length = float(np.hypot(head.row - tail.row, head.col - tail.col))
+        labels.append((tail.towards(head, 0.27 * length), ",".join(names), colour))
+    for place, names, colour in labels:
+        _disc(canvas, place, PAPER, 0.6 + 0.2 * len(names))
+        _letters(canvas, place, names, colour, 0.7)
 
 
 def _draw_caption(canvas: Canvas, state: State, params: Params, index: int) -> None:

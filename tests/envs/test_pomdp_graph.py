@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from engram.envs.pomdp_graph import PomdpGraph, PomdpGraphBatch
 from engram.envs.pomdp_graph_sets import adjacency, distances, graph_sets, sample_graph
 
