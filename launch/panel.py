@@ -1,0 +1,236 @@
+"""Progress for a person: a live panel in a terminal, one line per report anywhere else."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel as Box
+from rich.table import Table
+from rich.text import Text
+
+REDRAW_SECONDS = 0.5
+LINE_SECONDS = 10.0
+"""Between two lines where there is no terminal."""
+HISTORY = 24
+"""Reports that a sparkline shows."""
+_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=*#"
+_BAR_WIDTH = 20
+
+
+class Panel:
+    """Shows how a run goes; a context manager that leaves the terminal as it was, also after an exception.
+
+    It draws only when told something, at most every REDRAW_SECONDS and in the caller's thread, so that nothing competes
+    with the run for its cores.
+
+    Args:
+        total_steps: environment steps of the whole run.
+        run_path: the run's directory.
+        title: what runs.
+        console: where to draw; standard output if None.
+        clock: seconds since any moment.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        run_path: Path,
+        title: str,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total_steps, self.run_path, self.title = total_steps, run_path, title
+        self.console = console or Console()
+        self._clock = clock
+        self._step = 0
+        self._metrics: dict[str, float] = {}
+        self._returns: deque[float] = deque(maxlen=HISTORY)
+        self._solved: deque[float] = deque(maxlen=HISTORY)
+        self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
+        self._drawn_at, self._drawn_step = -math.inf, 0
+        self._entered = self._clock()
+        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_interactive else None
+
+    def __enter__(self) -> "Panel":
+        if self._live:
+            self._live.start()
+            self._draw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._drawn_step != self._step:
+                self._draw()
+        finally:
+            if self._live:
+                self._live.stop()
+
+    def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Show `step`, and metrics by the names of docs/metrics.md; what is not given stays as it was."""
+        self._step = step
+        if metrics:
+            self._metrics |= metrics
+            self._progress.append((self._clock(), step))
+            for history, name in ((self._returns, "episode/return"), (self._solved, "episode/solved")):
+                if math.isfinite(metrics.get(name, math.nan)):
+                    history.append(metrics[name])
+        pause = REDRAW_SECONDS if self._live else LINE_SECONDS
+        if (metrics or self._live) and self._clock() - self._drawn_at >= pause:
+            self._draw()
+
+    def message(self, text: str) -> None:
+        """Show a text above the panel; it stays."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> None:
+        self._drawn_at, self._drawn_step = self._clock(), self._step
+        if self._live:
+            self._live.update(self._box(), refresh=True)
+        else:
+            self.message(self._line())
+
+    # -- what is shown -----------------------------------------------------------------------------------------------
+
+    def _line(self) -> str:
+        """The state of the run in one line."""
+        parts = [f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})"]
+        parts += [text for text in (self._value(*shown) for shown in _LINE) if text]
+        return "  ".join([*parts, f"{self._time_left()} left"])
+
+    def _box(self) -> Box:
+        """The state of the run as a panel."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="cyan", no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row("progress", self._progress_row())
+        grid.add_row(
+            "time", f"{duration(self._clock() - self._entered)} so far   [bold]{self._time_left()} left[/bold]"
+        )
+        others = [name for name in self._metrics if name.startswith("episode/") and name not in _SHOWN_EPISODE]
+        own = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
+        for label, values in (*_EPISODE_ROWS, ("", own), *_ROWS):
+            shown = [text for text in (self._value(*value) for value in values) if text]
+            if shown:
+                grid.add_row(label, Text("   ".join(shown)))
+        skipped = self._metrics.get("learner/skipped", 0)
+        if skipped:
+            grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
+        grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
+        grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
+        return Box(grid, title=Text(f" {self.title} ", style="bold"), title_align="left", border_style="dim")
+
+    def _progress_row(self) -> Text:
+        full = int(self._fraction * _BAR_WIDTH)
+        done, rest = "█░" if self._unicode else "#."
+        row = Text().append(done * full, style="green").append(rest * (_BAR_WIDTH - full), style="bright_black")
+        row.append(f"  {self._fraction:.1%}   {short(self._step)} of {short(self.total_steps)}")
+        return row
+
+    def _value(self, label: str, name: str, form: str) -> str:
+        """`label value`, with a sparkline where there is a history; nothing if the metric is not known yet."""
+        if name not in self._metrics:
+            return ""
+        text = f"{label} {format(self._metrics[name], form)}"
+        if self._live and name == "episode/return":
+            return f"{text} {self._sparkline(self._returns, *_range(self._returns))}"
+        if self._live and name == "episode/solved":
+            return f"{text} {self._sparkline(self._solved, 0.0, 1.0)}"
+        return text
+
+    def _sparkline(self, values: deque[float], low: float, high: float) -> str:
+        blocks = _BLOCKS if self._unicode else _ASCII_BLOCKS
+        scale = (len(blocks) - 1) / (high - low or 1.0)
+        return "".join(blocks[min(max(round((x - low) * scale), 0), len(blocks) - 1)] for x in values)
+
+    def _time_left(self) -> str:
+        """Remaining steps at the speed of the last reports."""
+        (begin, first), (end, last) = (self._progress[0], self._progress[-1]) if self._progress else ((0, 0), (0, 0))
+        speed = (last - first) / (end - begin) if end > begin else self._metrics.get("perf/env_steps_per_second", 0.0)
+        return duration(max(self.total_steps - self._step, 0) / speed) if speed > 0 else "?"
+
+    @property
+    def _fraction(self) -> float:
+        return min(self._step / self.total_steps, 1.0)
+
+    @property
+    def _unicode(self) -> bool:
+        return self.console.encoding.startswith("utf")
+
+
+_Shown = tuple[str, str, str]
+"""Label, name of the metric, format."""
+
+_LINE: tuple[_Shown, ...] = (
+    ("steps/s", "perf/env_steps_per_second", ",.0f"),
+    ("return", "episode/return", ".3f"),
+    ("solved", "episode/solved", ".1%"),
+    ("loss", "loss/total", ".4f"),
+    ("entropy", "policy/entropy", ".3f"),
+    ("lag", "perf/policy_lag", ".1f"),
+)
+
+_EPISODE_ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
+    ("episodes", (("return", "episode/return", ".3f"), ("length", "episode/length", ".1f"))),
+    ("", (("solved", "episode/solved", ".1%"),)),
+)
+_SHOWN_EPISODE = ("episode/return", "episode/length", "episode/solved")
+
+_ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
+    (
+        "loss",
+        (
+            ("policy", "loss/policy", ".4f"),
+            ("value", "loss/value", ".4f"),
+            ("entropy", "loss/entropy", ".4f"),
+            ("total", "loss/total", ".4f"),
+        ),
+    ),
+    (
+        "policy",
+        (
+            ("entropy", "policy/entropy", ".3f"),
+            ("clipped ratios", "vtrace/rho_clip_rate", ".0%"),
+            ("lag", "perf/policy_lag", ".1f"),
+        ),
+    ),
+    (
+        "speed",
+        (("steps/s", "perf/env_steps_per_second", ",.0f"), ("gradient", "learner/grad_norm", ".3g")),
+    ),
+    (
+        "busy",
+        (
+            ("actors", "perf/actor_busy", ".0%"),
+            ("learner", "perf/learner_busy", ".0%"),
+            ("learner waits", "perf/queue_wait", ".0%"),
+        ),
+    ),
+)
+
+
+def _range(values: deque[float]) -> tuple[float, float]:
+    return (min(values), max(values)) if values else (0.0, 1.0)
+
+
+def short(number: float) -> str:
+    """A count in four characters or so: 950, 12.3k, 4.56M, 2B."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its two largest units."""
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{int(minutes)} min {int(seconds % 60)} s"
+    if hours < 48:
+        return f"{int(hours)} h {int(minutes % 60)} min"
+    return f"{int(days)} days {int(hours % 24)} h"
