@@ -10,8 +10,9 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -20,6 +21,7 @@ from .config import RunConfig, from_dict
 from .presets import PRESETS, preset
 
 FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
+Config = TypeVar("Config")
 
 
 class UsageError(ValueError):
@@ -40,17 +42,42 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 def parse_run(arguments: Sequence[str], base: RunConfig | None = None) -> RunConfig:
     """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
-    words = [word.replace("_", "-") if word.startswith("--") and "=" not in word else word for word in arguments]
+    words = dashed(arguments)
     default = base or _default(words)
     words = without(words, ("--preset", "--config"))
-    flagged = Annotated[RunConfig, tyro.conf.arg(prefix_name=False)]
+    return parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=("--preset", "--config", "--resume"))
+
+
+def parse(
+    cls: type[Config],
+    arguments: Sequence[str],
+    prog: str,
+    description: str,
+    *,
+    default: Config | None = None,
+    other_flags: tuple[str, ...] = (),
+) -> Config:
+    """A configuration dataclass from words; exits with a message for a bad value, as tyro does.
+
+    Args:
+        cls: the dataclass; without `default`, its own defaults hold.
+        arguments: the words.
+        prog: the command's name.
+        description: what `--help` says first.
+        default: what holds where no flag is given.
+        other_flags: flags that the command reads by itself, to be named where an unknown one comes near.
+
+    Raises:
+        UsageError: an unknown flag or word, or a combination of values that is not allowed.
+    """
+    unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
     try:
         config, unknown = tyro.cli(
-            flagged,  # pyright: ignore[reportArgumentType]
-            prog="rl-train",
-            description=_HELP,
-            args=words,
-            default=default,
+            unprefixed,
+            prog=prog,
+            description=description,
+            args=dashed(arguments),
+            default=tyro.MISSING if default is None else default,  # pyright: ignore[reportArgumentType]
             return_unknown_args=True,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             registry=_registry(),
@@ -58,8 +85,13 @@ def parse_run(arguments: Sequence[str], base: RunConfig | None = None) -> RunCon
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
     if unknown:
-        raise UsageError(_unknown_flag(unknown[0]))
+        raise UsageError(_unknown_flag(unknown[0], {*_flags(cls), *other_flags}, prog))
     return config
+
+
+def dashed(arguments: Sequence[str]) -> list[str]:
+    """The words with `-` for `_` in the names of flags."""
+    return [word.replace("_", "-") if word.startswith("--") and "=" not in word else word for word in arguments]
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:
@@ -143,27 +175,19 @@ def _registry() -> ConstructorRegistry:
     return registry
 
 
-def _unknown_flag(word: str) -> str:
+def _unknown_flag(word: str, known: set[str], prog: str) -> str:
     if not word.startswith("--"):
         return f"unexpected word {word!r}"
-    known = sorted(set(FLAG.findall(_flags_help())))
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=3)
-    return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else "see rl-train --help")
+    near = difflib.get_close_matches(word.partition("=")[0], sorted(known), n=3)
+    return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else f"see {prog} --help")
 
 
-def _flags_help() -> str:
-    """Every flag there is, as text."""
-    names: list[str] = ["--preset", "--config", "--resume"]
-
-    def collect(cls: Any) -> None:
-        for name, value in vars(cls()).items():
-            if hasattr(value, "__dataclass_fields__"):
-                collect(type(value))
-            else:
-                names.append("--" + name.replace("_", "-"))
-
-    collect(RunConfig)
-    return " ".join(names)
+def _flags(cls: Any) -> set[str]:
+    """Every flag of a configuration dataclass."""
+    flags: set[str] = set()
+    for name, hint in get_type_hints(cls).items():
+        flags |= _flags(hint) if is_dataclass(hint) else {"--" + name.replace("_", "-")}
+    return flags
 
 
 _HELP = f"""Train an agent with memory.
