@@ -1,0 +1,188 @@
+"""The rules of the house that a machine can check: floors, packaging, sizes, safety."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+STDLIB = sys.stdlib_module_names
+
+BELOW = {
+    "envs": set[str](),
+    "agents": set[str](),
+    "actors": {"envs", "agents"},
+    "learners": {"envs", "agents", "actors"},
+    "launch": {"envs", "agents", "actors", "learners"},
+}
+"""The floors that each folder may import from, besides its own."""
+
+PACKAGES = {
+    "envs": {"numpy", "numba", "gymnasium", "pycolab", "PIL"},
+    "agents": {"torch", "numpy"},
+    "actors": {"torch", "numpy", "gymnasium"},
+    "learners": {"torch", "numpy", "scipy"},
+    "launch": {
+        "torch",
+        "numpy",
+        "gymnasium",
+        "ray",
+        "tyro",
+        "rich",
+        "tensorboard",
+        "tomli_w",
+        "matplotlib",
+        "PIL",
+        "scipy",
+    },
+}
+"""What each folder may import from outside engram and the standard library."""
+
+EXCEPTIONS = {"actors/ray_pool.py": {"ray"}}
+
+MATHS = ["vtrace", "returns", "losses", "boundaries", "optimisers", "schedules"]
+"""Modules of learners/ that are formulas and nothing else."""
+
+MODULES = sorted(path.relative_to(ROOT) for house in BELOW for path in (ROOT / house).rglob("*.py"))
+OWN_FOLDERS = [*BELOW, "tests", "docs", "examples", "benchmarks"]
+
+modules = pytest.mark.parametrize("module", MODULES, ids=str)
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Dotted names of everything that a module imports; relative ones as engram.<folder>..."""
+    package = ["engram", *module.parent.parts]
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            yield from (".".join([*base, name]) for name in names)
+
+
+def test_the_modules_are_found() -> None:
+    assert {path.parts[0] for path in MODULES} == set(BELOW)
+    assert list(imports(Path("agents/cores/registry.py")))[-1] == "engram.agents.cores.core"
+
+
+@modules
+def test_a_module_imports_from_its_own_floor_or_below(module: Path) -> None:
+    house = module.parts[0]
+    for name in imports(module):
+        if name.split(".")[0] == "engram":
+            folder = name.split(".")[1] if "." in name else "engram itself"
+            assert folder in {house, *BELOW[house]}, f"{module} imports {name}"
+
+
+@modules
+def test_a_module_imports_only_the_packages_of_its_floor(module: Path) -> None:
+    allowed = PACKAGES[module.parts[0]] | EXCEPTIONS.get(module.as_posix(), set())
+    for name in imports(module):
+        top = name.split(".")[0]
+        assert top == "engram" or top in STDLIB or top in allowed, f"{module} imports {name}"
+
+
+@modules
+def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
+    """One copy under one name, whatever the checkout is called."""
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+        assert all(name.split(".")[0] != "engram" for name in names), f"{module}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", MATHS)
+def test_formulas_import_torch_and_each_other_only(name: str) -> None:
+    own = {f"engram.learners.{other}" for other in MATHS}
+    for imported in imports(Path("learners", f"{name}.py")):
+        assert imported == "torch" or imported in own or imported.split(".")[0] in STDLIB, imported
+
+
+# -- packaging -------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_packages_is_the_folders_on_disk() -> None:
+    folders = {path.parent for path in MODULES}
+    assert all((ROOT / folder / "__init__.py").is_file() for folder in folders)
+    named = {".".join(["engram", *folder.parts]): folder.as_posix() for folder in folders} | {"engram": "."}
+    setuptools = PROJECT["tool"]["setuptools"]
+    assert sorted(setuptools["packages"]) == sorted(named)
+    assert setuptools["package-dir"] == named
+
+
+def test_no_module_stands_at_the_root() -> None:
+    """A types.py there would shadow the standard library's."""
+    assert [path.name for path in ROOT.glob("*.py")] == ["__init__.py"]
+
+
+def distribution(requirement: str) -> str:
+    return re.split(r"[<>=!~;\[ ]", requirement)[0].lower().replace("_", "-")
+
+
+def test_what_is_imported_is_declared_explained_and_pinned() -> None:
+    wanted = {distribution(line) for line in PROJECT["project"]["dependencies"]}
+    modules_of = {"pillow": "PIL", "tomli-w": "tomli_w"}
+    used = {name.split(".")[0] for module in MODULES for name in imports(module)}
+    foreign = used - STDLIB - {"engram"}
+    assert foreign <= {modules_of.get(name, name) for name in wanted}
+    wanted |= {distribution(line) for line in PROJECT["project"]["optional-dependencies"]["test"]}
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    explained = {name.lower() for name in re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)}
+    assert explained == wanted
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
+    assert wanted <= {distribution(line) for line in pinned}
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@modules
+def test_a_file_is_short_enough_to_read(module: Path) -> None:
+    text = (ROOT / module).read_text()
+    assert text.count("\n") <= 350
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 60, f"{module}:{node.lineno} {node.name}"
+
+
+# -- safety ----------------------------------------------------------------------------------------------------------
+
+
+def own_files(*suffixes: str) -> list[Path]:
+    files = [path for folder in OWN_FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    return files + [path for path in ROOT.iterdir() if path.suffix in suffixes]
+
+
+def unsafe_loads(text: str) -> list[int]:
+    """Lines that call torch.load without weights_only=True."""
+    lines: list[int] = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"):
+            continue
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if given.get("weights_only") != "True":
+            lines.append(node.lineno)
+    return lines
+
+
+def test_nothing_loads_code_from_a_file() -> None:
+    assert unsafe_loads("import torch\ntorch.load(f)\ntorch.load(\n f, weights_only=False)\n") == [2, 3]
+    assert {path: lines for path in own_files(".py") if (lines := unsafe_loads(path.read_text()))} == {}
+
+
+def test_nothing_names_a_place_on_one_machine() -> None:
+    place = re.compile(r"(?<![\w.])/(?:work|root|farm|home)/")
+    assert place.search("see /" + "work/main")
+    found = [
+        path for path in own_files(".py", ".md", ".toml", ".txt", ".json", ".sh") if place.search(path.read_text())
+    ]
+    assert found == []
