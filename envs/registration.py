@@ -6,6 +6,7 @@ This module imports no game: Gymnasium loads one when it is first made.
 import difflib
 import importlib
 import inspect
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,11 @@ def world_names() -> list[str]:
     return [*WORLDS, *(f"{name}-twin" for name, world in WORLDS.items() if world.twin)]
 
 
+def is_world(name: str) -> bool:
+    """Whether `name` is a short name or an id of our own worlds."""
+    return name in world_names() or name in (world.id for world in WORLDS.values())
+
+
 def find_world(name: str) -> tuple[World, dict[str, Any]]:
     """The world of a short name or engram id, with the parameters that the name stands for.
 
@@ -63,7 +69,7 @@ def find_world(name: str) -> tuple[World, dict[str, Any]]:
     short = next((world.name for world in WORLDS.values() if world.id == name), name)
     world = WORLDS.get(short.removesuffix("-twin"))
     if world is None or (short.endswith("-twin") and not world.twin):
-        near = difflib.get_close_matches(name, world_names(), n=3) or world_names()
+        near = difflib.get_close_matches(name, [*world_names(), *gymnasium.registry], n=4) or world_names()
         raise ValueError(f"unknown environment {name!r}; did you mean: {', '.join(near)}?")
     return world, dict(world.twin) if short.endswith("-twin") else {}
 
@@ -82,11 +88,31 @@ def world_parameters(world: World) -> dict[str, inspect.Parameter]:
 def make_batch(
     name: str, num_envs: int, first_index: int = 0, render_mode: str | None = None, **parameters: Any
 ) -> Any:
-    """A batch of `num_envs` copies of the world `name` (short name or id), indices first_index and up."""
-    world, given = find_world(name)
-    allowed = world_parameters(world)
-    for key in parameters:
+    """A batch of `num_envs` copies of the world `name`, indices first_index and up.
+
+    `name` is a short name or engram id, any other Gymnasium id, or `module:Class`. Raises ValueError naming the nearest
+    valid names for an unknown world or parameter.
+    """
+    from .engine import BatchedEnv
+    from .foreign import ForeignBatch
+    from .foreign_names import find_foreign
+
+    foreign = None if is_world(name) else find_foreign(name)
+    if foreign is None:
+        world, given = find_world(name)
+        _check_parameters(name, parameters, world_parameters(world))
+        return batch_class(world)(num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters))
+    make, allowed = foreign
+    _check_parameters(name, parameters, parameters if allowed is None else allowed)
+    if isinstance(make, type) and issubclass(make, BatchedEnv):
+        return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
+    if render_mode is not None:
+        parameters["render_mode"] = render_mode
+    return ForeignBatch(lambda: make(**parameters), num_envs, first_index=first_index, name=name)
+
+
+def _check_parameters(name: str, given: Iterable[str], allowed: Collection[str]) -> None:
+    for key in given:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed)
+            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
             raise ValueError(f"{name} has no parameter {key!r}; did you mean: {', '.join(near)}?")
-    return batch_class(world)(num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters))

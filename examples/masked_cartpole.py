@@ -1,0 +1,25 @@
+"""CartPole without velocities: what is hidden has to be remembered.
+
+    rl-train --env examples.masked_cartpole:MaskedCartPole --core gru
+
+Any class or function that makes a `gymnasium.Env` can be named like this, as `module:name`.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class MaskedCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole-v1 that shows the cart's position and the pole's angle, float32 [2]."""
+
+    def __init__(self, render_mode: str | None = None, max_episode_steps: int = 500) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", render_mode=render_mode, max_episode_steps=max_episode_steps))
+        box = self.env.observation_space
+        self.observation_space = spaces.Box(box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """Position and angle of (position, velocity, angle, angular velocity)."""
+        return observation[[0, 2]]
