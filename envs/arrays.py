@@ -3,8 +3,9 @@
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from .compiled import kernel
 
 Array: TypeAlias = NDArray[Any]
 
@@ -17,7 +18,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.zeros(shape, dtype)
 
 
-@njit(cache=True)
+@kernel
 def first_outside(values: Array, n: int) -> int:
     """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
     for i in range(len(values)):

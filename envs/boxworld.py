@@ -76,6 +76,7 @@ class BoxWorldBatch(BatchedEnv):
     """
 
     episode_fields = ("solved", "path_length", "num_distractors")
+    level_fields = ("path_length", "num_distractors")
     action_names = rules.ACTION_NAMES
     reset_batch = staticmethod(rules.reset_batch)
     step_batch = staticmethod(rules.step_batch)

@@ -10,9 +10,9 @@ outside the array: board cell (r, c) lies at [r + 1, c + 1].
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .arrays import Array
+from .compiled import kernel
 from .randomness import integer
 
 NUM_COLOURS = 20
@@ -39,6 +39,8 @@ class State(NamedTuple):
     """int64 [N]: where the player stands in `board`."""
     col: Array
     """int64 [N]: where the player stands in `board`."""
+    colours: Array
+    """int8 [N, 20]: the level's order of colours; the path takes them from the first on."""
     held: Array
     """int8 [N]: cell code of the key in hand, or NOTHING."""
     steps: Array
@@ -76,6 +78,7 @@ def new_state(num_envs: int, grid_size: int) -> State:
         board=zeros(np.int8, side, side),
         row=zeros(np.int64),
         col=zeros(np.int64),
+        colours=zeros(np.int8, NUM_COLOURS),
         held=zeros(np.int8),
         steps=zeros(np.int64),
         solved=zeros(np.bool_),
@@ -102,20 +105,21 @@ def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_
         )
 
 
-@njit(cache=True)
+@kernel
 def new_level(state: State, params: Params, i: int) -> None:
     """Draw problems until one fits on the board of copy i."""
     while not try_level(state, params, i):
         pass
 
 
-@njit(cache=True)
+@kernel
 def try_level(state: State, params: Params, i: int) -> bool:
     """Draw one problem and lay it out: whether it fitted on the board."""
     random = state.random
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
-    colours = shuffled_colours(random, i)
+    colours = state.colours[i]
+    shuffle(random, i, colours)
     clear_board(state.board[i])
     failures = place(state, i, KEY + colours[0], NOTHING, 0)
     for k in range(length):
@@ -132,17 +136,17 @@ def try_level(state: State, params: Params, i: int) -> bool:
     return failures <= MAX_FAILURES
 
 
-@njit(cache=True)
-def shuffled_colours(random: Array, i: int) -> Array:
-    """A random order of the colours, int64 [20] (Fisher and Yates)."""
-    colours = np.arange(NUM_COLOURS)
+@kernel
+def shuffle(random: Array, i: int, colours: Array) -> None:
+    """Write a random order of the colours into `colours` (Fisher and Yates)."""
+    for k in range(NUM_COLOURS):
+        colours[k] = k
     for last in range(NUM_COLOURS - 1, 0, -1):
         other = integer(random, i, last + 1)
         colours[last], colours[other] = colours[other], colours[last]
-    return colours
 
 
-@njit(cache=True)
+@kernel
 def clear_board(board: Array) -> None:
     """An empty room inside its border."""
     side = board.shape[0]
@@ -150,7 +154,7 @@ def clear_board(board: Array) -> None:
     board[2 : side - 2, 2 : side - 2] = FLOOR
 
 
-@njit(cache=True)
+@kernel
 def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
     """A key that opens nothing on the way to the gem; the last colour is never one (as in the original)."""
     key = lock
@@ -159,7 +163,7 @@ def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
     return key
 
 
-@njit(cache=True)
+@kernel
 def place(state: State, i: int, content: int, lock: int, failures: int) -> int:
     """Put a box (or a loose key, lock = NOTHING) where it touches nothing; return the failures counted so far.
 
@@ -177,7 +181,7 @@ def place(state: State, i: int, content: int, lock: int, failures: int) -> int:
     return failures
 
 
-@njit(cache=True)
+@kernel
 def is_clear(board: Array, row: int, col: int) -> bool:
     """Whether the box at (row, col), (row, col + 1) and all cells around it are floor."""
     for r in range(row - 1, row + 2):
@@ -187,7 +191,7 @@ def is_clear(board: Array, row: int, col: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@kernel
 def place_player(state: State, i: int, failures: int) -> int:
     """Put the player on floor, rows 2..grid_size - 1, columns 1..grid_size - 1; return the failures counted so far."""
     room = state.board.shape[1] - 4

@@ -1,10 +1,10 @@
 """The rules of BoxWorld for one copy, and the two loops over a batch of copies."""
 
 import numpy as np
-from numba import njit
 
 from .arrays import Array, first_outside
 from .boxworld_levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS, PLAYER, Params, State, new_level
+from .compiled import kernel
 
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
@@ -28,7 +28,7 @@ def _palette() -> Array:
 PALETTE = _palette()
 
 
-@njit(cache=True)
+@kernel
 def enters(cell: int, right: int, held: int) -> bool:
     """Whether a player holding `held` may step on `cell`, whose right neighbour is `right`."""
     if cell >= LOCK:
@@ -38,7 +38,7 @@ def enters(cell: int, right: int, held: int) -> bool:
     return cell == FLOOR
 
 
-@njit(cache=True)
+@kernel
 def move(state: State, i: int, action: int) -> tuple[float, bool]:
     """Move the player of copy i and settle what it steps on: (reward, whether the game is decided)."""
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
@@ -59,14 +59,14 @@ def move(state: State, i: int, action: int) -> tuple[float, bool]:
     return (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
 
 
-@njit(cache=True)
+@kernel
 def start(state: State, params: Params, i: int) -> None:
     """Begin a new episode in copy i."""
     new_level(state, params, i)
     state.held[i], state.steps[i], state.solved[i], state.over[i] = NOTHING, 0, False, False
 
 
-@njit(cache=True)
+@kernel
 def observe(state: State, params: Params, i: int, picture: Array) -> None:
     """Write what the agent of copy i sees: [5, 5, 6], or the whole board [grid_size + 2, grid_size + 2, 3]."""
     if params.full_view:
@@ -75,7 +75,7 @@ def observe(state: State, params: Params, i: int, picture: Array) -> None:
         observe_window(state, i, picture)
 
 
-@njit(cache=True)
+@kernel
 def observe_window(state: State, i: int, picture: Array) -> None:
     """RGB of the cells around the player, then RGB of the key in hand in every pixel (black: none)."""
     top, left = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2
@@ -94,7 +94,7 @@ def observe_window(state: State, i: int, picture: Array) -> None:
         picture[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
 
 
-@njit(cache=True)
+@kernel
 def observe_board(state: State, i: int, picture: Array) -> None:
     """RGB of all cells; the key in hand lies in the corner (0, 0) of the border."""
     side = picture.shape[0]
@@ -109,7 +109,7 @@ def observe_board(state: State, i: int, picture: Array) -> None:
         picture[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     for i in range(len(mask)):
@@ -118,7 +118,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(state, params, i, observation[i])
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .arrays import Array
+from .compiled import kernel
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -24,7 +24,7 @@ def streams(seed: int, indices: Sequence[int] | range) -> Array:
     return np.array(states, np.uint64)
 
 
-@njit(cache=True, inline="always")
+@kernel
 def next_bits(random: Array, i: int) -> Any:
     """Advance stream i and return 64 random bits."""
     random[i] += _STEP
@@ -34,13 +34,20 @@ def next_bits(random: Array, i: int) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True)
+@kernel
 def uniform(random: Array, i: int) -> float:
     """A float64 in [0, 1) from stream i."""
     return (next_bits(random, i) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True)
+@kernel
 def integer(random: Array, i: int, n: int) -> int:
     """An int64 in [0, n) from stream i (bias below n / 2**32)."""
     return int(np.int64(((next_bits(random, i) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)))
+
+
+@kernel
+def normal(random: Array, i: int) -> float:
+    """A standard normal float64 from stream i: sqrt(-2 ln u) cos(2 pi v) (Box and Muller 1958)."""
+    radius = np.sqrt(-2.0 * np.log(1.0 - uniform(random, i)))
+    return float(radius * np.cos(2.0 * np.pi * uniform(random, i)))
