@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .cores.core import CoreState, map_state, reset_state
 from .cores.registry import make_core
-from .specs import ActionSpec, ObservationSpec, one_hot, sample
+from .specs import ActionSpec, ObservationSpec, best, one_hot, sample
 from .torsos import TorsoConfig, make_torso
 from .values import AgentOutput, EnvOutput, map_observation
 
@@ -74,6 +74,8 @@ class Agent(nn.Module):
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **config.core_args)  # pyright: ignore
         self.policy = nn.Linear(self.core.output_size, action.num_logits)
         self.value = nn.Linear(self.core.output_size, 1)
+        self.greedy = False
+        """`step` takes the likeliest action instead of drawing one."""
 
     def initial_state(self, batch_size: int) -> AgentState:
         """The state before the first row of an episode."""
@@ -95,13 +97,11 @@ class Agent(nn.Module):
         inputs = self._inputs(self.torso(env.observation), state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)
         logits, value = self._heads(output)
-        action = sample(self.action_spec, logits, generator)
+        action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         over = env.terminated | env.truncated
         return AgentOutput(action, logits, value), AgentState(core_state, action, state.elapsed + 1, over)
 
-    def unroll(
-        self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None
-    ) -> AgentUnroll:
+    def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
         """The learner's pass over R rows: env [R, B, ...], actions [R - 1, B, ...] taken at the rows before the last.
 
         `state` is the state the actor had at row 0; gradients are cut every `bptt_length` rows.

@@ -70,6 +70,7 @@ def parse(
     Raises:
         UsageError: an unknown flag or word, or a combination of values that is not allowed.
     """
+    given: dict[str, Any] = {} if default is None else {"default": default}
     unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
     try:
         config, unknown = tyro.cli(
@@ -77,9 +78,9 @@ def parse(
             prog=prog,
             description=description,
             args=dashed(arguments),
-            default=tyro.MISSING if default is None else default,  # pyright: ignore[reportArgumentType]
+            **given,
             return_unknown_args=True,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+            config=(tyro.conf.OmitArgPrefixes,),
             registry=_registry(),
         )
     except ValueError as problem:

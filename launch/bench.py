@@ -1,0 +1,194 @@
+"""`rl-bench`: how close training comes to the speed of light of this machine (docs/speed.md)."""
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .command_line import UsageError, parse_run, run_command, value_of, without
+from .config import RunConfig, to_dict
+from .machine import num_cores, provenance
+from .speed import Parts, make_parts, measure, speed_of_light, with_fused_core
+from .train import find_device
+from .training_speed import TrainingSpeed, time_to_first_update, training_speed
+
+OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "5", "--json": ""}
+"""Flags of rl-bench and what they are if not given; every other flag is rl-train's."""
+PART_SECONDS = 3.0
+SLICES = 6
+
+_HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--json FILE] [flags of rl-train]
+       rl-bench cores ...
+
+Measures the parts of training alone on one core, then rl-train end to end, and says how much of the ideal is reached.
+
+  --seconds S   seconds of training that count, per round (30)
+  --rounds N    rounds of training, each between two measurements of the parts (2)
+  --warm-up S   seconds of training before those that count (5)
+  --json FILE   write everything measured, with machine, versions, commit and seed
+
+All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
+
+Times = dict[str, float]
+"""Seconds per environment step, by part; `infer_fused` and `learn_fused` are torch's fused kernel."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure as the words say; returns the exit code."""
+    if arguments and arguments[0] == "cores":
+        return _cores(arguments[1:])
+    if {"-h", "--help"} & set(arguments):
+        print(_HELP)
+        return 0
+    own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
+    words = without(arguments, tuple(OWN_FLAGS))
+    config = parse_run(words)
+    seconds, warm_up = _number("--seconds", own["--seconds"], 1), _number("--warm-up", own["--warm-up"], 0)
+    rounds = int(_number("--rounds", own["--rounds"], 1))
+    file = Path(own["--json"]) if own["--json"] else None
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"--json {file}: there is no directory {file.parent}")
+    console = Console()
+    result = bench(config, words, seconds=seconds, rounds=rounds, warm_up=warm_up, report=console.print)
+    show(result, console)
+    if file is not None:
+        file.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def bench(
+    config: RunConfig,
+    words: Sequence[str],
+    *,
+    seconds: float,
+    rounds: int,
+    warm_up: float,
+    report: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Everything that `rl-bench` finds out, ready for JSON.
+
+    Args:
+        config: the run's configuration.
+        words: the same as words for `rl-train`.
+        seconds: of training that count, per round.
+        rounds: of training; the parts are measured before, between and after.
+        warm_up: seconds of training before those that count.
+        report: told what is being measured.
+    """
+    torch.set_num_threads(1)
+    device = find_device(config.device)
+    try:
+        work = make_parts(config, device)
+        if (fused := with_fused_core(config)) is not None:
+            work |= {f"{name}_fused": do for name, do in make_parts(fused, device).items() if name != "env"}
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    report("rl-train to its first update")
+    startup = time_to_first_update(words)
+    report(f"parts: {', '.join(work)}")
+    times, speeds = [measure(work, PART_SECONDS, SLICES)], list[TrainingSpeed]()
+    for i in range(rounds):
+        report(f"rl-train for {seconds:g} s, then the parts again (round {i + 1} of {rounds})")
+        speeds.append(training_speed(words, seconds, warm_up))
+        times.append(measure(work, PART_SECONDS, SLICES))
+    own_device = device.type != "cpu"
+    mean = {name: sum(each[name] for each in times) / len(times) for name in work}
+    best = {name: min(each[name] for each in times) for name in work}
+    reached = sum(speed.steps for speed in speeds) / sum(speed.seconds for speed in speeds)
+    return provenance() | {
+        "command": ["rl-train", *words],
+        "seed": config.seed,
+        "configuration": to_dict(replace(config, run_dir=None)),
+        "seconds_to_first_update": round(startup, 2),
+        "mean": _summary(mean, reached, own_device),
+        "best": _summary(best, max(speed.steps_per_second for speed in speeds), own_device),
+        "parts": [{name: round(1 / each, 1) for name, each in one.items()} for one in times],
+        "training": [speed._asdict() for speed in speeds],
+    }
+
+
+def _summary(times: Times, reached: float, learner_has_device: bool) -> dict[str, Any]:
+    """Steps per second of each part, the ideals and what part of them is reached."""
+    own = Parts(times["env"], times["infer"], times["learn"])
+    ideals = {"ideal": speed_of_light(own, num_cores(), learner_has_device)}
+    if "learn_fused" in times:
+        # The yardstick is the machine: where our own code beats the fused kernel, our own code is the yardstick.
+        faster = Parts(own.env, min(own.infer, times["infer_fused"]), min(own.learn, times["learn_fused"]))
+        ideals["ideal_fused"] = speed_of_light(faster, num_cores(), learner_has_device)
+    rates = {name: 1 / each for name, each in times.items()} | ideals | {"reached": reached}
+    fractions = {name.replace("ideal", "fraction"): round(reached / ideal, 4) for name, ideal in ideals.items()}
+    return {name: round(rate, 1) for name, rate in rates.items()} | fractions
+
+
+_ROWS = {
+    "env": "environments alone",
+    "infer": "inference alone",
+    "infer_fused": "inference alone, torch's fused kernel",
+    "learn": "learner alone",
+    "learn_fused": "learner alone, torch's fused kernel",
+}
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The result of `bench` as a table."""
+    config, mean, best = result["configuration"], result["mean"], result["best"]
+    table = Table(
+        title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
+        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['batch_size']}",
+        title_justify="left",
+    )
+    table.add_column("")
+    for name in ("steps/s", "best", "µs per step"):
+        table.add_column(name, justify="right")
+    for name, label in _ROWS.items():
+        if name in mean:
+            table.add_row(f"{label}, 1 core", f"{mean[name]:,.0f}", f"{best[name]:,.0f}", f"{1e6 / mean[name]:,.2f}")
+    table.add_section()
+    cores = result["machine"]["cores"]
+    for name, label in (("ideal", "ideal"), ("ideal_fused", "ideal with the fused kernel")):
+        if name in mean:
+            table.add_row(f"{label}, {cores} core(s)", f"{mean[name]:,.0f}", f"{best[name]:,.0f}")
+    table.add_row("reached by rl-train", f"{mean['reached']:,.0f}", f"{best['reached']:,.0f}", style="bold")
+    for name, label in (("fraction", "fraction of the ideal"), ("fraction_fused", "fraction with the fused kernel")):
+        if name in mean:
+            table.add_row(label, f"{mean[name]:.2f}", f"{best[name]:.2f}", style="bold")
+    console.print(table)
+    console.print(
+        f"{result['machine']['processor']}, {cores} core(s); first update {result['seconds_to_first_update']:.1f} s "
+        f"after the command; {_memory(result['training'][-1]['memory_mb'])}",
+        highlight=False,
+    )
+
+
+def _memory(samples: list[tuple[float, float]]) -> str:
+    """First and last memory of the last run; the first quarter is its start."""
+    later = [mb for _, mb in samples[len(samples) // 4 :]]
+    return f"memory {later[0]:,.0f} to {later[-1]:,.0f} MB" if later and later[-1] else "memory unknown"
+
+
+def _cores(arguments: Sequence[str]) -> int:
+    """`rl-bench cores`: speed and memory of every core alone."""
+    if importlib.util.find_spec(f"{__package__}.bench_cores") is None:
+        raise UsageError("'cores' is not part of this installation")
+    return importlib.import_module(f"{__package__}.bench_cores").main(arguments)
+
+
+def _number(flag: str, text: str, low: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value >= low:
+        raise UsageError(f"{flag} is {text!r}; allowed: a number of at least {low}")
+    return value
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-bench`."""
+    run_command("rl-bench", main, arguments)

@@ -1,0 +1,233 @@
+"""`rl-eval`: how well a trained agent does on levels it has never seen."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ..actors.actor import Actor
+from ..actors.factory import ActorFactory
+from ..learners import checkpoints
+from .command_line import UsageError, parse, run_command
+from .config import RunConfig, from_dict, to_dict
+from .evaluation import RATES, Estimate, Group, Summary, play, summarise
+from .gif import record
+from .machine import provenance
+from .run_directory import RunDirectory, RunDirectoryError
+
+EVALUATION = 0xE7A1
+"""Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
+NUM_ENVS = 128
+"""Environments that play together; more do not make inference faster."""
+UNROLL_LENGTH = 20
+
+_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on fresh levels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What to evaluate and how."""
+
+    run: tyro.conf.Positional[str]
+    """Run directory."""
+    episodes: int = 1000
+    """Episodes to play."""
+    checkpoint: str = "latest"
+    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
+    seed: int = 0
+    """Seed of levels and actions, at least 0; no seed here makes levels of the training run."""
+    greedy: bool = False
+    """Take the likeliest action instead of drawing one from the policy."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world that differ from the training run's, KEY=VALUE."""
+    gif: str = ""
+    """File for a moving picture of the first episodes: what the agent sees beside the whole board."""
+    gif_episodes: int = 3
+    """Episodes in it."""
+    json: str = ""
+    """File for everything found out."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        for name in ("gif", "json"):
+            file = Path(getattr(self, name))
+            if not file.parent.is_dir():
+                raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluate as the words say; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
+    torch.set_num_threads(1)
+    console = Console()
+    try:
+        run = RunDirectory.open(config.run, lock=False)
+        trained = run_config(run)
+        path, saved = find_checkpoint(run, config.checkpoint)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(str(problem)) from problem
+    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    weights = saved["learner"]["agent"]
+    if config.gif:
+        write_gif(make_actor(factory, weights, config, num_envs=1, unroll_length=1), config)
+        console.print(f"wrote {config.gif}", highlight=False)
+    actor = make_actor(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("episodes", total=config.episodes)
+        episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
+    summary = summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
+    show(summary, f"{factory.env} with {trained.agent.core}, {path.name}", console)
+    console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
+    if config.json:
+        write_json(config, trained, factory, path, summary)
+    return 0
+
+
+def run_config(run: RunDirectory) -> RunConfig:
+    """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
+    try:
+        return from_dict(RunConfig, run.config())
+    except (ValueError, TypeError) as problem:
+        raise RunDirectoryError(f"{run.path}: {problem}") from problem
+
+
+def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint that `--checkpoint` means, and the state in it; "latest" and "best" pass damaged ones over."""
+    number = which.removeprefix("step-")
+    if number.isdigit():
+        path = checkpoints.path_of(run.checkpoints, int(number))
+        if not path.is_dir():
+            raise UsageError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
+        return path, checkpoints.load(path)
+    if which not in ("latest", "best"):
+        raise UsageError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
+    path = checkpoints.latest(run.checkpoints)
+    if path is None:
+        raise UsageError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
+    state = checkpoints.load(path)
+    if which == "latest":
+        return path, state
+    if state["best"] is None:
+        raise UsageError(
+            f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
+        )
+    path = checkpoints.path_of(run.checkpoints, state["best"][1])
+    return path, checkpoints.load(path)
+
+
+def make_actor(
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, *, num_envs: int, unroll_length: int
+) -> Actor:
+    """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
+    seed = int(np.random.SeedSequence(config.seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
+    try:
+        batch = factory.make_batch(num_envs=num_envs)
+        agent = factory.make_agent(batch)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    try:
+        agent.load_state_dict(weights)
+    except RuntimeError as problem:
+        raise UsageError(
+            f"the trained network does not fit a world of {config.env_args}: {_first_line(problem)}"
+        ) from problem
+    agent.greedy = config.greedy
+    return Actor(batch, agent, unroll_length=unroll_length, seed=seed)
+
+
+def write_gif(actor: Actor, config: EvaluationConfig) -> None:
+    """The moving picture that `--gif` asks for."""
+    try:
+        record(actor, Path(config.gif), config.gif_episodes)
+    except ValueError as problem:
+        raise UsageError(f"--gif: {problem}") from problem
+    except OSError as problem:
+        raise UsageError(f"--gif: cannot write {config.gif}: {problem.strerror}") from problem
+
+
+def write_json(
+    config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summary: Summary
+) -> None:
+    """Everything that was found out, with what it was found out about and on which machine."""
+    result = provenance() | {
+        "run": config.run,
+        "checkpoint": path.name,
+        "env": factory.env,
+        "env_args": factory.env_args,
+        "agent": to_dict(trained.agent),
+        "training_seed": trained.seed,
+        "evaluation_seed": config.seed,
+        "greedy": config.greedy,
+        "all": _plain(summary.all),
+        "split": {name: {k: _plain(v) for k, v in groups.items()} for name, groups in summary.split.items()},
+    }
+    try:
+        Path(config.json).write_text(json.dumps(result, indent=1) + "\n")
+    except OSError as problem:
+        raise UsageError(f"--json: cannot write {config.json}: {problem.strerror}") from problem
+
+
+def show(summary: Summary, title: str, console: Console) -> None:
+    """All episodes in a row of a table, then those of each kind of level."""
+    table = Table(title=title, title_justify="left")
+    names = sorted(summary.all.estimates, key=lambda name: name not in RATES)
+    table.add_column("levels")
+    for name in ("episodes", *names):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+
+    def add(label: str, group: Group) -> None:
+        table.add_row(label, f"{group.episodes:,}", *(_said(name, group.estimates[name]) for name in names))
+
+    add("all", summary.all)
+    for field_name, groups in summary.split.items():
+        table.add_section()
+        for value, group in groups.items():
+            add(f"{field_name.removeprefix('num_').replace('_', ' ')} {value}", group)
+    console.print(table)
+
+
+def _said(name: str, estimate: Estimate) -> str:
+    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; of the length only the mean, to fit narrow terminals."""
+    mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
+    form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
+    if name == "length":
+        return f"{mean:.1f}"
+    interval = f" [{form.format(low)}, {form.format(high)}]" if np.isfinite(low) else ""
+    return form.format(mean) + unit + interval
+
+
+def _plain(group: Group) -> dict[str, Any]:
+    """A group for JSON, which has no nan."""
+    estimates = {
+        name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
+        for name, estimate in group.estimates.items()
+    }
+    return {"episodes": group.episodes} | estimates
+
+
+def _checkpoints(run: RunDirectory) -> str:
+    return ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
+
+
+def _first_line(problem: Exception) -> str:
+    """The first thing that torch complains about: its first line is a title."""
+    lines = str(problem).splitlines()
+    return lines[1 if len(lines) > 1 else 0].strip()
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-eval`."""
+    run_command("rl-eval", main, arguments)
