@@ -89,7 +89,8 @@ def test_another_configuration_is_named(tmp_path: Path) -> None:
 
 def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
-    assert f"--resume {tmp_path}" in error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
+    message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
+    assert message == f"{tmp_path} holds this very run; to go on with it: --resume {tmp_path}"
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
