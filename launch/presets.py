@@ -20,7 +20,7 @@ _BOXWORLD: Preset = {
 }
 
 _EASY_BOXWORLD: Preset = {
-    "env_args": {"path_length": (1, 1), "num_distractors": (0, 0)},
+    "env_args": {"path_lengths": 1, "num_distractors": 0},
     "total_steps": 1_500_000,
     "learner": {"lr": 4e-4},
 }

@@ -5,6 +5,8 @@ import os
 
 import ray
 
+from . import janitor
+
 OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 
@@ -19,6 +21,7 @@ def start_ray(num_actors: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    janitor.hire()
     ray.init(
         num_cpus=max(num_actors, os.cpu_count() or 1),
         include_dashboard=False,

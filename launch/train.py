@@ -61,11 +61,12 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
     factory = replace(factory, resumed_at=saved["learner"]["steps"] if saved else 0)
     name = f"{config.env}-{config.agent.core}".replace("/", "-").replace(":", "-")
     directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=name)
-    with directory, Panel(config.total_steps, directory.path, name) as panel, StopFlag() as stop:
+    with directory, Panel(config.total_steps, directory.path, name) as panel:
         panel.message(describe(config, learner, device))
         pool = make_pool(config, factory, panel.message)
         try:
-            with MetricsWriter(directory.path, factory.resumed_at) as writer:
+            # Signals are taken over only now: starting Ray installs handlers of its own.
+            with StopFlag() as stop, MetricsWriter(directory.path, factory.resumed_at, panel.message) as writer:
                 trainer = Trainer(config, learner, pool, directory, writer, fields, panel.update, panel.message)
                 if saved:
                     trainer.load_state(saved)

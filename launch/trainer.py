@@ -75,25 +75,26 @@ class Trainer:
         self.best: tuple[float, int] | None = None
         """Mean return and step of the best checkpoint so far."""
         self._logged_at = learner.steps
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), learner.steps
         self._publish()
 
     def run(self, stop: StopFlag) -> str:
         """Train until the steps are done, time is up or `stop` is set; returns why, after a last checkpoint."""
         deadline = time.monotonic() + 60 * self.config.time_limit if self.config.time_limit else float("inf")
-        reason = ""
+        every = self.config.log_every
         try:
-            while not reason:
+            while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
-                if self.learner.steps - self._logged_at >= self.config.log_every:
+                if self.learner.steps // every > self._logged_at // every:
                     self.log()
                 if time.monotonic() - self._saved_at >= self.config.checkpoint_every:
                     self.save()
-                reason = self._reason_to_stop(stop, deadline)
         finally:
             # Also after an actor failed once too often: what was learnt is kept.
+            if self.learner.steps > self._saved_step:
+                self.save()
+        if reason == "done" and self.learner.steps > self._logged_at:
             self.log()
-            self.save()
         return reason
 
     def update(self) -> None:
@@ -116,7 +117,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint; a full disk is a warning, not the end of the run."""
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), self.learner.steps
         step, mean = self.learner.steps, self.accumulator.window_return()
         if mean is not None and (self.best is None or mean >= self.best[0]):
             self.best = (mean, step)
@@ -145,7 +146,7 @@ class Trainer:
         self.best = state["best"]
         self.accumulator.load_state_dict(state["accumulator"])
         torch.set_rng_state(state["torch_rng"])
-        self._logged_at = self.learner.steps
+        self._logged_at = self._saved_step = self.learner.steps
         self._publish()
         if "actors" in state and len(state["actors"]) == self.pool.num_actors:
             self.pool.restore(state["actors"])
