@@ -7,9 +7,9 @@ So a level says all there is to say, and the steps themselves draw nothing.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .arrays import Array, first_outside
+from .compiled import kernel
 from .randomness import integer
 
 GOAL_REWARD = 10.0
@@ -98,7 +98,7 @@ def observation_size(previous_action: bool, show_goal: bool) -> int:
     return VIEW * VIEW + 2 + 4 * previous_action + 2 * show_goal
 
 
-@njit(cache=True)
+@kernel
 def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
     """Draw the cells `first` and after to which the agent of copy i will be taken."""
     random, teleports, free = state.random, state.teleports, params.free
@@ -107,7 +107,7 @@ def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
         teleports[i, k, 0], teleports[i, k, 1] = free[cell, 0], free[cell, 1]
 
 
-@njit(cache=True)
+@kernel
 def begin(state: State, params: Params, i: int) -> None:
     """Clear the counters of copy i and put its agent in the centre."""
     state.over[i], state.last_action[i], state.last_reward[i], state.steps[i] = False, ACTION_NONE, 0.0, 0
@@ -115,7 +115,7 @@ def begin(state: State, params: Params, i: int) -> None:
     state.row[i] = state.col[i] = len(params.walls) // 2
 
 
-@njit(cache=True)
+@kernel
 def start(state: State, params: Params, i: int) -> None:
     """Begin a new episode in copy i."""
     cell = integer(state.random, i, len(params.free))
@@ -124,10 +124,9 @@ def start(state: State, params: Params, i: int) -> None:
     begin(state, params, i)
 
 
-@njit(cache=True)
+@kernel
 def advance(state: State, params: Params, i: int, action: int) -> float:
     """Take one step in copy i: its reward."""
-    # Read, compute, write: branches between accesses to the state's arrays cost more than all the rest.
     successes, first = state.successes[i], state.first_success[i]
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     bump = params.walls[row, col] != 0
@@ -144,8 +143,7 @@ def advance(state: State, params: Params, i: int, action: int) -> float:
     return reward
 
 
-# A division that can raise would keep the compiler from dropping reference counts (several times slower).
-@njit(cache=True, error_model="numpy")
+@kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
     """Write what the agent of copy i sees, float32 [D]; the layout is in maze.py."""
     row, col, walls = state.row[i], state.col[i], params.walls
@@ -165,7 +163,7 @@ def observe(state: State, params: Params, i: int, vector: Array) -> None:
         vector[end + 1] = (state.goal[i, 1] - col) / farthest
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     for i in range(len(mask)):
@@ -174,7 +172,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(state, params, i, observation[i])
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,

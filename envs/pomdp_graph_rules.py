@@ -7,9 +7,9 @@ they will be used. So a level says all there is to say, and the steps themselves
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .arrays import Array, first_outside
+from .compiled import kernel
 from .randomness import integer
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05
@@ -97,14 +97,14 @@ def observation_size(num_states: int, num_actions: int, show_graph: bool) -> int
     return 2 * num_states + num_actions + 4 + show_graph * num_actions * num_states**2
 
 
-@njit(cache=True)
+@kernel
 def other_than(random: Array, i: int, state: int, num_states: int) -> int:
     """A state drawn uniformly from all but `state`."""
     drawn = integer(random, i, num_states - 1)
     return drawn + (drawn >= state)
 
 
-@njit(cache=True)
+@kernel
 def draw_places(state: State, i: int, first: int) -> None:
     """Draw places `first` and after: each goal differs from the one before, each agent from its goal."""
     random, num_states = state.random, state.successors.shape[1]
@@ -117,7 +117,7 @@ def draw_places(state: State, i: int, first: int) -> None:
         state.places[i, k, 1] = other_than(random, i, goal, num_states)
 
 
-@njit(cache=True)
+@kernel
 def begin(state: State, i: int) -> None:
     """Clear the counters of copy i and take its first place."""
     state.over[i], state.last_action[i], state.timer[i], state.steps[i], state.total[i] = False, ACTION_NONE, 0, 0, 0.0
@@ -125,21 +125,22 @@ def begin(state: State, i: int) -> None:
     state.place[i], state.goal[i], state.agent[i] = 0, state.places[i, 0, 0], state.places[i, 0, 1]
 
 
-@njit(cache=True)
+@kernel
 def start(state: State, params: Params, i: int) -> None:
     """Begin a new episode in copy i."""
     count = len(params.graphs)
     graph = integer(state.random, i, count) if params.drawn else (params.first_index + i) % count
     state.graph[i] = graph
-    state.successors[i] = params.graphs[graph]
+    for origin in range(state.successors.shape[1]):
+        for action in range(state.successors.shape[2]):
+            state.successors[i, origin, action] = params.graphs[graph, origin, action]
     draw_places(state, i, 0)
     begin(state, i)
 
 
-@njit(cache=True)
+@kernel
 def advance(state: State, params: Params, i: int, action: int) -> float:
     """Take one step in copy i: its reward."""
-    # Read, compute, write: branches between accesses to the state's arrays cost more than all the rest.
     agent, place, timer = state.agent[i], state.place[i], state.timer[i]
     end = state.successors[i, agent, action]
     success, invalid = end == state.goal[i], end < 0
@@ -161,8 +162,7 @@ def advance(state: State, params: Params, i: int, action: int) -> float:
     return reward
 
 
-# A division that can raise would keep the compiler from dropping reference counts (five times slower).
-@njit(cache=True, error_model="numpy")
+@kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
     """Write what the agent of copy i sees, float32 [D]; the layout is in pomdp_graph.py."""
     num_states, num_actions = state.successors.shape[1], state.successors.shape[2]
@@ -185,7 +185,7 @@ def observe(state: State, params: Params, i: int, vector: Array) -> None:
                     vector[tail + 3 + (action * num_states + origin) * num_states + end] = 1.0
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     for i in range(len(mask)):
@@ -194,7 +194,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(state, params, i, observation[i])
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,
