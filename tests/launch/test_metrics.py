@@ -248,22 +248,29 @@ def test_one_skipped_update_does_not_hide_the_others() -> None:
     assert math.isnan(found["b"])
 
 
-def test_where_the_time_goes() -> None:
-    collected = Accumulator(2)
-    collected.take(0)
+def slept(seconds: float) -> float:
+    """Sleep, and say how long it really was."""
     started = time.perf_counter()
+    time.sleep(seconds)
+    return time.perf_counter() - started
+
+
+def test_where_the_time_goes() -> None:
+    started = time.perf_counter()
+    collected = Accumulator(2)
+    waited = learnt = 0.0
     for _ in range(2):
         with collected.time("queue_wait"):
-            time.sleep(0.03)
+            waited += slept(0.03)
         with collected.time("learner_busy"):
-            time.sleep(0.01)
+            learnt += slept(0.01)
     collected.add_update({"a": 1.0})
     collected.add_unroll(0.05, 3_000_000)
     collected.add_unroll(0.03, 1_000_000)
-    wall = time.perf_counter() - started
     found = collected.take(1000)
-    assert found["perf/queue_wait"] == pytest.approx(0.06 / wall, rel=0.3)
-    assert found["perf/learner_busy"] == pytest.approx(0.02 / wall, rel=0.6)
+    wall = time.perf_counter() - started
+    assert found["perf/queue_wait"] == pytest.approx(waited / wall, rel=0.1)
+    assert found["perf/learner_busy"] == pytest.approx(learnt / wall, rel=0.1)
     assert found["perf/queue_wait"] + found["perf/learner_busy"] <= 1
     assert found["perf/actor_busy"] == pytest.approx(0.08 / (2 * wall), rel=0.1)
     assert found["perf/env_steps_per_second"] == pytest.approx(1000 / wall, rel=0.1)
