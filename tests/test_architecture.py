@@ -142,6 +142,15 @@ def test_what_is_imported_is_declared_explained_and_pinned() -> None:
     assert wanted <= {distribution(line) for line in pinned}
 
 
+def test_there_is_one_copy_of_engram() -> None:
+    """A package folder under tests/ would make pytest climb to the root and import it by the checkout's name."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+    here = [
+        name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(ROOT / "__init__.py")
+    ]
+    assert here in ([], ["engram"])
+
+
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 

@@ -52,7 +52,9 @@ def test_rows_and_states_hand_over_between_unrolls() -> None:
     actor = make_factory("lstm", previous_action=True).make_actor(0)
     before = actor.unroll()
     after = actor.unroll()
-    for old, new in zip((before.env.observation, *before.env[1:]), (after.env.observation, *after.env[1:]), strict=True):
+    for old, new in zip(
+        (before.env.observation, *before.env[1:]), (after.env.observation, *after.env[1:]), strict=True
+    ):
         assert torch.equal(old[-1], new[0])
     # Run the old unroll by hand: its last state is the new unroll's first.
     state = before.initial_state

@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from pools import FACTORY, make_breaking, weights
 
 from engram.actors.pool import ActorFailureError, LocalPool
-from engram.agents.weights import Weights, flatten
-
-from .pools import FACTORY, make_breaking
-
-
-def weights(version: int) -> Weights:
-    torch.manual_seed(version)
-    return Weights(version, 0, flatten(FACTORY.make_agent(FACTORY.make_batch())))
 
 
 def test_actors_take_turns_with_the_newest_weights() -> None:

@@ -2,18 +2,17 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import pairwise
 
+import pools
 import pytest
 import ray
 import torch
+from pools import FACTORY, make_breaking, weights
 
 from engram.actors.pool import MAX_IN_FLIGHT, ActorFailureError, LocalPool
 from engram.actors.ray_pool import RayPool
 from engram.launch.ray_session import start_ray
-
-from . import pools
-from .pools import FACTORY, make_breaking
-from .test_local_pool import weights
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +65,7 @@ def test_an_actors_unrolls_follow_each_other() -> None:
     pool = RayPool(FACTORY.make_actor, 1, 0)
     pool.publish(weights(1))
     unrolls = [pool.next() for _ in range(4)]
-    for before, after in zip(unrolls[:-1], unrolls[1:], strict=True):
+    for before, after in pairwise(unrolls):
         assert torch.equal(before.env.observation[-1], after.env.observation[0])
     pool.close()
 

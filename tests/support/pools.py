@@ -5,9 +5,12 @@ import time
 from functools import partial
 from typing import Any
 
+import torch
+
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
+from engram.agents.weights import Weights, flatten
 
 FACTORY = ActorFactory(
     env="boxworld",
@@ -49,3 +52,8 @@ def breaking(which: int, steps: int, how: str, always: bool, number: int, member
 
 def make_breaking(which: int, steps: int, how: str = "raise", always: bool = False) -> Any:
     return partial(breaking, which, steps, how, always)
+
+
+def weights(version: int) -> Weights:
+    torch.manual_seed(version)
+    return Weights(version, 0, flatten(FACTORY.make_agent(FACTORY.make_batch())))
