@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,12 +18,14 @@ from .speed import Parts, make_parts, measure, speed_of_light, with_fused_core
 from .train import find_device
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed
 
-OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "5", "--json": ""}
+OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "5", "--part-seconds": "3", "--json": ""}
 """Flags of rl-bench and what they are if not given; every other flag is rl-train's."""
-PART_SECONDS = 3.0
 SLICES = 6
+"""Turns that each part takes, per measurement."""
+MEMORY_SAMPLES = 60
+"""Points of the memory's course that are kept."""
 
-_HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--json FILE] [flags of rl-train]
+_HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--part-seconds S] [--json FILE] [flags of rl-train]
        rl-bench cores ...
 
 Measures the parts of training alone on one core, then rl-train end to end, and says how much of the ideal is reached.
@@ -31,12 +33,27 @@ Measures the parts of training alone on one core, then rl-train end to end, and 
   --seconds S   seconds of training that count, per round (30)
   --rounds N    rounds of training, each between two measurements of the parts (2)
   --warm-up S   seconds of training before those that count (5)
+  --part-seconds S
+                seconds for each part, per measurement (3)
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
 
 Times = dict[str, float]
 """Seconds per environment step, by part; `infer_fused` and `learn_fused` are torch's fused kernel."""
+
+
+class Plan(NamedTuple):
+    """How long to measure."""
+
+    seconds: float
+    """Of training that count, per round."""
+    rounds: int
+    """Of training; the parts are measured before, between and after."""
+    warm_up: float
+    """Seconds of training before those that count."""
+    part_seconds: float
+    """For each part, per measurement."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,37 +65,31 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
     words = without(arguments, tuple(OWN_FLAGS))
-    config = parse_run(words)
-    seconds, warm_up = _number("--seconds", own["--seconds"], 1), _number("--warm-up", own["--warm-up"], 0)
-    rounds = int(_number("--rounds", own["--rounds"], 1))
+    config = parse_run(words, other_flags=tuple(OWN_FLAGS))
+    plan = Plan(
+        seconds=_number("--seconds", own["--seconds"], 1),
+        rounds=int(_number("--rounds", own["--rounds"], 1)),
+        warm_up=_number("--warm-up", own["--warm-up"], 0),
+        part_seconds=_number("--part-seconds", own["--part-seconds"], 0.1),
+    )
     file = Path(own["--json"]) if own["--json"] else None
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"--json {file}: there is no directory {file.parent}")
     console = Console()
-    result = bench(config, words, seconds=seconds, rounds=rounds, warm_up=warm_up, report=console.print)
+    result = bench(config, words, plan, console.print)
     show(result, console)
     if file is not None:
         file.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def bench(
-    config: RunConfig,
-    words: Sequence[str],
-    *,
-    seconds: float,
-    rounds: int,
-    warm_up: float,
-    report: Callable[[str], None] = print,
-) -> dict[str, Any]:
+def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[[str], None] = print) -> dict[str, Any]:
     """Everything that `rl-bench` finds out, ready for JSON.
 
     Args:
         config: the run's configuration.
         words: the same as words for `rl-train`.
-        seconds: of training that count, per round.
-        rounds: of training; the parts are measured before, between and after.
-        warm_up: seconds of training before those that count.
+        plan: how long to measure.
         report: told what is being measured.
     """
     torch.set_num_threads(1)
@@ -92,11 +103,11 @@ def bench(
     report("rl-train to its first update")
     startup = time_to_first_update(words)
     report(f"parts: {', '.join(work)}")
-    times, speeds = [measure(work, PART_SECONDS, SLICES)], list[TrainingSpeed]()
-    for i in range(rounds):
-        report(f"rl-train for {seconds:g} s, then the parts again (round {i + 1} of {rounds})")
-        speeds.append(training_speed(words, seconds, warm_up))
-        times.append(measure(work, PART_SECONDS, SLICES))
+    times, speeds = [measure(work, plan.part_seconds, SLICES)], list[TrainingSpeed]()
+    for i in range(plan.rounds):
+        report(f"rl-train for {plan.seconds:g} s, then the parts again (round {i + 1} of {plan.rounds})")
+        speeds.append(training_speed(words, plan.seconds, plan.warm_up))
+        times.append(measure(work, plan.part_seconds, SLICES))
     own_device = device.type != "cpu"
     mean = {name: sum(each[name] for each in times) / len(times) for name in work}
     best = {name: min(each[name] for each in times) for name in work}
@@ -109,7 +120,7 @@ def bench(
         "mean": _summary(mean, reached, own_device),
         "best": _summary(best, max(speed.steps_per_second for speed in speeds), own_device),
         "parts": [{name: round(1 / each, 1) for name, each in one.items()} for one in times],
-        "training": [speed._asdict() for speed in speeds],
+        "training": [speed._replace(memory_mb=_thinned(speed.memory_mb))._asdict() for speed in speeds],
     }
 
 
@@ -127,11 +138,11 @@ def _summary(times: Times, reached: float, learner_has_device: bool) -> dict[str
 
 
 _ROWS = {
-    "env": "environments alone",
-    "infer": "inference alone",
-    "infer_fused": "inference alone, torch's fused kernel",
-    "learn": "learner alone",
-    "learn_fused": "learner alone, torch's fused kernel",
+    "env": "environments",
+    "infer": "inference",
+    "infer_fused": "inference, fused kernel",
+    "learn": "learner",
+    "learn_fused": "learner, fused kernel",
 }
 
 
@@ -148,7 +159,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_column(name, justify="right")
     for name, label in _ROWS.items():
         if name in mean:
-            table.add_row(f"{label}, 1 core", f"{mean[name]:,.0f}", f"{best[name]:,.0f}", f"{1e6 / mean[name]:,.2f}")
+            table.add_row(
+                f"{label}, alone on 1 core", f"{mean[name]:,.0f}", f"{best[name]:,.0f}", f"{1e6 / mean[name]:,.2f}"
+            )
     table.add_section()
     cores = result["machine"]["cores"]
     for name, label in (("ideal", "ideal"), ("ideal_fused", "ideal with the fused kernel")):
@@ -164,6 +177,11 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"after the command; {_memory(result['training'][-1]['memory_mb'])}",
         highlight=False,
     )
+
+
+def _thinned(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """About MEMORY_SAMPLES of them."""
+    return samples[:: max(1, len(samples) // MEMORY_SAMPLES)]
 
 
 def _memory(samples: list[tuple[float, float]]) -> str:

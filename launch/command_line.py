@@ -40,12 +40,16 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     sys.exit(code)
 
 
-def parse_run(arguments: Sequence[str], base: RunConfig | None = None) -> RunConfig:
+def parse_run(
+    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = ("--resume",)
+) -> RunConfig:
     """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
     words = dashed(arguments)
     default = base or _default(words)
     words = without(words, ("--preset", "--config"))
-    return parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=("--preset", "--config", "--resume"))
+    return parse(
+        RunConfig, words, "rl-train", _HELP, default=default, other_flags=("--preset", "--config", *other_flags)
+    )
 
 
 def parse(
