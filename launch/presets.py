@@ -1,7 +1,7 @@
 """The papers' settings, per world and core, and an easy setting to begin with.
 
 A preset is a dict of what differs from the defaults, in the shape of RunConfig. Sources: the four papers and their
-released code, as collected per entry below; what they leave open has the default.
+released code, named per entry; what they leave open has the default.
 """
 
 from typing import Any
@@ -10,25 +10,90 @@ from .config import RunConfig, from_dict
 
 Preset = dict[str, Any]
 
-# RMC paper, appendix A.3 (IMPALA, batch 32, unroll 40, gamma .99, entropy .005, lr tuned in 1e-5..2e-4; RMSProp with
-# decay .99 and eps .1 on summed losses is scalable_agent's, which the paper builds on). Adam on mean losses reaches
-# the same places in fewer steps at this batch size; `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the original.
-_BOXWORLD: Preset = {
+# RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
+# optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is that
+# of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
+_RMC_PAPER: Preset = {
     "unroll_length": 40,
     "batch_size": 32,
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 2e-4},
 }
 
+# FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps. The
+# code's value coefficient .1 has no half in it; ours has. Baselines: the same with an LSTM.
+_GRAPH: Preset = {
+    "unroll_length": 30,
+    "envs_per_actor": 600,
+    "sync": True,
+    "learner": {
+        "algorithm": "a2c",
+        "discount": 0.9,
+        "entropy_cost": 0.03,
+        "value_cost": 0.2,
+        "lr": 1e-3,
+        "eps": 1e-4,
+        "lr_schedule": "constant",
+        "max_grad_norm": 0.0,
+    },
+    "total_steps": 180_000_000,
+}
+
+# MNM paper, section 4.3: A2C with the settings of Miconi et al. 2018, here of its batched successor (30 mazes at once,
+# whole episodes, gradient norm 4).
+_MAZE: Preset = {
+    "unroll_length": 250,
+    "envs_per_actor": 30,
+    "sync": True,
+    "learner": {
+        "algorithm": "a2c",
+        "discount": 0.9,
+        "entropy_cost": 0.03,
+        "value_cost": 0.2,
+        "lr": 1e-4,
+        "eps": 1e-4,
+        "lr_schedule": "constant",
+        "max_grad_norm": 4.0,
+    },
+    "total_steps": 250_000_000,
+}
+
+# LP-RNN paper, section 5.2: IMPALA, unroll 300, a convolutional net to 128 numbers, gradients cut every 300, 100, 20 or
+# 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
+_LP_RNN: Preset = {
+    "unroll_length": 300,
+    "batch_size": 32,
+    "envs_per_actor": 64,
+    "agent": {"torso": {"embedding_size": 128}},
+    "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 5e-4},
+}
+
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0},
     "total_steps": 1_500_000,
-    "learner": {"lr": 4e-4},
+    "learner": {"lr": 1e-3, "entropy_cost": 0.01},
 }
 
-PAPER: dict[tuple[str, str], Preset] = {
-    ("boxworld", "*"): _BOXWORLD,
+PAPER: dict[str, Preset] = {
+    "boxworld": _RMC_PAPER,
+    "mini-pacman": _RMC_PAPER,
+    "pomdp-graph": _GRAPH,
+    "maze": _MAZE,
+    "cued-catch": _LP_RNN,
+    "t-maze": _LP_RNN,
+    "sequence-recall": _LP_RNN,
 }
-"""By (world, core); core "*" is any core without an entry of its own. A twin has the settings of its world."""
+"""By world; a twin has the settings of its world."""
+
+CORES: dict[tuple[str, str], dict[str, Any]] = {
+    ("boxworld", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
+    ("mini-pacman", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
+    ("pomdp-graph", "fwm"): {"hidden_size": 32, "memory_size": 16, "num_reads": 3},
+    ("pomdp-graph", "lstm"): {"hidden_size": 512},
+    ("maze", "mnm-p"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
+    ("maze", "mnm-g"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
+    ("maze", "lstm"): {"hidden_size": 200},
+}
+"""A paper's core options for its own pairing of world and core."""
 
 EASY: dict[str, Preset] = {"boxworld": _EASY_BOXWORLD}
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""
@@ -41,7 +106,7 @@ def preset(name: str, env: str, core: str) -> RunConfig:
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     world = env.removesuffix("-twin")
-    values = merge({"env": env, "agent": {"core": core}}, PAPER.get((world, core), PAPER.get((world, "*"), {})))
+    values = merge({"env": env, "agent": {"core": core, "core_args": CORES.get((world, core), {})}}, PAPER.get(world, {}))
     if name == "easy":
         if world not in EASY:
             raise ValueError(f"no easy preset for {env!r}; there is one for: {', '.join(sorted(EASY))}")

@@ -20,6 +20,9 @@ from .panel import Panel
 from .run_directory import RunDirectory, RunDirectoryError
 from .trainer import StopFlag, Trainer
 
+ACTOR_NICENESS = 5
+"""Actors step back when the learner wants their core: it is the learner that a run waits for."""
+
 MAY_CHANGE = {
     "total_steps",
     "num_actors",
@@ -67,6 +70,7 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
         try:
             # Signals are taken over only now: starting Ray installs handlers of its own.
             with StopFlag() as stop, MetricsWriter(directory.path, factory.resumed_at, panel.message) as writer:
+                writer.hparams(to_dict(config))
                 trainer = Trainer(config, learner, pool, directory, writer, fields, panel.update, panel.message)
                 if saved:
                     trainer.load_state(saved)
@@ -111,6 +115,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         config.max_actor_failures,
         report,
         cpus_per_actor=config.actor_cpus,
+        niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
     )
 

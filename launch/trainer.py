@@ -18,18 +18,20 @@ from .config import RunConfig
 from .metrics import Accumulator, MetricsWriter
 from .run_directory import RunDirectory
 
-Report = Callable[[int, dict[str, float]], None]
-"""Called with the steps done and the metrics since the last call."""
+Report = Callable[[int, dict[str, float] | None], None]
+"""Called with the steps done after every update, and with the metrics whenever a row of them is written."""
 
 
 class StopFlag:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the current update; a second SIGINT interrupts."""
+    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.reason = ""
 
     def __enter__(self) -> "StopFlag":
-        self._previous = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,6 +109,7 @@ class Trainer:
             self._publish()
         self.accumulator.add_update(metrics)
         self.accumulator.add_episodes(batch.episodes.numpy())
+        self.report(self.learner.steps, None)
 
     def log(self) -> None:
         """Write and show what happened since the last call."""
