@@ -7,8 +7,9 @@ Shapes: B batch rows, T steps, D input features. A state is a NamedTuple (nested
 tensors [B, ...].
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -102,3 +103,19 @@ def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
 def state_leaves(state: CoreState) -> list[Tensor]:
     """The leaves of a state, in order."""
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def full_precision(method: Method) -> Method:
+    """Run a core's step or unroll outside autocast: a memory that adds up over thousands of steps needs float32."""
+
+    @functools.wraps(method)
+    def outside_autocast(self: Core, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled(inputs.device.type):
+            return method(self, inputs, *args, **kwargs)
+        with torch.autocast(inputs.device.type, enabled=False):
+            return method(self, inputs.to(next(self.parameters()).dtype), *args, **kwargs)
+
+    return cast(Method, outside_autocast)

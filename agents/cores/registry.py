@@ -12,10 +12,12 @@ from typing import Any
 from .core import Core
 
 CORES = {
+    "concrete": ".concrete:Concrete",
     "conv-lstm": ".conv_lstm:ConvLSTM",
     "feedforward": ".feedforward:Feedforward",
     "gru": ".gru:GRU",
     "lstm": ".lstm:LSTM",
+    "parallel": ".concrete:Parallel",
     "rmc": ".rmc:RMC",
 }
 

@@ -1,0 +1,156 @@
+"""Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks").
+
+No code of the network was released; what the text leaves open is settled in the description of `Concrete`.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .blocks import Blocks, cut_into_blocks
+from .core import Core, full_precision
+from .pools import BLOCK, LinearFilter, LowPass, block_columns, block_response, chained, last_pools, parallel, places
+
+
+class ConcreteState(NamedTuple):
+    """pools [B, num_pools, pool_size]: p^1 .. p^k."""
+
+    pools: Tensor
+
+
+class Concrete(Core):
+    """A chain of k pools that each smooth the one before, read by one layer per pool.
+
+    a_n = base^-n, P = pool_size, k = num_pools.
+
+        u_t   = W x_t                                   W [P, input_size], at first base^-1 times a padded identity
+        p^1_t = u_t + (1 - a_1) p^1_{t-1}               W holds a_1: u_t = a_1 p^0_t      (section 2; figures 11, 12)
+        p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}     n >= 2, no gradient               (section 2)
+        v^n_t = relu(V_n p^n_t + b_n)                   a "viewport" of viewport_size for every pool
+        y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summariser": output [B, summariser_size]
+
+    An input reaches all pools in its own step; pool n then holds inputs from sum_{i<=n} (base^i - 1) steps ago on
+    average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes through the first pool alone,
+    its recurrence included, as in the paper's experiments; every viewport still learns to read its pool.
+
+    Open or contradictory in the paper, and settled so: the newest input weighs 1/b (section 2), not 1 - 1/b (App. G;
+    the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
+    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        pool_size: int = 128,
+        num_pools: int = 10,
+        base: float = 2.0,
+        viewport_size: int = 16,
+        summariser_size: int = 128,
+    ) -> None:
+        super().__init__()
+        if num_pools < 1:
+            raise ValueError(f"num_pools is {num_pools}; allowed: at least 1")
+        if base <= 1:
+            raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
+        self.output_size = summariser_size
+        self.num_pools, self.pool_size = num_pools, pool_size
+        rates = [base**-n for n in range(1, num_pools + 1)]
+        self.first_decay = 1 - rates[0]
+        self.embedding = nn.Linear(input_size, pool_size, bias=False)
+        with torch.no_grad():
+            self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
+        bound = pool_size**-0.5
+        self.viewport_weight = nn.Parameter(torch.empty(num_pools, pool_size, viewport_size).uniform_(-bound, bound))
+        self.viewport_bias = nn.Parameter(torch.empty(num_pools, viewport_size).uniform_(-bound, bound))
+        self.summariser = nn.Linear(num_pools * viewport_size, summariser_size)
+        linear = self._later_pools(rates)
+        # Constants of the filters, kept in float64 until they are used; not part of the weights.
+        self.register_buffer("_feedback", linear.feedback, persistent=False)
+        self.register_buffer("_gain", linear.gain, persistent=False)
+        self.register_buffer("_response", block_response(linear), persistent=False)
+
+    def _later_pools(self, rates: list[float]) -> LinearFilter:
+        """Pools 2 .. k as a filter of their driver."""
+        return chained(rates[1:])
+
+    def _driver(self, embedded: Tensor, first: Tensor) -> Tensor:
+        """What pools 2 .. k filter: u or p^1 [..., P], without gradient."""
+        return first.detach()
+
+    def initial_state(self, batch_size: int) -> ConcreteState:
+        """Zeros, float32."""
+        device = self.embedding.weight.device
+        return ConcreteState(torch.zeros(batch_size, self.num_pools, self.pool_size, device=device))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
+        """inputs [B, input_size], state -> output [B, summariser_size], next state."""
+        embedded = self.embedding(inputs)
+        first = embedded + self.first_decay * state.pools[:, 0]
+        driver = self._driver(embedded, first).unsqueeze(1)
+        gain = self._gain.to(driver).unsqueeze(1)
+        later = self._feedback.to(driver) @ state.pools[:, 1:].detach() + gain * driver
+        pools = torch.cat([first.unsqueeze(1), later], dim=1)
+        views = torch.bmm(pools.transpose(0, 1), self.viewport_weight).transpose(0, 1)
+        return self._summary(views.flatten(1)), ConcreteState(pools)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConcreteState, None]:
+        """All T steps at once: see `Core.unroll`."""
+        embedded = self.embedding(inputs)
+        blocks = cut_into_blocks(reset, BLOCK)
+        start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, state.pools).to(embedded)
+        first: Tensor = LowPass.apply(embedded, start[:, 0], self.first_decay, blocks, _cuts(reset, bptt_length))  # pyright: ignore
+        response = self._response.to(embedded)
+        with torch.no_grad():
+            driver = self._driver(embedded, first)
+            columns = block_columns(driver, start[:, 1:], response, blocks)
+            later = last_pools(columns, response, blocks, reset.shape[1])
+        views = torch.cat(
+            [(first @ self.viewport_weight[0]).flatten(0, 1).unsqueeze(0), self._later_views(columns, response, blocks)]
+        )
+        outputs = self._summary(views.transpose(0, 1).flatten(1)).unflatten(0, reset.shape)
+        return outputs, ConcreteState(torch.cat([first[-1].unsqueeze(1), later], dim=1)), None
+
+    def _later_views(self, columns: Tensor, response: Tensor, blocks: Blocks) -> Tensor:
+        """V_n p^n at every step [k - 1, T * B, viewport_size].
+
+        The viewport is applied to what the pools filter, then the result is filtered: linear maps commute
+        (section 4.2), and viewports are much narrower than pools.
+        """
+        size, width, count = self.num_pools - 1, self.viewport_bias.shape[1], columns.shape[1]
+        weights = self.viewport_weight[1:].transpose(0, 1).flatten(1)
+        seen = (columns.flatten(0, 1) @ weights).view(BLOCK + size, count, size, width)
+        views = torch.bmm(response, seen.permute(2, 0, 1, 3).flatten(2))
+        return views.view(size, BLOCK * count, width).index_select(1, places(blocks))
+
+    def _summary(self, views: Tensor) -> Tensor:
+        """Views without bias [..., num_pools * viewport_size] -> output [..., summariser_size]."""
+        return self.summariser((views + self.viewport_bias.flatten()).relu_()).relu_()
+
+
+class Parallel(Concrete):
+    """The control of the same paper: every pool smooths the embedding itself (figure 1b, figures 14 and 15).
+
+        p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
+
+    All else is as in `Concrete`: pool n holds inputs from base^n - 1 steps ago on average, the newest one most.
+    """
+
+    def _later_pools(self, rates: list[float]) -> LinearFilter:
+        feedback, gain = parallel(rates[1:])
+        return LinearFilter(feedback, gain / rates[0])
+
+    def _driver(self, embedded: Tensor, first: Tensor) -> Tensor:
+        return embedded.detach()
+
+
+def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
+    """Where no gradient passes to the step before: bool [T, B]."""
+    if bptt_length is None:
+        return reset
+    time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
+    return reset | ((time > 0) & (time % bptt_length == 0))
