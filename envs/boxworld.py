@@ -145,8 +145,8 @@ class BoxWorldBatch(BatchedEnv):
         state.num_distractors[index] = len(level["distractor_locks"])
         state.steps[index], state.solved[index], state.over[index] = 0, False, False
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`: the whole board, or the agent's window; a key in hand is shown below."""
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the whole board, or the agent's window; a key in hand is shown below."""
         row, col = int(self.state.row[index]), int(self.state.col[index])
         reach = WINDOW // 2
         board = self.state.board[index]
@@ -161,7 +161,7 @@ class BoxWorldBatch(BatchedEnv):
         canvas.text(size, 0.25, "in hand:", height=0.5)
         if self.state.held[index] != NOTHING:
             _draw_cell(canvas, size, 2.5 if full else 1.7, int(self.state.held[index]))
-        return canvas.picture()
+        return canvas
 
 
 class BoxWorld(SingleEnv):
@@ -204,6 +204,7 @@ def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
         canvas.fill(row, col, colour)
         canvas.disc(row - 0.08, col, BLACK, 0.3)
         canvas.shape(row, col, BLACK, (0.45, 0.44), (0.45, 0.56), (0.75, 0.62), (0.75, 0.38))
+        canvas.sign(row, col, f"{chr(ord('A') + (code - LOCK) % NUM_COLOURS)} ", BLACK)
         return
     canvas.fill(row, col, floor)
     if code >= KEY:
@@ -211,6 +212,7 @@ def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
         canvas.disc(row, col - 0.22, floor, 0.2)
         canvas.fill(row + 0.43, col + 0.45, colour, 0.14, 0.5)
         canvas.fill(row + 0.5, col + 0.78, colour, 0.22, 0.12)
+        canvas.sign(row, col, f"{chr(ord('a') + code - KEY)}▌", rgb(PALETTE[code] // 2))
     elif code == GEM:
         canvas.shape(row, col, BLACK, (0.05, 0.5), (0.5, 0.95), (0.95, 0.5), (0.5, 0.05))
         canvas.shape(row, col, WHITE, (0.14, 0.5), (0.5, 0.86), (0.86, 0.5), (0.5, 0.14))

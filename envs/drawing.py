@@ -1,6 +1,10 @@
-"""Pictures of worlds for people: cells, symbols and captions on a grid."""
+"""Pictures of worlds for people: cells, symbols and captions on a grid.
 
-from typing import Any
+A canvas makes a picture, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
+the words.
+"""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -9,12 +13,35 @@ from .arrays import Array
 
 Colour = tuple[int, int, int]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+_FLOOR, _DOT = 0.7, 0.45
+"""In cells: a rectangle this high and wide is the floor of a cell; a disc up to this diameter is a dot."""
 
 
 def rgb(values: Any) -> Colour:
     """The colour of three numbers, e.g. a row of a palette."""
     red, green, blue = (int(value) for value in values)
     return red, green, blue
+
+
+class Cell(NamedTuple):
+    """A cell as a terminal shows it: two characters."""
+
+    floor: Colour
+    """Colour behind the characters."""
+    sign: str = "  "
+    """What lies there."""
+    ink: Colour = BLACK
+    """Colour of the characters."""
+
+
+class Words(NamedTuple):
+    """Words that start in the cell (row, col)."""
+
+    row: float
+    col: float
+    text: str
+    colour: Colour
+    height: float
 
 
 class Canvas:
@@ -25,13 +52,25 @@ class Canvas:
         cell: pixels per cell.
         background: colour of everything not painted.
         caption_rows: rows of text below the grid.
+        freehand: lines are drawn across cells, so that single cells mean nothing.
     """
 
     SMOOTH = 3
     """Everything is painted this many times larger and then averaged down."""
 
-    def __init__(self, rows: int, cols: int, cell: int = 24, background: Colour = BLACK, caption_rows: int = 0) -> None:
+    def __init__(
+        self,
+        rows: int,
+        cols: int,
+        cell: int = 24,
+        background: Colour = BLACK,
+        caption_rows: int = 0,
+        freehand: bool = False,
+    ) -> None:
         self.rows, self.cols, self.cell = rows, cols, cell
+        self.background, self.freehand = background, freehand
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.words: list[Words] = []
         self._scale = cell * self.SMOOTH
         size = (cols * self._scale, (rows + caption_rows) * self._scale)
         self._image = Image.new("RGB", size, background)
@@ -39,33 +78,55 @@ class Canvas:
 
     def fill(self, row: float, col: float, colour: Colour, height: float = 1, width: float = 1) -> None:
         """A filled rectangle whose top left corner is (row, col)."""
+        if min(height, width) >= _FLOOR:
+            for r in range(round(row), round(row + height)):
+                for c in range(round(col), round(col + width)):
+                    self.cells[r, c] = Cell(colour)
         self._draw.rectangle(self._box(row, col, height, width), fill=colour)
 
     def disc(self, row: float, col: float, colour: Colour, diameter: float = 0.8) -> None:
         """A disc in the middle of the cell (row, col)."""
+        self.sign(row, col, "▐▌" if diameter > _DOT else " ·", colour)
         gap = (1 - diameter) / 2
         self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=colour)
 
     def wedge(self, row: float, col: float, colour: Colour, facing: float, mouth: float, diameter: float = 0.9) -> None:
         """A disc with a slice of `mouth` degrees cut out, turned to `facing` degrees (0 right, 90 down)."""
+        self.sign(row, col, "▐▌", colour)
         gap = (1 - diameter) / 2
         box = self._box(row + gap, col + gap, diameter, diameter)
         self._draw.pieslice(box, facing + mouth / 2, facing + 360 - mouth / 2, fill=colour)
 
     def shape(self, row: float, col: float, colour: Colour, *points: tuple[float, float]) -> None:
         """A filled polygon; points (row, col) are relative to the top left corner of the cell."""
+        self.sign(row, col, "▟▙", colour)
         corners = [((col + c) * self._scale, (row + r) * self._scale) for r, c in points]
         self._draw.polygon(corners, fill=colour)
 
+    def sign(self, row: float, col: float, sign: str, colour: Colour) -> None:
+        """Two characters that stand for what lies in the cell (row, col) where pictures cannot be shown."""
+        at = (round(row), round(col))
+        floor = self.cells[at].floor if at in self.cells else self.background
+        self.cells[at] = Cell(floor, sign, colour)
+
     def text(self, row: float, col: float, words: str, colour: Colour = WHITE, height: float = 0.7) -> None:
-        """Words that start in the cell (row, col)."""
-        font = ImageFont.load_default(height * self._scale)
-        self._draw.text((col * self._scale, (row + 0.5) * self._scale), words, colour, font, anchor="lm")
+        """Words that start in the cell (row, col), above all else."""
+        self.words.append(Words(row, col, words, colour, height))
+
+    def pixels(self, height: int, width: int) -> Array:
+        """The grid without words and captions, uint8 [height, width, 3]."""
+        grid = self._image.crop((0, 0, self.cols * self._scale, self.rows * self._scale))
+        return np.array(grid.resize((width, height), Image.Resampling.BOX), np.uint8)
 
     def picture(self) -> Array:
-        """What has been painted: uint8 [H, W, 3]."""
-        width, height = self._image.size
-        small = self._image.resize((width // self.SMOOTH, height // self.SMOOTH), Image.Resampling.BOX)
+        """All of it: uint8 [H, W, 3]."""
+        image = self._image.copy()
+        draw = ImageDraw.Draw(image)
+        for row, col, words, colour, height in self.words:
+            font = ImageFont.load_default(height * self._scale)
+            draw.text((col * self._scale, (row + 0.5) * self._scale), words, colour, font, anchor="lm")
+        width, height = image.size
+        small = image.resize((width // self.SMOOTH, height // self.SMOOTH), Image.Resampling.BOX)
         return np.array(small, np.uint8)
 
     def _box(self, row: float, col: float, height: float, width: float) -> tuple[float, float, float, float]:

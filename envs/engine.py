@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .arrays import Array
+from .drawing import Canvas
 from .randomness import streams
 
 
@@ -42,6 +43,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     }
     episode_fields: ClassVar[tuple[str, ...]] = ()
     """State fields that describe an episode once it has ended; they are reported in `info`."""
+    level_fields: ClassVar[tuple[str, ...]] = ()
+    """Those of them that say how hard the level was and were settled before it was played; results are split by them."""
     action_names: ClassVar[tuple[str, ...]] = ()
     reset_batch: ClassVar[Callable[..., None]]
     step_batch: ClassVar[Callable[..., int]]
@@ -173,10 +176,14 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """Pictures of all copies, uint8 [H, W, 3] each, in render_mode "rgb_array"."""
         return None if self.render_mode is None else tuple(self.draw(i) for i in range(self.num_envs))
 
-    # -- what a game may add -----------------------------------------------------------------------------------------
-
     def draw(self, index: int, full: bool = True) -> Array:
         """A picture of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent sees."""
+        return self.paint(index, full).picture()
+
+    # -- what a game may add -----------------------------------------------------------------------------------------
+
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index` for people: the whole board, or only what the agent sees."""
         raise NotImplementedError
 
     def level(self, index: int) -> dict[str, Any]:
@@ -237,3 +244,13 @@ def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[
     for end in whole:
         check_range(name, end, low, high)
     return whole[0], whole[1]
+
+
+def check_numbers(name: str, values: Any, length: int, n: int) -> Array:
+    """`values` as an integer array [length], each in 0..n-1; else ValueError naming them."""
+    numbers = np.asarray(values)
+    if numbers.shape != (length,) or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{name} is {values!r}; expected {length} integers")
+    if ((numbers < 0) | (numbers >= n)).any():
+        raise ValueError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
+    return numbers

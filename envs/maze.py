@@ -7,7 +7,6 @@ import numpy as np
 from gymnasium import spaces
 
 from . import maze_rules as rules
-from .arrays import Array
 from .drawing import Canvas
 from .engine import BatchedEnv, check_integer, check_range
 from .single import SingleEnv
@@ -124,8 +123,8 @@ class MazeBatch(BatchedEnv):
         rules.begin(self.state, self.params, index)
         self.started = True
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """The whole maze, or the cells around the agent: uint8 [H, W, 3]; the goal as far as it is seen."""
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """The whole maze, or the cells around the agent; the goal as far as it is seen."""
         state = self.state
         row, col = int(state.row[index]), int(state.col[index])
         goal_row, goal_col = state.goal[index].tolist()
@@ -139,7 +138,7 @@ class MazeBatch(BatchedEnv):
         canvas.disc(row - top, col - left, AGENT, 0.7)
         words = f"step {state.steps[index]} of {self.params.num_steps}, last reward {state.last_reward[index]:.1f}"
         canvas.text(size, 0.3 if full else 0.1, words, INK, 0.5 if full else 0.16)
-        return canvas.picture()
+        return canvas
 
     def _free_cell(self, name: str, cell: Sequence[int]) -> tuple[int, int]:
         row, col = (int(each) for each in cell)

@@ -6,7 +6,6 @@ import numpy as np
 from gymnasium import spaces
 
 from . import minipacman_rules as rules
-from .arrays import Array
 from .drawing import Canvas, rgb
 from .engine import BatchedEnv, check_choice, check_integer, check_range
 from .minipacman_levels import (
@@ -187,8 +186,8 @@ class MiniPacmanBatch(BatchedEnv):
         for field in (state.power, state.frame, state.level_steps, state.levels_done, state.over):
             field[index] = 0
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`: the whole map, or the agent's window; level and power are told below."""
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the whole map, or the agent's window; level and power are told below."""
         state, reach = self.state, WINDOW // 2
         row, col = divmod(int(state.pacman[index]), WIDTH)
         top, left = (1, 1) if full else (row - reach, col - reach)
@@ -209,7 +208,7 @@ class MiniPacmanBatch(BatchedEnv):
         canvas.wedge(row - top, col - left, PACMAN_COLOUR, 0, 70)
         words = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
         canvas.text(canvas.rows, 0.25, words, height=0.6 if full else 0.3)
-        return canvas.picture()
+        return canvas
 
 
 class MiniPacman(SingleEnv):

@@ -8,8 +8,9 @@ from gymnasium import spaces
 
 from . import pomdp_graph_rules as rules
 from .arrays import Array
+from .drawing import Canvas
 from .engine import BatchedEnv, check_choice, check_integer
-from .pomdp_graph_picture import draw_graph
+from .pomdp_graph_picture import paint_graph
 from .pomdp_graph_sets import adjacency, graph_sets
 from .single import SingleEnv
 
@@ -147,9 +148,9 @@ class PomdpGraphBatch(BatchedEnv):
         rules.begin(self.state, index)
         self.started = True
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """The stations, and with `full` the lines between them: uint8 [H, W, 3]."""
-        return draw_graph(self.state, self.params, index, full)
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """The states, and with `full` the edges between them."""
+        return paint_graph(self.state, self.params, index, full)
 
     def _successors(self, given: Any) -> Array:
         """Successors int8 [S, A] of an adjacency [A][S][S] of zeros and ones."""

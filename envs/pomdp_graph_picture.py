@@ -28,10 +28,10 @@ class Point(NamedTuple):
         return Point(self.row + forward * down + right * along, self.col + forward * along - right * down)
 
 
-def draw_graph(state: State, params: Params, index: int, full: bool) -> Array:
-    """Copy `index`, uint8 [H, W, 3]; the edges are drawn if `full`, or if the agent sees them too."""
+def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
+    """Copy `index`; the edges are drawn if `full`, or if the agent sees them too."""
     side = int(_SIDE)
-    canvas = Canvas(side, side, 26, PAPER, caption_rows=3)
+    canvas = Canvas(side, side, 26, PAPER, caption_rows=3, freehand=True)
     successors = state.successors[index]
     places = _circle(len(successors))
     agent, goal = int(state.agent[index]), int(state.goal[index])
@@ -43,7 +43,7 @@ def draw_graph(state: State, params: Params, index: int, full: bool) -> Array:
         _disc(canvas, place, colour, _NODE)
         _letters(canvas, place, state_name(k), INK, 1.0)
     _draw_caption(canvas, state, params, index)
-    return canvas.picture()
+    return canvas
 
 
 def state_name(state: int) -> str:
