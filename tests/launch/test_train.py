@@ -68,7 +68,7 @@ def test_resuming_a_finished_run_trains_no_further(tmp_path: Path) -> None:
     assert rows(tmp_path / "run") == before
 
 
-def wait_for(condition: object, seconds: float = 60) -> None:
+def wait_for(condition: object, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "waited too long"
@@ -116,7 +116,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     assert any("raylet" in " ".join(p.cmdline()) for p in killed)
     process.kill()
     process.wait()
-    wait_for(lambda: gone(killed), seconds=15)
+    wait_for(lambda: gone(killed), seconds=30)
 
     steps = rows(run)[-1]["step"]
     command = [*RL_TRAIN, "--resume", str(run), "--total-steps", "2000000000"]
@@ -127,7 +127,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
     assert "SIGTERM received at" not in output
-    wait_for(lambda: gone(stopped), seconds=15)
+    wait_for(lambda: gone(stopped), seconds=30)
 
 
 @pytest.mark.parametrize(
