@@ -1,11 +1,14 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .core import Core
+from ..kernels import add_linear, linear, tanh
+from .core import Core, full_precision
+from .recurrence import Recurrence, Tape, run, run_once
 
 
 class LSTMState(NamedTuple):
@@ -23,6 +26,7 @@ class LSTM(Core):
     h' = sigmoid(o) * tanh(c')                    the output
 
     Parameters, their order and their initialisation are those of `torch.nn.LSTMCell`. The first state is zero.
+    Differentiable once.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
@@ -31,11 +35,68 @@ class LSTM(Core):
         self.cell = nn.LSTMCell(input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> LSTMState:
-        """Zeros, float32."""
-        zeros = torch.zeros(batch_size, self.output_size, device=self.cell.weight_hh.device)
+        """Zeros."""
+        zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
 
+    @full_precision
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        h, c = self.cell(inputs, (state.h, state.c))
-        return h, LSTMState(h, c)
+        return run_once(LSTMSteps, self._tensors(inputs.unsqueeze(0)), state)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, LSTMState, None]:
+        """As `Core.unroll`; W_x x of all steps is one product, and so is the gradient of W_h."""
+        initial = self.initial_state(inputs.shape[1])
+        return *run(LSTMSteps, self._tensors(inputs), state, initial, reset, bptt_length), None
+
+    def _tensors(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        bias = self.cell.bias_ih + self.cell.bias_hh
+        return linear(inputs, self.cell.weight_ih, bias), self.cell.weight_hh
+
+
+class LSTMSteps(Recurrence):
+    """The equations of LSTM and their gradient; from_input [T, B, 4 H] = W_x x + b, weight [4 H, H] = W_h."""
+
+    def __init__(self, from_input: Tensor, weight: Tensor) -> None:
+        self.from_input, self.weight = from_input, weight
+        self.grad_gates = torch.empty_like(from_input)
+        self.inputs: list[Tensor] = []
+
+    def forward(self, t: int, state: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
+        """h, c [B, H] before step t -> h, c after it."""
+        h, c = state
+        gates = add_linear(self.from_input[t], h, self.weight)
+        # One sigmoid for all four: tanh(g) = 2 sigmoid(2 g) - 1.
+        g = gates.chunk(4, 1)[2]
+        g.add_(g)
+        i, f, g, o = gates.sigmoid_().chunk(4, 1)
+        g.add_(g).sub_(1)
+        new_c = torch.mul(f, c).addcmul_(i, g)
+        squashed = tanh(new_c)
+        tape.save(h, c, gates, squashed)
+        return o * squashed, new_c
+
+    def backward(self, t: int, grads: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
+        """Gradients of h, c after step t -> before it; those of the gates stay until `gradients`."""
+        grad_h, grad_c = grads
+        h, c, gates, squashed = tape.take(4)
+        i, f, g, o = gates.chunk(4, 1)
+        grad_c = grad_c + torch.ops.aten.tanh_backward(grad_h * o, squashed)
+        grad = self.grad_gates[t]
+        grad_i, grad_f, grad_g, grad_o = grad.chunk(4, 1)
+        torch.mul(grad_c, g, out=grad_i)
+        torch.mul(grad_c, c, out=grad_f)
+        torch.mul(grad_h, squashed, out=grad_o)
+        through_tanh = torch.ops.aten.tanh_backward(grad_c * i, g)
+        torch.ops.aten.sigmoid_backward.grad_input(grad, gates, grad_input=grad)
+        grad_g.copy_(through_tanh)
+        self.inputs.append(h)
+        return linear(grad, self.weight.t()), grad_c * f
+
+    def gradients(self) -> Sequence[Tensor]:
+        """Of from_input and of W_h: one product over all steps."""
+        h = torch.stack(self.inputs[::-1])
+        return self.grad_gates, linear(self.grad_gates.flatten(0, 1).t(), h.flatten(0, 1).t())

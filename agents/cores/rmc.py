@@ -7,10 +7,12 @@ paper's text is said in the class's description.
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .core import Core
+from ..kernels import Linear
+from .core import Core, full_precision
+from .recurrence import run, run_once
+from .rmc_steps import RMCShape, RMCSteps
 
 Gate = Literal["unit", "memory"]
 
@@ -21,9 +23,9 @@ class RMCState(NamedTuple):
     memory: Tensor
 
 
-def truncated_linear(in_features: int, out_features: int) -> nn.Linear:
+def truncated_linear(in_features: int, out_features: int) -> Linear:
     """A linear layer with zero bias and weights N(0, 1/in_features) cut at two standard deviations."""
-    layer = nn.Linear(in_features, out_features)
+    layer = Linear(in_features, out_features)
     std = in_features**-0.5
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(layer.bias)
@@ -81,52 +83,51 @@ class RMC(Core):
         super().__init__()
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; use 'unit', 'memory' or None")
-        width = num_heads * head_size
-        self.num_slots, self.num_heads, self.head_size = num_slots, num_heads, head_size
-        self.key_size = head_size if key_size is None else key_size
-        self.width = width
+        self.width = width = num_heads * head_size
         self.output_size = num_slots * width
-        self.gate = gate
         self.input_bias, self.forget_bias = input_bias, forget_bias
+        key_size = head_size if key_size is None else key_size
+        gates = 0 if gate is None else width if gate == "unit" else 1
+        self.shape = RMCShape(num_slots, num_heads, key_size, num_blocks, mlp_layers, gates)
         self.input_projection = truncated_linear(input_size, width)
-        qkv_width = num_heads * (2 * self.key_size + head_size)
+        qkv_width = num_heads * (2 * key_size + head_size)
         self.blocks = nn.ModuleList(RelationalBlock(width, qkv_width) for _ in range(num_blocks))
         self.mlp = nn.ModuleList(truncated_linear(width, width) for _ in range(mlp_layers))
-        if gate is not None:
-            gates = 2 * (width if gate == "unit" else 1)
-            self.input_gates = truncated_linear(width, gates)
-            self.memory_gates = truncated_linear(width, gates)
+        # Lists of one gate layer or none.
+        self.input_gates = nn.ModuleList(truncated_linear(width, 2 * gates) for _ in range(gates > 0))
+        self.memory_gates = nn.ModuleList(truncated_linear(width, 2 * gates) for _ in range(gates > 0))
 
     def initial_state(self, batch_size: int) -> RMCState:
-        """The identity matrix in every row of the batch: float32 [batch_size, N, F]."""
-        identity = torch.eye(self.num_slots, self.width, device=self.input_projection.weight.device)
+        """The identity matrix in every row of the batch: [batch_size, N, F]."""
+        weight = self.input_projection.weight
+        identity = torch.eye(self.shape.slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
 
+    @full_precision
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """inputs [B, input_size], state -> output [B, N F], next state."""
+        memory, state = run_once(self._steps, self._tensors(inputs.unsqueeze(0)), state)
+        return memory.flatten(1), state
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: RMCState, bptt_length: int | None = None
+    ) -> tuple[Tensor, RMCState, None]:
+        """As `Core.unroll`; all that depends on the inputs alone is computed for all steps at once."""
+        initial = self.initial_state(inputs.shape[1])
+        memory, state = run(self._steps, self._tensors(inputs), state, initial, reset, bptt_length)
+        return memory.flatten(2), state, None
+
+    def _steps(self, *tensors: Tensor) -> RMCSteps:
+        return RMCSteps(self.shape, *tensors)
+
+    def _tensors(self, inputs: Tensor) -> list[Tensor]:
+        """What `RMCSteps` takes, for inputs [T, B, input_size]."""
         projected = self.input_projection(inputs)
-        rows = torch.cat([state.memory, projected.unsqueeze(1)], dim=1)
-        for block in self.blocks:
-            assert isinstance(block, RelationalBlock)
-            rows = block.attention_norm(rows + self._attend(block, rows))
-            rows = block.mlp_norm(rows + self._mlp(rows))
-        memory = self._gated(projected, rows[:, : self.num_slots], state.memory)
-        return memory.flatten(1), RMCState(memory)
-
-    def _attend(self, block: RelationalBlock, rows: Tensor) -> Tensor:
-        qkv = block.qkv_norm(block.qkv(rows)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        q, k, v = qkv.split([self.key_size, self.key_size, self.head_size], dim=-1)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-    def _mlp(self, rows: Tensor) -> Tensor:
-        for depth, layer in enumerate(self.mlp):
-            rows = layer(rows.relu() if depth else rows)
-        return rows
-
-    def _gated(self, projected: Tensor, candidate: Tensor, memory: Tensor) -> Tensor:
-        if self.gate is None:
-            return candidate
-        gates = self.input_gates(projected).unsqueeze(1) + self.memory_gates(memory.tanh())
-        input_gate, forget_gate = gates.chunk(2, dim=-1)
-        kept = torch.sigmoid(forget_gate + self.forget_bias) * memory
-        return torch.sigmoid(input_gate + self.input_bias) * candidate.tanh() + kept
+        first = self.blocks[0]
+        assert isinstance(first, RelationalBlock)
+        tensors = [first.qkv_norm(first.qkv(projected)) if len(self.blocks) == 1 else projected]
+        for layer in self.input_gates:
+            biases = projected.new_tensor([self.input_bias, self.forget_bias]).repeat_interleave(self.shape.gates)
+            tensors.append(layer(projected) + biases)
+        return [*tensors, *self.blocks.parameters(), *self.mlp.parameters(), *self.memory_gates.parameters()]
