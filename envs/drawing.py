@@ -76,6 +76,10 @@ class Canvas:
         self._image = Image.new("RGB", size, background)
         self._draw = ImageDraw.Draw(self._image)
 
+    def holds(self, row: int, col: int) -> bool:
+        """Whether the cell (row, col) lies in the grid."""
+        return 0 <= row < self.rows and 0 <= col < self.cols
+
     def fill(self, row: float, col: float, colour: Colour, height: float = 1, width: float = 1) -> None:
         """A filled rectangle whose top left corner is (row, col)."""
         if min(height, width) >= _FLOOR:
@@ -86,13 +90,13 @@ class Canvas:
 
     def disc(self, row: float, col: float, colour: Colour, diameter: float = 0.8) -> None:
         """A disc in the middle of the cell (row, col)."""
-        self.sign(row, col, "▐▌" if diameter > _DOT else " ·", colour)
+        self.sign(row, col, "██" if diameter > _DOT else " ·", colour)
         gap = (1 - diameter) / 2
         self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=colour)
 
     def wedge(self, row: float, col: float, colour: Colour, facing: float, mouth: float, diameter: float = 0.9) -> None:
         """A disc with a slice of `mouth` degrees cut out, turned to `facing` degrees (0 right, 90 down)."""
-        self.sign(row, col, "▐▌", colour)
+        self.sign(row, col, "██", colour)
         gap = (1 - diameter) / 2
         box = self._box(row + gap, col + gap, diameter, diameter)
         self._draw.pieslice(box, facing + mouth / 2, facing + 360 - mouth / 2, fill=colour)

@@ -201,10 +201,14 @@ class MiniPacmanBatch(BatchedEnv):
                 elif thing != EMPTY:
                     canvas.disc(r, c, rgb(PALETTE[FOOD]), 0.3)
         for place in state.pills[index, : state.num_pills[index]].tolist():
-            canvas.disc(place // WIDTH - top, place % WIDTH - left, PILL_COLOUR, 0.6)
+            r, c = place // WIDTH - top, place % WIDTH - left
+            if canvas.holds(r, c):
+                canvas.disc(r, c, PILL_COLOUR, 0.6)
         power = int(state.power[index])
         for place in state.ghosts[index, : state.num_ghosts[index]].tolist():
-            _draw_ghost(canvas, place // WIDTH - top, place % WIDTH - left, 255 * power // self.params.power_steps)
+            r, c = place // WIDTH - top, place % WIDTH - left
+            if canvas.holds(r, c):
+                _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
         canvas.wedge(row - top, col - left, PACMAN_COLOUR, 0, 70)
         words = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
         canvas.text(canvas.rows, 0.25, words, height=0.6 if full else 0.3)
