@@ -1,0 +1,114 @@
+"""How many steps per second the worlds make on one core, and how long they take to compile.
+
+    python benchmarks/env_speed.py                      every world, a table and a JSON file in benchmarks/results/
+    python benchmarks/env_speed.py boxworld maze        some worlds
+
+A step is one environment's step, resets included, with its observation written into a preallocated array; actions are
+uniformly random and drawn beforehand. A rate is the best of several repetitions, because other load on a machine only
+ever slows a measurement down. First use is the time from a process that has imported engram to one reset and one step,
+with no compiled code on disk; later uses find it there.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from engram.envs.registration import make_batch, world_names
+from engram.launch.machine import provenance
+
+RESULTS = Path(__file__).parent / "results"
+FIRST_STEP = """
+import sys, time, numpy, engram
+from engram.envs.registration import make_batch
+start = time.perf_counter()
+env = make_batch(sys.argv[1], 4)
+env.reset(seed=0)
+env.step(numpy.zeros(4, numpy.int64))
+print(time.perf_counter() - start)
+"""
+
+
+def batched_rate(name: str, num_envs: int, repeats: int, seconds: float, seed: int) -> float:
+    """Best steps per second of `num_envs` copies under random actions."""
+    env = make_batch(name, num_envs)
+    observation, reward = env.new_observation(), np.zeros(num_envs, np.float32)
+    terminated, truncated = np.zeros((2, num_envs), np.bool_)
+    actions = np.random.default_rng(seed).integers(env.single_action_space.n, size=(512, num_envs))
+    env.reset_into(observation, seed)
+
+    def play() -> float:
+        start = time.perf_counter()
+        for row in actions:
+            env.step_into(row, observation, reward, terminated, truncated)
+        return time.perf_counter() - start
+
+    rounds = max(1, int(seconds / play()))
+    best = min(sum(play() for _ in range(rounds)) for _ in range(repeats))
+    return rounds * actions.size / best
+
+
+def start_seconds(name: str) -> tuple[float, float]:
+    """Seconds to the first step without and with compiled code on disk."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"NUMBA_CACHE_DIR": cache}
+        command = [sys.executable, "-c", FIRST_STEP, name]
+        first, later = (
+            float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+            for _ in range(2)
+        )
+    return first, later
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One row of the table."""
+    row: dict[str, Any] = {"world": name}
+    row["steps_per_second"] = batched_rate(name, options.num_envs, options.repeats, options.seconds, options.seed)
+    row["one_env_steps_per_second"] = batched_rate(name, 1, options.repeats, options.seconds, options.seed)
+    if not name.endswith("-twin"):  # a twin is the same code
+        row["first_use_seconds"], row["later_use_seconds"] = start_seconds(name)
+    return row
+
+
+def table(rows: list[dict[str, Any]], num_envs: int) -> Table:
+    """The rows for people."""
+    shown = Table(title="Worlds on one core")
+    heads = ("world", f"M steps/s ({num_envs} envs)", "M steps/s (1 env)", "first use s", "later s")
+    for head in heads:
+        shown.add_column(head, justify="left" if head == "world" else "right")
+    for row in rows:
+        rates = [f"{row[key] / 1e6:.2f}" for key in ("steps_per_second", "one_env_steps_per_second")]
+        starts = [f"{row[key]:.1f}" if key in row else "" for key in ("first_use_seconds", "later_use_seconds")]
+        shown.add_row(row["world"], *rates, *starts)
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("worlds", nargs="*", help="short names; all by default")
+    parser.add_argument("--num-envs", type=int, default=256, help="copies stepped together")
+    parser.add_argument("--repeats", type=int, default=7, help="repetitions, of which the best counts")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a repetition")
+    parser.add_argument("--seed", type=int, default=0, help="seed of worlds and actions")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
+    options = parser.parse_args()
+    rows = [measure(name, options) for name in options.worlds or world_names()]
+    Console().print(table(rows, options.num_envs))
+    head = provenance("pycolab")
+    settings = {key: value for key, value in vars(options).items() if key not in ("output", "worlds")}
+    file = options.output / f"env_speed-{head['date'][:10]}.json"
+    file.write_text(json.dumps(head | {"settings": settings, "load": os.getloadavg()[0], "worlds": rows}, indent=2))
+    print(f"written to {file}")
+
+
+if __name__ == "__main__":
+    main()
