@@ -42,7 +42,8 @@ class LSTM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        return run_once(LSTMSteps, self._tensors(inputs.unsqueeze(0)), state)
+        state = run_once(LSTMSteps, self._tensors(inputs.unsqueeze(0)), state)
+        return state.h, state
 
     @full_precision
     def unroll(

@@ -71,11 +71,12 @@ def run(
     return outputs, type(state)(*leaves)
 
 
-def run_once(make: Callable[..., Recurrence], tensors: Sequence[Tensor], state: CoreState) -> tuple[Tensor, CoreState]:
-    """One step of the recurrence, its sequences having one row: output [B, ...] and the next state."""
-    plan = _Plan(make, state, torch.empty(0), [False], None, torch.is_grad_enabled())
-    outputs, *leaves = _Loop.apply(plan, *state, *tensors)  # pyright: ignore
-    return outputs[0], type(state)(*leaves)
+def run_once(make: Callable[..., Recurrence], tensors: Sequence[Tensor], state: CoreState) -> CoreState:
+    """One step of the recurrence, its sequences having one row: the next state."""
+    if torch.is_grad_enabled():
+        no_reset = torch.zeros(1, len(state[0]), dtype=torch.bool, device=state[0].device)
+        return run(make, tensors, state, state, no_reset, None)[1]
+    return type(state)(*make(*tensors).forward(0, state, Tape(recording=False)))
 
 
 class _Plan(NamedTuple):

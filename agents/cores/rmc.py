@@ -106,8 +106,8 @@ class RMC(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """inputs [B, input_size], state -> output [B, N F], next state."""
-        memory, state = run_once(self._steps, self._tensors(inputs.unsqueeze(0)), state)
-        return memory.flatten(1), state
+        state = run_once(self._steps, self._tensors(inputs.unsqueeze(0)), state)
+        return state.memory.flatten(1), state
 
     @full_precision
     def unroll(

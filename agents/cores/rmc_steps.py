@@ -58,10 +58,11 @@ class TapedBlock:
         grad_rows[:, : grad.shape[1]] += residual
         return grad_rows, others
 
+    @property
     def grads(self) -> list[Tensor]:
         """Of the block's own parameters, in the order they were given in."""
         parts = (self.qkv, self.qkv_norm, self.attention_norm, self.mlp_norm)
-        return [grad for part in parts for grad in part.grads()]
+        return [grad for part in parts for grad in part.grads]
 
 
 class RMCSteps(Recurrence):
@@ -117,7 +118,7 @@ class RMCSteps(Recurrence):
         if self.memory_gates is not None:
             grads.append(torch.stack(self.grads_gates[::-1]))
         parts = [*self.blocks, *self.mlp, *([] if self.memory_gates is None else [self.memory_gates])]
-        return [*grads, *(grad for part in parts for grad in part.grads())]
+        return [*grads, *(grad for part in parts for grad in part.grads)]
 
     def _gate(self, t: int, memory: Tensor, candidate: Tensor, tape: Tape) -> Tensor:
         assert self.gates_from_input is not None

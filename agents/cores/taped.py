@@ -1,30 +1,38 @@
 """Layers with hand-written gradients, the parts of a Recurrence.
 
-`forward` saves on the tape what `backward` takes back; `backward` adds to `grads`, one tensor per parameter, and
-returns the gradient of its input. A layer may be used many times; calls are undone in reverse order.
+`forward` saves on the tape what `backward` takes back; `backward` adds to `grads` and returns the gradient of its
+input. A layer may be used many times; calls are undone in reverse order.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..kernels import linear
+from ..kernels import add_linear, linear
 from .recurrence import Tape
 
-WEIGHT_GRADIENT_ROWS = 512
-"""Rows gathered over several steps before they are multiplied: small products cost more per row."""
+
+class TapedLayer:
+    """A layer with a weight and a bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias = weight, bias
+
+    @cached_property
+    def grads(self) -> list[Tensor]:
+        """Of weight and bias, summed over the calls of `backward` so far."""
+        return [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
 
 
-class TapedLinear:
+class TapedLinear(TapedLayer):
     """y = x W^T + b on rows x [R, in]; with `rectify`, y = relu(x) W^T + b (x is overwritten by relu(x))."""
 
     def __init__(self, weight: Tensor, bias: Tensor, rectify: bool = False) -> None:
-        self.weight, self.bias, self.rectify = weight, bias, rectify
-        self.pending: list[tuple[Tensor, Tensor]] = []
-        self.pending_rows = 0
-        self.sums: list[Tensor] | None = None
+        super().__init__(weight, bias)
+        self.rectify = rectify
 
     def forward(self, x: Tensor, tape: Tape) -> Tensor:
         """[R, in] -> [R, out]."""
@@ -36,36 +44,17 @@ class TapedLinear:
     def backward(self, grad: Tensor, tape: Tape) -> Tensor:
         """[R, out] -> [R, in]."""
         (x,) = tape.take(1)
-        self.pending.append((grad, x))
-        self.pending_rows += len(x)
-        if self.pending_rows >= WEIGHT_GRADIENT_ROWS:
-            self._add_pending()
+        self.grads[0] = add_linear(self.grads[0], grad.t(), x.t())
+        self.grads[1] += grad.sum(0)
         grad = linear(grad, self.weight.t())
         return torch.ops.aten.threshold_backward(grad, x, 0) if self.rectify else grad
 
-    def grads(self) -> list[Tensor]:
-        """Of weight and bias."""
-        self._add_pending()
-        return self.sums or [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
 
-    def _add_pending(self) -> None:
-        if not self.pending:
-            return
-        grad, x = (torch.cat(parts) for parts in zip(*self.pending, strict=True))
-        terms = [linear(grad.t(), x.t()), grad.sum(0)]
-        self.sums = terms if self.sums is None else [a.add_(b) for a, b in zip(self.sums, terms, strict=True)]
-        self.pending, self.pending_rows = [], 0
-
-
-class TapedNorm:
+class TapedNorm(TapedLayer):
     """LayerNorm over the last dimension of rows x [R, D] with gain and offset [D]."""
 
     eps = 1e-5
     """That of `nn.LayerNorm`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = weight, bias
-        self.sums = [torch.zeros_like(weight), torch.zeros_like(bias)]
 
     def forward(self, x: Tensor, tape: Tape) -> Tensor:
         """[R, D] -> [R, D]."""
@@ -79,13 +68,9 @@ class TapedNorm:
         grad, *terms = torch.ops.aten.native_layer_norm_backward(
             grad, x, x.shape[-1:], mean, rstd, self.weight, self.bias, [True, True, True]
         )
-        for total, term in zip(self.sums, terms, strict=True):
+        for total, term in zip(self.grads, terms, strict=True):
             total.add_(term)
         return grad
-
-    def grads(self) -> list[Tensor]:
-        """Of gain and offset."""
-        return self.sums
 
 
 class TapedAttention:
