@@ -1,5 +1,6 @@
 """Names for the array types that worlds exchange, and the check that compiled code makes of its actions."""
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +14,13 @@ Observation: TypeAlias = Array | dict[str, "Observation"]
 """One array, or a (nested) dict of arrays for foreign environments."""
 
 
-def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
-    """A zeroed array (a function of its own so that every buffer starts defined)."""
-    return np.zeros(shape, dtype)
+def zeros_for(num_envs: int) -> Callable[..., Array]:
+    """A maker of zeroed state: `zeros_for(N)(dtype, *shape)` is an array [N, *shape]."""
+
+    def zeros(dtype: Any, *shape: int) -> Array:
+        return np.zeros((num_envs, *shape), dtype)
+
+    return zeros
 
 
 @kernel

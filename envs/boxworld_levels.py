@@ -7,11 +7,11 @@ Cells are small codes. The board is stored with one more rim of cells around its
 outside the array: board cell (r, c) lies at [r + 1, c + 1].
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, zeros_for
 from .compiled import kernel
 from .randomness import integer
 
@@ -67,10 +67,7 @@ class Params(NamedTuple):
 
 def new_state(num_envs: int, grid_size: int) -> State:
     """Zeroed state of `num_envs` games in rooms of grid_size x grid_size cells."""
-
-    def zeros(dtype: Any, *shape: int) -> Array:
-        return np.zeros((num_envs, *shape), dtype)
-
+    zeros = zeros_for(num_envs)
     side = grid_size + 4
     return State(
         random=zeros(np.uint64),

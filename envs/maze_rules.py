@@ -4,11 +4,11 @@ Everything random is drawn at the start of an episode: the goal, and the cells t
 So a level says all there is to say, and the steps themselves draw nothing.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array, first_outside
+from .arrays import Array, first_outside, zeros_for
 from .compiled import kernel
 from .randomness import integer
 
@@ -64,10 +64,7 @@ class Params(NamedTuple):
 
 def new_state(num_envs: int, num_steps: int) -> State:
     """Zeroed state of `num_envs` agents."""
-
-    def zeros(dtype: Any, *shape: int) -> Array:
-        return np.zeros((num_envs, *shape), dtype)
-
+    zeros = zeros_for(num_envs)
     return State(
         random=zeros(np.uint64),
         over=zeros(np.bool_),

@@ -4,11 +4,11 @@ A place is one number: cell (r, c) of the 15 x 19 map is place (r + 1) * WIDTH +
 walls, so that no window reaches outside it and a move is an addition.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, zeros_for
 from .compiled import kernel
 from .randomness import integer
 
@@ -108,10 +108,7 @@ class Params(NamedTuple):
 
 def new_state(num_envs: int, num_pills: int) -> State:
     """Zeroed state of `num_envs` games."""
-
-    def zeros(dtype: Any, *shape: int) -> Array:
-        return np.zeros((num_envs, *shape), dtype)
-
+    zeros = zeros_for(num_envs)
     return State(
         random=zeros(np.uint64),
         over=zeros(np.bool_),
