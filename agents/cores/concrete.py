@@ -39,6 +39,10 @@ class Concrete(Core):
     section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU.
     """
 
+    _feedback: Tensor
+    _gain: Tensor
+    _response: Tensor
+
     def __init__(
         self,
         input_size: int,

@@ -15,6 +15,7 @@ CORES = {
     "concrete": ".concrete:Concrete",
     "conv-lstm": ".conv_lstm:ConvLSTM",
     "feedforward": ".feedforward:Feedforward",
+    "fwm": ".fwm:FWM",
     "gru": ".gru:GRU",
     "lstm": ".lstm:LSTM",
     "parallel": ".concrete:Parallel",

@@ -1,0 +1,168 @@
+"""The memory of FWM: a third-order tensor written by a delta rule and read in several hops (Schlag et al. 2021).
+
+Two forms of the same mathematics. `write` and `read` do one step. `Block` does a block of steps: between its first and
+last step the tensor itself is never made, because everything asked of it is a product with keys that are known
+beforehand. With F_0 the memory at the start of the block and u_j what step j added at its keys,
+
+    F_t = w_t0 F_0 + sum_{j<=t} w_tj k1_j (x) k2_j (x) u_j,    w_tj = product of the rescalings s_j .. s_t
+
+so v_old and every hop are one product of all the block's queries with F_0 plus small products between keys, and a block
+of L steps passes over d^3 numbers as often as a single step does.
+
+Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Write(NamedTuple):
+    """What a step writes, leaves [..., d]; rate [..., 1] is beta times the write scale."""
+
+    key1: Tensor
+    key2: Tensor
+    value: Tensor
+    rate: Tensor
+
+
+class Read(NamedTuple):
+    """What a step asks: the first query n^0 [..., d] and the keys e^1 .. e^R of its hops [..., R, d]."""
+
+    query: Tensor
+    hops: Tensor
+
+
+def write(memory: Tensor, new: Write) -> Tensor:
+    """The memory [N, d, d, d] after one write, leaves of `new` [N, d].
+
+    v_old = F (k1 (x) k2);   F' = F + rate k1 (x) k2 (x) (v - v_old)      (equation 3)
+    F_t = F' / max(1, |F'|_2), the norm over the whole tensor              (equation 4)
+    """
+    keys, flat = _pairs(new.key1, new.key2).unsqueeze(1), memory.flatten(1, 2)
+    old = torch.bmm(keys, flat)
+    added = new.rate.unsqueeze(1) * (new.value.unsqueeze(1) - old)
+    flat = torch.baddbmm(flat, keys.transpose(1, 2), added)
+    square = flat.square().sum((1, 2), keepdim=True)
+    return (flat * square.clamp(min=1).rsqrt()).view_as(memory)
+
+
+def read(memory: Tensor, asked: Read) -> Tensor:
+    """n^R [N, d], with n^i = LN(F (n^{i-1} (x) e^i)), LN without scale and offset (equation 7)."""
+    found, flat = asked.query, memory.flatten(1, 2)
+    for hop in asked.hops.unbind(-2):
+        found = _normal(torch.bmm(_pairs(found, hop).unsqueeze(1), flat).squeeze(1))
+    return found
+
+
+class Block:
+    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d]."""
+
+    def __init__(self, memory: Tensor, new: Write) -> None:
+        self.new = new
+        self.start = memory.flatten(1, 2)
+        self.overlap = _gram(new.key1, new.key1, new.key2, new.key2)
+        self.base = torch.bmm(_pairs(new.key1, new.key2), self.start)
+        self.square = self.start.square().sum((1, 2))
+        square = self.start.square().sum((1, 2))
+        added, scales = _Additions.apply(self.base, square, self.overlap, new.value, new.rate)  # pyright: ignore
+        self.added: Tensor = added
+        logs = scales.log()
+        total = logs.cumsum(1)
+        # log w_tj = log s_j + .. + log s_t: all up to t less those before j (positive, so not for exp, where j > t).
+        self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
+        self.start_weight = total.exp().unsqueeze(2)
+
+    def read(self, asked: Read) -> Tensor:
+        """n^R [N, L, d] of every step: see `read`."""
+        found = asked.query
+        for hop in asked.hops.unbind(-2):
+            at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.start)
+            overlap = _gram(found, self.new.key1, hop, self.new.key2)
+            found = _normal(torch.baddbmm(at_start, self.weight * overlap, self.added))
+        return found
+
+    def end(self) -> Tensor:
+        """The memory [N, d, d, d] after the last step."""
+        size = self.added.shape[-1]
+        keys = _pairs(self.new.key1, self.new.key2).transpose(1, 2)
+        start = self.start * self.start_weight[:, -1:]
+        return torch.baddbmm(start, keys, self.weight[:, -1, :, None] * self.added).unflatten(1, (size, size))
+
+
+class _Additions(torch.autograd.Function):
+    """What each step of a block adds, u [N, L, d], and by how much it rescales, s [N, L].
+
+    Carried from step to step are not F but its products with the block's keys, Q_i = F (k1_i (x) k2_i), at first
+    `base` [N, L, d], and q = |F|^2 [N]. With G_ij = (k1_i . k1_j)(k2_i . k2_j), `overlap` [N, L, L]:
+
+        u = rate_t (v_t - Q_t)
+        q' = q + 2 Q_t . u + G_tt |u|^2                       |F + k1_t (x) k2_t (x) u|^2
+        s = max(1, q')^-1/2,   Q_i <- s (Q_i + G_it u) for i > t,   q <- min(1, q')
+
+    The gradient is written out: autograd would record some thirty small operations per step.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """base, value [N, L, d], square [N], overlap [N, L, L], rate [N, L, 1] -> u, s."""
+        added, old, scales = torch.empty_like(base), torch.empty_like(base), torch.empty_like(base[..., 0])
+        squares = torch.empty_like(scales)
+        later: list[Tensor] = []
+        at_keys = base
+        for t in range(base.shape[1]):
+            now, at_keys = at_keys[:, 0], at_keys[:, 1:]
+            u = torch.mul(rate[:, t], value[:, t] - now)
+            square = square + (u * (2 * now + overlap[:, t, t, None] * u)).sum(-1)
+            scale = square.clamp(min=1).rsqrt()
+            at_keys = torch.baddbmm(at_keys, overlap[:, t + 1 :, t, None], u.unsqueeze(1))
+            later.append(at_keys)
+            at_keys = at_keys * scale[:, None, None]
+            old[:, t], added[:, t], scales[:, t], squares[:, t] = now, u, scale, square
+            square = square.clamp(max=1)
+        ctx.save_for_backward(overlap, value, rate, added, old, scales, squares, *later)
+        return added, scales
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_added: Tensor, grad_scales: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
+        """Gradients of u and s -> those of base, square, overlap, value, rate."""
+        overlap, value, rate, added, old, scales, squares, *later = ctx.saved_tensors
+        grad_overlap, grad_keys = torch.zeros_like(overlap), torch.empty_like(value)
+        grad_value, grad_rate = torch.empty_like(value), torch.empty_like(rate)
+        grad_square = torch.zeros_like(squares[:, 0])
+        for t in reversed(range(added.shape[1])):
+            u, now, scale, own = added[:, t], old[:, t], scales[:, t], overlap[:, t, t, None]
+            grad_later = grad_keys[:, t + 1 :]  # of the scaled Q_i, i > t; after the next lines of the unscaled ones
+            grad_scale = grad_scales[:, t] + (grad_later * later[t]).sum((1, 2))
+            grad_later.mul_(scale[:, None, None])
+            # Where q' > 1 it acts through s alone, ds/dq' = -s^3 / 2; elsewhere it only becomes the next q.
+            grad_square = torch.where(squares[:, t] > 1, -0.5 * scale**3 * grad_scale, grad_square)
+            grown = 2 * grad_square.unsqueeze(1)
+            through_keys = torch.bmm(overlap[:, None, t + 1 :, t], grad_later).squeeze(1)
+            grad_u = grad_added[:, t] + through_keys + grown * (now + own * u)
+            grad_overlap[:, t + 1 :, t] = torch.bmm(grad_later, u.unsqueeze(2)).squeeze(2)
+            grad_overlap[:, t, t] = grad_square * u.square().sum(-1)
+            grad_rate[:, t] = (grad_u * (value[:, t] - now)).sum(-1, keepdim=True)
+            grad_value[:, t] = rate[:, t] * grad_u
+            grad_keys[:, t] = grown * u - grad_value[:, t]
+        return grad_keys, grad_square, grad_overlap, grad_value, grad_rate
+
+
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """vec(first (x) second): [..., d], [..., d] -> [..., d * d]."""
+    return (first.unsqueeze(-1) * second.unsqueeze(-2)).flatten(-2)
+
+
+def _gram(left1: Tensor, right1: Tensor, left2: Tensor, right2: Tensor) -> Tensor:
+    """<vec(left1 (x) left2), vec(right1 (x) right2)> between all steps: [N, L, L]."""
+    return torch.bmm(left1, right1.transpose(1, 2)) * torch.bmm(left2, right2.transpose(1, 2))
+
+
+def _normal(found: Tensor) -> Tensor:
+    return F.layer_norm(found, found.shape[-1:])

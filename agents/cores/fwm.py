@@ -1,0 +1,151 @@
+"""Fast Weight Memory (Schlag et al. 2021, "Learning associative inference using fast weight memory")."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from . import fast_weights
+from .blocks import Blocks, cut_into_blocks
+from .core import Core, full_precision
+from .fast_weights import Block, Read, Write
+from .lstm import LSTM, LSTMState
+
+BLOCK = 32
+"""Most steps that are worked on at once in an unroll."""
+
+
+class FWMState(NamedTuple):
+    """The LSTM's state and the fast weights, memory [B, d, d, d] (axes: first key, second key, value)."""
+
+    controller: LSTMState
+    memory: Tensor
+
+
+class FWM(Core):
+    """An LSTM that writes to and reads from a tensor of fast weights F [d, d, d], d = memory_size, R = num_reads.
+
+        h_t = LSTM(x_t, h_{t-1})
+        [k1, k2, v] = tanh(W_write h + b),  beta = sigmoid(w_beta h + b + beta_bias)        (equations 1, 2)
+        v_old = F_{t-1} (k1 (x) k2)
+        F'_t = F_{t-1} + write_scale beta k1 (x) k2 (x) (v - v_old)                         (equation 3)
+        F_t = F'_t / max(1, |F'_t|_2), norm over the whole tensor, gradient through it      (equation 4)
+        n^0 = tanh(W_n h + b),  e^i = tanh(W_e^i h + b), i = 1..R                           (equations 5, 6)
+        n^i = LN(F_t (n^{i-1} (x) e^i)), LN without scale and offset                        (equation 7)
+        output = h + W_o n^R + b                                                            (equation 8, section 3.1)
+
+    Differences between the paper and its three released programs (RL, catbAbI, language model); defaults are the
+    paper's. All programs have biases in their linear layers where the paper prints none: kept here.
+
+    | option      | paper and default | RL   | catbAbI   | language model |
+    | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
+    | beta_bias   | 0                 | 1    | 1         | 1              |
+    | read_tanh   | yes               | no   | on e only | yes            |
+    | residual    | yes               | yes  | no        | yes            |
+
+    `read_tanh="keys"` is catbAbI's. W_write and the weights of n^0 and e^i are drawn from
+    U(+-sqrt(6 / (hidden_size + d))) as in the programs, the rest as torch does. The first state is zero.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        memory_size: int = 32,
+        num_reads: int = 3,
+        write_scale: float = 1.0,
+        beta_bias: float = 0.0,
+        read_tanh: bool | str = True,
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_reads < 1:
+            raise ValueError(f"num_reads is {num_reads}; allowed: at least 1")
+        if read_tanh not in (True, False, "keys"):
+            raise ValueError(f"read_tanh is {read_tanh!r}; allowed: true, false, 'keys'")
+        self.output_size = hidden_size
+        self.memory_size, self.num_reads = memory_size, num_reads
+        self.write_scale, self.beta_bias = write_scale, beta_bias
+        self.read_tanh, self.residual = read_tanh, residual
+        self.controller = LSTM(input_size, hidden_size)
+        self.write = nn.Linear(hidden_size, 3 * memory_size + 1)
+        self.read = nn.Linear(hidden_size, (1 + num_reads) * memory_size)
+        self.out = nn.Linear(memory_size, hidden_size)
+        bound = (6 / (hidden_size + memory_size)) ** 0.5
+        nn.init.uniform_(self.write.weight, -bound, bound)
+        nn.init.uniform_(self.read.weight, -bound, bound)
+
+    def initial_state(self, batch_size: int) -> FWMState:
+        """Zeros, float32."""
+        shape = (batch_size, *[self.memory_size] * 3)
+        return FWMState(self.controller.initial_state(batch_size), torch.zeros(shape, device=self.out.weight.device))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        hidden, controller = self.controller(inputs, state.controller)
+        memory = fast_weights.write(state.memory, self._written(hidden))
+        found = fast_weights.read(memory, self._asked(hidden))
+        return self._output(hidden, found), FWMState(controller, memory)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, FWMState, None]:
+        """The LSTM over all T steps, then the memory block by block: see `Core.unroll`."""
+        hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
+        length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
+        blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
+        memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
+        found, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
+        return self._output(hidden, found), FWMState(controller, memory), None
+
+    def _over_blocks(
+        self, hidden: Tensor, memory: Tensor, blocks: Blocks, bptt_length: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """hidden [T, B, hidden_size], memory at t = 0 -> what is read [T, B, d], memory after the last step."""
+        rows = hidden.shape[1]
+        steps = hidden.flatten(0, 1).index_select(0, blocks.steps.T.flatten()).unflatten(0, blocks.steps.T.shape)
+        new, asked = self._written(steps), self._asked(steps)
+        new = new._replace(rate=torch.where(blocks.used.T.unsqueeze(-1), new.rate, 0.0))  # unused slots write nothing
+        depths = blocks.depths()
+        # Depth 0: the B blocks from t = 0 on, then those behind a reset.
+        memory = torch.cat([memory, memory.new_zeros(depths[0].stop - rows, *memory.shape[1:])])
+        found: list[Tensor] = []
+        ends: list[Tensor] = []
+        for number, depth in enumerate(depths):
+            if number > 0:
+                memory = ends[-1].index_select(0, blocks.previous[number - 1] - depths[number - 1].start)
+                if bptt_length is not None:
+                    kept = (blocks.steps[0, depth] // rows) % bptt_length != 0
+                    memory = torch.where(kept.reshape(-1, 1, 1, 1), memory, memory.detach())
+            block = Block(memory, Write(*(leaf[depth] for leaf in new)))
+            found.append(block.read(Read(*(leaf[depth] for leaf in asked))))
+            ends.append(block.end())
+        places = blocks.block * steps.shape[1] + blocks.slot
+        read = torch.cat(found).flatten(0, 1).index_select(0, places).unflatten(0, hidden.shape[:2])
+        return read, _pick(ends, depths, blocks.block[-rows:])
+
+    def _written(self, hidden: Tensor) -> Write:
+        keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
+        key1, key2, value = keys.tanh().chunk(3, dim=-1)
+        return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
+
+    def _asked(self, hidden: Tensor) -> Read:
+        query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
+        if self.read_tanh:
+            hops = hops.tanh()
+        if self.read_tanh is True:
+            query = query.tanh()
+        return Read(query, hops.unflatten(-1, (self.num_reads, self.memory_size)))
+
+    def _output(self, hidden: Tensor, found: Tensor) -> Tensor:
+        return hidden + self.out(found) if self.residual else self.out(found)
+
+
+def _pick(ends: list[Tensor], depths: list[slice], wanted: Tensor) -> Tensor:
+    """Rows `wanted` (numbers of blocks, int64 [B]) of the memories of all depths, without joining them all."""
+    order = wanted.argsort()
+    parts = [wanted[order[(wanted[order] >= d.start) & (wanted[order] < d.stop)]] - d.start for d in depths]
+    picked = torch.cat([end.index_select(0, part) for end, part in zip(ends, parts, strict=True)])
+    return picked.index_select(0, order.argsort())
