@@ -45,7 +45,9 @@ class ActorFactory:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
         first_index = number * self.num_envs
         batch = self.make_batch(first_index)
-        seed = int(np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0])
+        seed = int(
+            np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
+        )
         return Actor(
             batch,
             self.make_agent(batch),

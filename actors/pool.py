@@ -68,7 +68,8 @@ class Failures:
             self._report(f"actor {number} failed and is replaced ({self.allowed} replacements allowed):\n{trace}")
         if self.count > self.allowed:
             raise ActorFailureError(
-                f"actors failed {self.count} times, {self.allowed} replacements were allowed. The first failure:\n{self.first}"
+                f"actors failed {self.count} times, {self.allowed} replacements were allowed. "
+                f"The first failure:\n{self.first}"
             )
 
 

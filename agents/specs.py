@@ -18,7 +18,7 @@ ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
 
 class ActionSpec(NamedTuple):
-    """K simultaneous choices among `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
+    """K simultaneous choices of `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
 
     choices: tuple[int, ...]
 

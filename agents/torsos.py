@@ -5,6 +5,7 @@ A torso maps [N, *shape] to [N, output_size]. It has no memory, so the learner r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +44,8 @@ class ConvTorso(nn.Module):
         rows, cols, features = spec.shape
         channels = (features, *config.conv_channels)
         self.scale = spec.scale
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in zip(channels[:-1], channels[1:], strict=True))
-        planes = torch.stack(
-            torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
-        )
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
+        planes = torch.stack(torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij"))
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
         self.output_size = rows * cols * (channels[-1] + self.get_buffer("planes").shape[0])
 

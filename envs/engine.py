@@ -44,7 +44,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     episode_fields: ClassVar[tuple[str, ...]] = ()
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     level_fields: ClassVar[tuple[str, ...]] = ()
-    """Those of them that say how hard the level was and were settled before it was played; results are split by them."""
+    """Those that say how hard the level was and were settled before it was played; results are split by them."""
     action_names: ClassVar[tuple[str, ...]] = ()
     reset_batch: ClassVar[Callable[..., None]]
     step_batch: ClassVar[Callable[..., int]]

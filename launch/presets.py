@@ -11,8 +11,8 @@ from .config import RunConfig, from_dict
 Preset = dict[str, Any]
 
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
-# optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is that
-# of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
+# optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the
+# one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
     "batch_size": 32,
@@ -106,7 +106,9 @@ def preset(name: str, env: str, core: str) -> RunConfig:
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     world = env.removesuffix("-twin")
-    values = merge({"env": env, "agent": {"core": core, "core_args": CORES.get((world, core), {})}}, PAPER.get(world, {}))
+    values = merge(
+        {"env": env, "agent": {"core": core, "core_args": CORES.get((world, core), {})}}, PAPER.get(world, {})
+    )
     if name == "easy":
         if world not in EASY:
             raise ValueError(f"no easy preset for {env!r}; there is one for: {', '.join(sorted(EASY))}")

@@ -86,9 +86,7 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
     return 0
 
 
-def make_learner(
-    config: RunConfig, factory: ActorFactory, device: torch.device
-) -> tuple[Learner, tuple[str, ...]]:
+def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[Learner, tuple[str, ...]]:
     """The learner with a freshly initialised agent, and the names of the world's episode fields."""
     try:
         batch = factory.make_batch(num_envs=1)
@@ -124,7 +122,9 @@ def newest_checkpoint(directory: RunDirectory) -> dict[str, Any]:
     """The state in a run's newest intact checkpoint."""
     path = checkpoints.latest(directory.checkpoints)
     if path is None:
-        raise UsageError(f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir")
+        raise UsageError(
+            f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir"
+        )
     return checkpoints.load(path)
 
 
@@ -156,7 +156,9 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+        raise UsageError(
+            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
     return device
 
 
@@ -174,7 +176,9 @@ def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
 
 def farewell(config: RunConfig, path: Path, reason: str, steps: int) -> str:
     """What happened and what to run next."""
-    lines = [f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; all of it is in {path}"]
+    lines = [
+        f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; all of it is in {path}"
+    ]
     if reason != "done":
         lines.append(f"  continue        rl-train --resume {path}")
     lines.append(f"  evaluate        rl-eval {path} --episodes 1000 --gif {path}/episode.gif")

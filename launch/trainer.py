@@ -127,7 +127,9 @@ class Trainer:
         folder = self.directory.checkpoints
         try:
             checkpoints.save(folder, step, self.state())
-            checkpoints.prune(folder, self.config.keep_checkpoints, self.best and checkpoints.path_of(folder, self.best[1]))
+            checkpoints.prune(
+                folder, self.config.keep_checkpoints, self.best and checkpoints.path_of(folder, self.best[1])
+            )
         except checkpoints.CheckpointError as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")
 

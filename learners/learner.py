@@ -3,6 +3,7 @@
 import copy
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ METRICS = (
     "policy/entropy",
     "policy/kl_behaviour",
 )
-"""What `LossTerms` holds, in order. Losses are as they enter the total, weighted; the rest are means over valid steps."""
+"""What `LossTerms` holds, in order. Losses are weighted, as in the total; the rest are means over valid steps."""
 
 
 class LossTerms(NamedTuple):
@@ -125,16 +126,14 @@ class Learner:
         results = list(self._threads.map(differentiate, parts)) if len(parts) > 1 else [differentiate(parts[0])]
         for parameter, gradients in zip(parameters, zip(*(r[0] for r in results), strict=True), strict=True):
             used = [gradient for gradient in gradients if gradient is not None]
-            parameter.grad = sum(used[1:], start=used[0]) if used else None
+            parameter.grad = reduce(torch.add, used) if used else None
         return torch.stack([metrics for _, metrics in results]).sum(0)
 
 
-def batch_loss(
-    agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float
-) -> LossTerms:
+def batch_loss(agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float) -> LossTerms:
     """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
 
-        total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
     """
     out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     values = out.value[:-1]

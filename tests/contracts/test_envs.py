@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from engram.envs.engine import BatchedEnv
-from engram.envs.registration import WORLDS, batch_class, find_world, make_batch, world_names, world_parameters
-from engram.envs.single import SingleEnv
 from gymnasium import error
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+
+from engram.envs.engine import BatchedEnv
+from engram.envs.registration import WORLDS, batch_class, find_world, make_batch, world_names, world_parameters
+from engram.envs.single import SingleEnv
 
 NAMES = world_names()
 LONG = 1100

@@ -4,9 +4,10 @@ from collections import deque
 
 import numpy as np
 import pytest
+from gymnasium import error
+
 from engram.envs.boxworld import BoxWorld, BoxWorldBatch
 from engram.envs.boxworld_rules import PALETTE
-from gymnasium import error
 
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 FLOOR, GEM, PLAYER, BLACK = (204, 204, 204), (255, 255, 255), (128, 128, 128), (0, 0, 0)

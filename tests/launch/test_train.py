@@ -25,7 +25,8 @@ def rows(run: Path) -> list[dict[str, float]]:
     """Metrics by step, without what a clock says."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
-        {"step": line["step"]} | {k: v for k, v in line["metrics"].items() if not k.startswith("perf/")} for line in lines
+        {"step": line["step"]} | {k: v for k, v in line["metrics"].items() if not k.startswith("perf/")}
+        for line in lines
     ]
 
 

@@ -1,6 +1,7 @@
 """One update: what it does to the weights, what it counts, and what it refuses to learn from."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -80,7 +81,7 @@ def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
     total, _ = batch_loss(agent, unroll, config, 1.0, 1.0)
     edges = [0] + [t + 1 for t, end in enumerate(over[:-1]) if end] + [len(over)]
     parts = torch.zeros(())
-    for number, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (a, b) in enumerate(pairwise(edges)):
         if b - a < 2:
             continue
         piece = unroll._replace(
