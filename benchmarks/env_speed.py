@@ -4,9 +4,9 @@
     python benchmarks/env_speed.py boxworld maze        some worlds
 
 A step is one environment's step, resets included, with its observation written into a preallocated array; actions are
-uniformly random and drawn beforehand. A rate is the best of several repetitions, because other load on a machine only
-ever slows a measurement down. First use is the time from a process that has imported engram to one reset and one step,
-with no compiled code on disk; later uses find it there.
+uniformly random and drawn beforehand. Seconds are those of the process on its core; a rate is the best of several
+repetitions, because other load on a machine only ever slows a measurement down. First use is the time from a process
+that has imported engram to one reset and one step, with no compiled code on disk; later uses find it there.
 """
 
 import argparse
@@ -30,11 +30,11 @@ RESULTS = Path(__file__).parent / "results"
 FIRST_STEP = """
 import sys, time, numpy, engram
 from engram.envs.registration import make_batch
-start = time.perf_counter()
+start = time.process_time()
 env = make_batch(sys.argv[1], 4)
 env.reset(seed=0)
 env.step(numpy.zeros(4, numpy.int64))
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 
@@ -47,10 +47,10 @@ def batched_rate(name: str, num_envs: int, repeats: int, seconds: float, seed: i
     env.reset_into(observation, seed)
 
     def play() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         for row in actions:
             env.step_into(row, observation, reward, terminated, truncated)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     rounds = max(1, int(seconds / play()))
     best = min(sum(play() for _ in range(rounds)) for _ in range(repeats))

@@ -223,6 +223,15 @@ def test_meeting_a_ghost_halfway():
         assert (reward, terminated) == outcome
 
 
+@pytest.mark.parametrize(("heading", "deaths"), [(0, 1), (1, 2), (3, 1), (4, 2)])
+def test_a_ghost_that_was_run_into_at_a_crossing_goes_straight_on(heading, deaths):
+    env = MiniPacman(task="hunt", ghost_speed=1)
+    # from (3, 1) there are ways right, up and down; who cannot leave meets Pacman once more
+    env.reset(options={"level": place_all(pacman=(3, 2), ghosts=[(3, 1)], directions=[heading])})
+    _, reward, terminated, *_ = env.step(3)
+    assert (reward, terminated) == (-20.0 * deaths, True)
+
+
 @pytest.mark.parametrize(
     ("level", "message"),
     [
