@@ -158,6 +158,8 @@ def test_what_is_reported():
     infos = [env.step(action)[-1] for action in (1, 0, 0, 0)]
     assert infos[1] == {"successes": 0, "first_success": 4, "bumps": 0}
     assert infos[3] == {"successes": 1, "first_success": 3, "bumps": 1}
+    env.reset(options={"level": {"goal": (3, 4), "teleports": [(4, 4)] * 4}})
+    assert [env.step(0)[-1]["first_success"] for _ in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
