@@ -127,19 +127,27 @@ def distribution(requirement: str) -> str:
     return re.split(r"[<>=!~;\[ ]", requirement)[0].lower().replace("_", "-")
 
 
+MODULE_OF = {"pillow": "PIL", "tomli-w": "tomli_w"}
+"""Where the name to import differs from the name to install."""
+
+
 def test_what_is_imported_is_declared_explained_and_pinned() -> None:
-    wanted = {distribution(line) for line in PROJECT["project"]["dependencies"]}
-    modules_of = {"pillow": "PIL", "tomli-w": "tomli_w"}
+    project = PROJECT["project"]
+    to_run = {distribution(line) for line in project["dependencies"]}
+    extras = {distribution(line) for lines in project["optional-dependencies"].values() for line in lines}
+
     used = {name.split(".")[0] for module in MODULES for name in imports(module)}
-    foreign = used - STDLIB - {"engram"}
-    assert foreign <= {modules_of.get(name, name) for name in wanted}
-    wanted |= {distribution(line) for line in PROJECT["project"]["optional-dependencies"]["test"]}
+    assert used - STDLIB - {"engram"} <= {MODULE_OF.get(name, name) for name in to_run}
+    tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
+    helpers = {path.stem for path in tests if path.parts[1] == "support"}
+    used = {name.split(".")[0] for module in tests for name in imports(module)}
+    assert used - STDLIB - {"engram"} - helpers <= {MODULE_OF.get(name, name) for name in to_run | extras}
+
     page = (ROOT / "docs" / "dependencies.md").read_text()
-    explained = {name.lower() for name in re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)}
-    assert explained == wanted
+    assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == to_run | extras
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
-    assert wanted <= {distribution(line) for line in pinned}
+    assert to_run | extras <= {distribution(line) for line in pinned}
 
 
 def test_there_is_one_copy_of_engram() -> None:
