@@ -64,7 +64,10 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     spec = gymnasium.registry[name]
     if spec.entry_point is None:
         raise ValueError(f"{name} has a vector entry point only; needed: one that makes a single environment")
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    try:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    except (ImportError, AttributeError, gymnasium.error.Error) as problem:
+        raise ValueError(f"{name} cannot be loaded: {problem}") from problem
 
     def make(**parameters: Any) -> Any:
         return gymnasium.make(name, disable_env_checker=True, **parameters)

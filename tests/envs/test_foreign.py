@@ -324,6 +324,18 @@ def test_unknown_worlds_are_answered_with_known_ones(name, message):
         make_batch(name, 1)
 
 
+def test_ids_that_cannot_be_made():
+    gymnasium.register("test/Nowhere-v0", entry_point="nowhere:Thing")
+    gymnasium.register("test/Flock-v0", vector_entry_point="engram.envs.maze:MazeBatch")
+    try:
+        for name, message in (("Nowhere", "cannot be loaded: .*nowhere"), ("Flock", "has a vector entry point only")):
+            with pytest.raises(ValueError, match=f"test/{name}-v0 {message}"):
+                make_batch(f"test/{name}-v0", 1)
+    finally:
+        for name in ("test/Nowhere-v0", "test/Flock-v0"):
+            del gymnasium.registry[name]
+
+
 def test_unknown_parameters_are_answered_with_known_ones(examples):
     for name, near in (("CartPole-v1", "sutton_barto_reward"), ("examples.masked_cartpole:MaskedCartPole", "max_epi")):
         with pytest.raises(ValueError, match=f"{name} has no parameter '{near}x'; did you mean: {near}"):
