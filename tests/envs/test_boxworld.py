@@ -202,6 +202,13 @@ def test_level_sizes_are_uniform(levels):
     assert abs((lengths + 10).mean() - 13) < 4.5 * np.sqrt(2 / len(lengths))
 
 
+def test_every_colour_is_as_likely_as_any_other(levels):
+    loose = [content for level in levels for _, _, content, lock in things(level) if not lock]
+    counts = np.bincount([ord(letter) - ord("a") for letter in loose], minlength=20)
+    assert len(counts) == 20
+    assert np.abs(counts - len(levels) / 20).max() < 4.5 * np.sqrt(len(levels) / 20)
+
+
 def test_colours_are_the_twenty_hues_of_the_paper():
     keys = PALETTE[4:24].astype(float) * 999 / 255
     for index, colour in {0: (700, 350, 350), 1: (700, 454, 350), 5: (524, 700, 350), 19: (700, 350, 455)}.items():
