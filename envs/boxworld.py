@@ -158,7 +158,7 @@ class BoxWorldBatch(BatchedEnv):
                 _draw_cell(canvas, r, c, int(board[top + r, left + c]))
         canvas.fill(row - top, col - left, rgb(PALETTE[FLOOR]))
         canvas.disc(row - top, col - left, rgb(PALETTE[PLAYER] // 2), 0.8)
-        canvas.text(size, 0.25, "in hand:", height=0.5)
+        canvas.text(size, 0.25, "in hand:", height=0.5 if full else 0.3)
         if self.state.held[index] != NOTHING:
             _draw_cell(canvas, size, 2.5 if full else 1.7, int(self.state.held[index]))
         return canvas

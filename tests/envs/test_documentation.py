@@ -1,0 +1,62 @@
+"""docs/environments.md says of every world what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from engram.envs.registration import WORLDS, make_batch, world_parameters
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "environments.md").read_text()
+
+every_world = pytest.mark.parametrize("name", WORLDS)
+
+
+def section(name: str) -> str:
+    """The part of the page that shows the world's picture."""
+    return next(part for part in PAGE.split("\n## ") if f"(images/{name}.png)" in part)
+
+
+@every_world
+def test_parameters_and_defaults(name):
+    stated = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section(name), re.MULTILINE))
+    given = world_parameters(WORLDS[name])
+    assert list(stated) == list(given)
+    for key, parameter in given.items():
+        default = f'"{parameter.default}"' if isinstance(parameter.default, str) else str(parameter.default)
+        assert stated[key] == default, key
+
+
+@every_world
+def test_spaces_and_facts(name):
+    text, batch, twin = section(name), make_batch(name, 1), make_batch(f"{name}-twin", 1)
+    for each in (batch, twin):
+        shape = str(list(each.single_observation_space.shape))
+        assert f"`{shape}`" in text
+    assert f"{batch.single_observation_space.dtype} `" in text
+    numbered = ", ".join(f"{k} {action}" for k, action in enumerate(batch.action_names))
+    assert numbered in text or ", ".join(batch.action_names) in text
+    for field in batch.episode_fields:
+        assert f"`{field}`" in text
+    batch.reset(seed=0)
+    for key in batch.level(0):
+        assert f'"{key}"' in text
+
+
+@every_world
+def test_the_table_of_worlds(name):
+    rows = [row for row in PAGE.splitlines() if row.startswith(f"| [`{name}`](#")]
+    assert len(rows) == 1
+    anchor = re.search(r"\(#([\w-]+)\)", rows[0])
+    assert anchor is not None
+    headings = [heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)]
+    assert anchor[1] in headings
+    assert f"`{WORLDS[name].id}`" in rows[0]
+
+
+@every_world
+def test_pictures_are_there(name):
+    with Image.open(DOCS / "images" / f"{name}.png") as image:
+        assert min(image.size) >= 200
