@@ -1,10 +1,12 @@
 """`rl-play`: a person plays a world in a terminal, and sees no more than an agent does."""
 
+import contextlib
 import curses
 import difflib
 import inspect
 import json
 import locale
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -122,11 +124,14 @@ class Game:
 def main(arguments: Sequence[str]) -> int:
     """Play or replay as the words say; returns the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
-    locale.setlocale(locale.LC_ALL, "")
+    _use_unicode()
     try:
         return replay(config) if config.replay else play(config)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
+    except curses.error as problem:
+        terminal = os.environ.get("TERM", "")
+        raise UsageError(f"no colours in this terminal (TERM is {terminal!r}): {problem}") from problem
 
 
 def play(config: PlayConfig) -> int:
@@ -251,6 +256,14 @@ def _wrapped(line: str, width: int) -> list[str]:
     """A line in parts of at most `width` characters, each indented like the first."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(line, width, subsequent_indent=indent) or [""]
+
+
+def _use_unicode() -> None:
+    """Let curses write block characters, also where the user's locale does not."""
+    locale.setlocale(locale.LC_ALL, "")
+    if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
+        with contextlib.suppress(locale.Error):
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
 def _load(file: str) -> dict[str, Any]:

@@ -109,6 +109,12 @@ def test_real_time_the_rules_and_few_colours(tmp_path):
     assert len(saved["scores"]) == 1
 
 
+def test_a_terminal_without_colours_is_refused():
+    terminal = Terminal("maze", terminal="vt100")
+    terminal.wait_for("no colours in this terminal (TERM is 'vt100')")
+    assert terminal.close() == 2
+
+
 @pytest.mark.parametrize("name", ["maze", "pomdp-graph"])
 def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
     game = Game(name, {}, 5)
