@@ -39,6 +39,9 @@ WORLDS = {
         World("mini-pacman", "MiniPacman", "minipacman", {"view": "full"}),
         World("maze", "Maze", "maze", {"show_goal": True}),
         World("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
+        World("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
+        World("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
+        World("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
     ]
 }
 
