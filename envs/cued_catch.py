@@ -6,7 +6,6 @@ import numpy as np
 from gymnasium import spaces
 
 from . import cued_catch_rules as rules
-from .arrays import Array
 from .cued_catch_rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
 from .drawing import BLACK, WHITE, Canvas, Colour
 from .engine import BatchedEnv, check_integer, check_numbers, check_range
@@ -117,8 +116,8 @@ class CuedCatchBatch(BatchedEnv):
         rules.begin(self.state, index)
         self.started = True
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`; the agent sees the whole board, so `full` changes nothing."""
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`; the agent sees the whole board, so `full` changes nothing."""
         canvas = Canvas(ROWS, COLS, cell=36, background=_GREY, caption_rows=1)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -131,7 +130,7 @@ class CuedCatchBatch(BatchedEnv):
             elif code == rules.PLAYER:
                 canvas.fill(row + 0.1, col + 0.1, WHITE, 0.8, 0.8)
         canvas.text(ROWS, 0.3, self._caption(index), height=0.5)
-        return canvas.picture()
+        return canvas
 
     def _caption(self, index: int) -> str:
         trial, _ = rules.clock(self.params, int(self.state.frame[index]))

@@ -6,7 +6,6 @@ import numpy as np
 from gymnasium import spaces
 
 from . import sequence_recall_rules as rules
-from .arrays import Array
 from .drawing import BLACK, Canvas, Colour
 from .engine import BatchedEnv, check_integer, check_numbers
 from .sequence_recall_rules import CHARACTERS, COLS, LIGHTS, NEVER, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
@@ -125,8 +124,8 @@ class SequenceRecallBatch(BatchedEnv):
         rules.begin(self.state, self.params, index)
         self.started = True
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`; with `full`, the sequence is shown below the board."""
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`; with `full`, the sequence is shown below the board."""
         canvas = Canvas(ROWS, COLS, cell=24, background=BLACK, caption_rows=2 if full else 0)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -142,7 +141,7 @@ class SequenceRecallBatch(BatchedEnv):
                 canvas.disc(row, col, _PLAYER, 0.8)
         if full:
             self._draw_sequence(canvas, index)
-        return canvas.picture()
+        return canvas
 
     def _draw_sequence(self, canvas: Canvas, index: int) -> None:
         """The lights of the sequence, those that are done smaller."""

@@ -142,16 +142,16 @@ class TMazeBatch(BatchedEnv):
         rules.begin(self.state, self.params.rules, index)
         self.started = True
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`: the map with the agent's view framed, or the view alone."""
-        return self._draw_map(index) if full else self._draw_view(index)
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the map with the agent's view framed, or the view alone."""
+        return self._paint_map(index) if full else self._paint_view(index)
 
-    def _draw_view(self, index: int) -> Array:
+    def _paint_view(self, index: int) -> Canvas:
         canvas = Canvas(VIEW_ROWS, VIEW_COLS, cell=40)
         _draw_cells(canvas, self.observe(index), 0, 0)
-        return canvas.picture()
+        return canvas
 
-    def _draw_map(self, index: int) -> Array:
+    def _paint_map(self, index: int) -> Canvas:
         """Room and limbo above, the maze below, and the view with the cue where the player is."""
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
@@ -169,7 +169,7 @@ class TMazeBatch(BatchedEnv):
             canvas.fill(top + row, left + col, _GREY, tall, wide)
         _draw_cells(canvas, self.observe(index), top, left)
         canvas.text(height + 1.7, 1, self._caption(index), height=2.4)
-        return canvas.picture()
+        return canvas
 
     def _caption(self, index: int) -> str:
         frame, arrival = int(self.state.frame[index]), int(self.state.arrival[index])
