@@ -200,7 +200,7 @@ def advance(state: State, rules: Rules, walls: Array, i: int, action: int) -> fl
         row = rules.entry_row
         if rules.limbo_time > 0:
             col, left = ENTRY_COL, ENTRY_COL - ASIDE
-    elif frame == arrival - rules.limbo_time + 1:
+    elif frame < arrival:
         row, col, left = LIMBO[0], LIMBO[1], LIMBO[1] - ASIDE
     state.row[i], state.col[i], state.left[i] = row, col, left
     state.arrival[i], state.deadline[i], state.leftmost[i] = arrival, deadline, leftmost

@@ -1,0 +1,72 @@
+"""Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled worlds.
+
+A game of the same level under the same actions equals the compiled world frame by frame (tests/envs/test_pycolab_parity
+compares them), a hundred times slower. `make_game` builds one; `game.its_showtime()` is the first observation and
+`game.play(action)` each next one, with the action numbers of the compiled world; `planes` turns what both return into
+the observation of the compiled world.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from pycolab.engine import Engine
+
+from .. import cued_catch_rules, sequence_recall_rules, t_maze_rules
+from ..arrays import Array
+from ..registration import find_world, make_batch, world_parameters
+from . import cued_catch, sequence_recall, t_maze
+
+
+class Game(NamedTuple):
+    """How to build a game, and how to read its board."""
+
+    make: Callable[..., Engine]
+    characters: str
+    """The characters of the planes, in order."""
+    repaint: dict[str, str]
+    """Characters of the board that look like others."""
+
+
+GAMES = {
+    "cued-catch": Game(cued_catch.make_game, cued_catch_rules.CHARACTERS, {}),
+    "t-maze": Game(t_maze.make_game, t_maze_rules.CHARACTERS, t_maze.REPAINT),
+    "sequence-recall": Game(sequence_recall.make_game, sequence_recall_rules.CHARACTERS, sequence_recall.REPAINT),
+}
+
+
+def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any) -> Engine:
+    """A pycolab game of the world `name` (its short name, a twin's too), ready for `its_showtime`.
+
+    Args:
+        level: in the form of the world's levels; None draws one.
+        parameters: those of the world, with its defaults.
+
+    Raises ValueError for whatever the world itself refuses, and for worlds without a pycolab game.
+    """
+    batch = make_batch(name, 1, **parameters)
+    world, given = find_world(name)
+    game = find_game(world.name)
+    batch.reset()
+    if level is not None:
+        batch.set_level(0, level)
+    defaults = {key: parameter.default for key, parameter in world_parameters(world).items()}
+    return game.make(batch.level(0), **(defaults | given | parameters))
+
+
+def planes(name: str, board: Array) -> Array:
+    """The binary planes uint8 [rows, cols, characters] of a pycolab board uint8 [rows, cols] of the game `name`."""
+    game = find_game(find_world(name)[0].name)
+    plane_of = np.full(128, len(game.characters))
+    for character in game.characters:
+        plane_of[ord(character)] = game.characters.index(character)
+    for character, other in game.repaint.items():
+        plane_of[ord(character)] = game.characters.index(other)
+    return np.eye(len(game.characters), dtype=np.uint8)[plane_of[board]]
+
+
+def find_game(name: str) -> Game:
+    """The game of a short name; ValueError names those that there are."""
+    if name not in GAMES:
+        raise ValueError(f"no pycolab game of {name!r}; there are: {', '.join(GAMES)}")
+    return GAMES[name]

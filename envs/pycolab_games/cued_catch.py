@@ -1,0 +1,149 @@
+"""Cued Catch on the pycolab engine: a player, two balls, and a drape for cues, ball symbols and phase marks.
+
+Update order P, a, b, Q, all in one group. So the player is judged by where the balls were in the frame before, the
+balls move after it, and the drape then sees whether they began a new trial.
+"""
+
+from typing import Any
+
+import numpy as np
+from pycolab.engine import Engine
+from pycolab.prefab_parts.sprites import MazeWalker
+from pycolab.things import Backdrop, Drape, Sprite
+
+from . import art
+
+BOARD = (
+    "            ",
+    "   P    a   ",
+    "        b   ",
+    "            ",
+    "            ",
+    "            ",
+    "            ",
+)
+UP, DOWN = 0, 1
+NUM_CUES = 4
+
+
+def make_game(
+    level: dict[str, Any],
+    *,
+    num_trials: int,
+    initial_cue_duration: int,
+    cue_duration: int,
+    reward_free_trials: int,
+    always_show_ball_symbol: bool,
+    reward_sigma: float,
+) -> Engine:
+    """A game of a level `{"balls", "cues"}`; the parameters are those of CuedCatch."""
+    board = art.board(BOARD)
+    game = Engine(*board.shape)
+    game.set_prefilled_backdrop(" ", np.full_like(board, ord(" ")), Backdrop)
+    for character in "Pab":
+        ((row, col),) = np.argwhere(art.cells(board, character)).tolist()
+        if character == "P":
+            game.add_sprite("P", (row, col), Player, reward_free_trials, reward_sigma)
+        else:
+            game.add_sprite(character, (row, col), Ball)
+    game.add_drape("Q", Signs, level, num_trials, initial_cue_duration, cue_duration, always_show_ball_symbol)
+    game.set_z_order("PabQ")
+    return game
+
+
+class Ball(Sprite):
+    """Waits unseen for the end of the teaching phase, then flies leftwards, again and again."""
+
+    def __init__(self, corner: Any, position: Any, character: str) -> None:
+        super().__init__(corner, position, character)
+        self._start = position
+        self._visible = False
+
+    @property
+    def starts(self) -> bool:
+        """Whether the ball is where every trial but the first begins."""
+        return self.position == self._start
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        if not the_plot.get("taught"):
+            return
+        self._visible = True
+        if self.position.col < things["P"].position.col:
+            self._position = self._start
+        else:
+            self._position = self.Position(self.position.row, self.position.col - 1)
+
+
+class Player(MazeWalker):
+    """Changes between the rows of the balls, and is rewarded for standing where the wanted one arrives."""
+
+    def __init__(self, corner: Any, position: Any, character: str, free_trials: int, sigma: float) -> None:
+        super().__init__(corner, position, character, impassable="", confined_to_board=True)
+        self._rows = position.row, position.row + 1
+        self._free_trials = free_trials
+        self._sigma, self._random = sigma, np.random.default_rng()
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        if actions == UP and self.position.row > self._rows[0]:
+            self._north(board, the_plot)
+        elif actions == DOWN and self.position.row < self._rows[1]:
+            self._south(board, the_plot)
+        the_plot.add_reward(self._judge(things[the_plot.get("wanted", "a")]))
+
+    def _judge(self, ball: Ball) -> float:
+        if ball.position.col != self.position.col:
+            return 0.0
+        if self._free_trials > 0:
+            self._free_trials -= 1
+            return 0.0
+        caught = float(ball.position.row == self.position.row)
+        return caught + (self._random.normal(0.0, self._sigma) if self._sigma else 0.0)
+
+
+class Signs(Drape):
+    """Teaches the meaning of the cues, then shows one for every trial, and ends the game after the last trial."""
+
+    def __init__(
+        self,
+        curtain: Any,
+        character: str,
+        level: dict[str, Any],
+        num_trials: int,
+        initial_cue_duration: int,
+        cue_duration: int,
+        always_show_ball_symbol: bool,
+    ) -> None:
+        super().__init__(curtain, character)
+        self._balls, self._cues = level["balls"], iter(level["cues"])
+        self._lessons = [cue for cue in reversed(range(NUM_CUES)) for _ in range(initial_cue_duration)]
+        self._trials_left = num_trials
+        self._cue_duration, self._always_show = cue_duration, always_show_ball_symbol
+        self._cue, self._frames_left = 0, 0
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        self.curtain[:] = False
+        if self._lessons:
+            self.curtain[1:3, :2] = self.curtain[1:3, -2:] = True
+            self._show(self._lessons.pop(0), symbol=True)
+            if not self._lessons:
+                the_plot["taught"] = True
+                self._begin_trial(the_plot)
+            return
+        if things["a"].starts:
+            self._begin_trial(the_plot)
+        if self._frames_left > 0:
+            self._show(self._cue, symbol=self._always_show)
+        self._frames_left -= 1
+
+    def _begin_trial(self, the_plot: Any) -> None:
+        self._cue, self._frames_left = next(self._cues), self._cue_duration
+        the_plot["wanted"] = "ab"[self._balls[self._cue]]
+        if self._trials_left == 0:
+            the_plot.terminate_episode()
+        self._trials_left -= 1
+
+    def _show(self, cue: int, symbol: bool) -> None:
+        self.curtain[5:7, 3 * cue : 3 * cue + 3] = True
+        if symbol:
+            half = self._balls[cue]
+            self.curtain[3:5, 6 * half : 6 * half + 6] = True

@@ -1,0 +1,195 @@
+"""The T-maze on the pycolab engine: a player with a window on a large world, of which every drape shows its part.
+
+The world is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window. Update
+groups: the cue (which also keeps time), the player, then everything that belongs to the world.
+"""
+
+from typing import Any
+
+import numpy as np
+from pycolab.engine import Engine
+from pycolab.things import Backdrop, Drape, Sprite
+
+from ..arrays import Array
+from . import art
+
+ROOM = (
+    "#####",
+    "#ttt#",
+    "#   #",
+    "#   #",
+    "#####",
+)
+LIMBO = (
+    "##   #   ##",
+    "  ## # ##  ",
+    "    ###    ",
+    "##### #####",
+    "    ###    ",
+    "  ## # ##  ",
+    "##   #   ##",
+)
+CUES = (
+    "QQ         ",
+    "         QQ",
+)
+REPAINT = {"*": "#", "t": "~", "l": "~", "r": "~"}
+WORLD_ROWS, WORLD_COLS = 77, 191
+VIEW_ROWS, VIEW_COLS = 7, 11
+REACHES = (10, 15, 22, 35, 56, 92)
+UP, DOWN, LEFT, RIGHT = range(4)
+STEPS = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
+
+
+def make_game(
+    level: dict[str, Any],
+    *,
+    difficulty: int,
+    limbo_time: int,
+    teleport_delay: int,
+    timeout_frames: int,
+    cue_after_teleport: bool,
+    half_width: int | None,
+) -> Engine:
+    """A game of a level `{"goal", "speckle"}`; the parameters are those of TMaze."""
+    world = draw_world(difficulty, half_width)
+    game = Engine(VIEW_ROWS, VIEW_COLS)
+    game.set_prefilled_backdrop(" ", np.full((VIEW_ROWS, VIEW_COLS), ord(" "), np.uint8), Backdrop)
+    game.update_group("1 the cue and the clock")
+    cue = np.zeros((VIEW_ROWS, VIEW_COLS), np.bool_)
+    cue[4:7] = art.cells(art.board([CUES[level["goal"]]]), "Q")
+    game.add_prefilled_drape("Q", cue, Cue, cue_after_teleport)
+    game.update_group("2 the player")
+    game.add_sprite("P", (3, 5), Player, world, limbo_time, 13 + 11 * difficulty)
+    game.update_group("3 the world")
+    game.add_drape("#", Scenery, art.cells(world, "#"))
+    game.add_drape("*", Scenery, art.cells(world, "*") & np.asarray(level["speckle"]))
+    game.add_drape("t", Teleporter, art.cells(world, "t"), teleport_delay)
+    game.add_drape("l", Goal, art.cells(world, "l"), 1.0 if level["goal"] == 0 else -1.0)
+    game.add_drape("r", Goal, art.cells(world, "r"), 1.0 if level["goal"] == 1 else -1.0)
+    game.set_z_order("*#tlrQP")
+    game.the_plot["deadline"] = timeout_frames if timeout_frames > 0 else np.inf
+    return game
+
+
+def draw_world(difficulty: int, half_width: int | None) -> Array:
+    """Characters uint8 [77, 191] of room, limbo, one maze, and '*' wherever there may be speckle."""
+    middle = 94 if difficulty < 4 else 95
+    reach = REACHES[difficulty] if half_width is None else half_width
+    inner, gap = 2 * reach - 1, 2 * reach - 9
+    maze = [
+        "#" * (inner + 2),
+        f"#{' ' * inner}#",
+        f"#{' ' * inner}#",
+        f"#   #{'#' * gap}#   #" if gap > 0 else "#   #   #",
+        *[f"#   #{'*' * gap}#   #" if gap > 0 else "#   #   #"] * 2,
+        f"#lll#{'*' * gap}#rrr#" if gap > 0 else "#lll#rrr#",
+        f"#####{'*' * gap}#####" if gap > 0 else "#########",
+    ]
+    world = np.full((WORLD_ROWS, WORLD_COLS), ord(" "), np.uint8)
+    world[10:] = ord("*")
+    for lines, top, left in ((ROOM, 3, 92), (LIMBO, 1, 135), (maze, 12 + 11 * difficulty, middle - reach)):
+        world[top : top + len(lines), left : left + len(lines[0])] = art.board(lines)
+    return world
+
+
+class Cue(Drape):
+    """Says where the goal is until the player has left the room; charges every frame and ends the game in time."""
+
+    def __init__(self, curtain: Any, character: str, after_teleport: bool) -> None:
+        super().__init__(curtain, character)
+        self._after_teleport = after_teleport
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        if "departure" in the_plot and not self._after_teleport:
+            self.curtain[:] = False
+        if the_plot.frame >= the_plot["deadline"]:
+            the_plot.terminate_episode()
+        elif the_plot.frame > 1:
+            the_plot.add_reward(-0.001)
+
+
+class Player(Sprite):
+    """Walks through the world, and from the teleporter is carried to limbo and on to the maze.
+
+    The window follows every step, unless it would leave the world; then the player moves inside the window, and stays
+    off its middle. The original game carries nobody: it moves the world under the window, so that afterwards the edges
+    of the world lie elsewhere, and shows the opposite edge beyond them. `_first_col` is where its left edge then is.
+    """
+
+    def __init__(self, corner: Any, position: Any, character: str, world: Array, limbo_time: int, row: int) -> None:
+        super().__init__(corner, position, character)
+        self._walls = art.cells(world, "#")
+        self._limbo_time, self._entry_row = limbo_time, row
+        self._first_col = 0
+        self.place = self.previous = self.Position(6, 94)
+        """Where the player stands in the world, and where it stood one frame before."""
+        self.window = (3, 89)
+        """Upper left cell of the window in the world."""
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        self.previous = self.place
+        departure, journey = the_plot.get("departure"), max(1, self._limbo_time)
+        if departure is None or the_plot.frame > departure + journey + 1:
+            self._walk(*STEPS.get(actions, (0, 0)))
+        elif the_plot.frame == departure + journey:
+            self._carry(self._entry_row, 94 if self._limbo_time else self.place.col)
+        elif the_plot.frame == departure + 1 and self._limbo_time:
+            self._first_col = 94 - self.place.col
+            self._carry(4, 140)
+        self._position = self.Position(self.place.row - self.window[0], self.place.col - self.window[1])
+
+    def _walk(self, down: int, right: int) -> None:
+        row, col = self.place.row + down, self.place.col + right
+        if self._walls[row, col]:
+            return
+        self.place = self.Position(row, col)
+        top, left = self.window[0] + down, self.window[1] + right
+        if self._first_col <= left <= self._first_col + WORLD_COLS - VIEW_COLS:
+            self.window = (top, left)
+
+    def _carry(self, row: int, col: int) -> None:
+        self.place = self.Position(row, col)
+        self.window = (row - 3, col - 5)
+
+
+class Scenery(Drape):
+    """Shows those of its cells of the world that the window covers."""
+
+    def __init__(self, curtain: Any, character: str, cells: Array) -> None:
+        super().__init__(curtain, character)
+        self.cells = cells
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        top, left = things["P"].window
+        rows = self.cells[top : top + VIEW_ROWS]
+        self.curtain[:] = rows.take(range(left, left + VIEW_COLS), axis=1, mode="wrap")
+
+
+class Teleporter(Scenery):
+    """Appears after a while, and then sends off a player who stands on it."""
+
+    def __init__(self, curtain: Any, character: str, cells: Array, delay: int) -> None:
+        super().__init__(curtain, character, np.zeros_like(cells))
+        self._open, self._delay = cells, delay
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        if the_plot.frame >= self._delay - 1:
+            self.cells = self._open
+        super().update(actions, board, layers, backdrop, things, the_plot)
+        if self.cells[things["P"].place]:
+            the_plot["departure"] = the_plot.frame
+
+
+class Goal(Scenery):
+    """Pays one frame after the player has stepped on it, if there is time left, and then ends the game."""
+
+    def __init__(self, curtain: Any, character: str, cells: Array, reward: float) -> None:
+        super().__init__(curtain, character, cells)
+        self._reward = reward
+
+    def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
+        super().update(actions, board, layers, backdrop, things, the_plot)
+        if self.cells[things["P"].previous] and the_plot.frame < the_plot["deadline"]:
+            the_plot.add_reward(self._reward)
+            the_plot["deadline"] = the_plot.frame + 1
