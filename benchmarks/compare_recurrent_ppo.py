@@ -1,0 +1,227 @@
+"""How fast sb3-contrib's RecurrentPPO and `rl-train --core lstm` train on engram/BoxWorld-v0, side by side in one run.
+
+    pip install sb3-contrib stable-baselines3
+    python benchmarks/compare_recurrent_ppo.py                    a table and a JSON file in benchmarks/results/
+    python benchmarks/compare_recurrent_ppo.py --num-actors 2     further words go to rl-train
+
+Both train the same network (2x2 convolutions of 12 and 24 kernels with position planes, one LSTM of 256 for policy and
+value) with Adam, on 1,280 steps per update, each step used once, states reset exactly at the ends of episodes.
+RecurrentPPO gets the faster way to the environments, the faster number of threads and the fastest number of
+environments, found by a short trial of each; then the two take turns.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from engram.actors.factory import observation_spec
+from engram.agents.torsos import TorsoConfig, make_torso
+from engram.envs.registration import make_batch
+from engram.launch.machine import num_cores, provenance
+from engram.launch.training_speed import TrainingSpeed, training_speed
+
+RESULTS = Path(__file__).parent / "results"
+STEPS_PER_UPDATE, ROLLOUT = 1280, 40
+"""Steps per update, and of each environment between two updates or groups of them, as in rl-train's default."""
+
+
+class Setting(NamedTuple):
+    """A way to run RecurrentPPO."""
+
+    num_envs: int
+    threads: int
+    batched: bool
+    """Through engram's batched engine, or through DummyVecEnv and single environments."""
+
+
+def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: int) -> float:
+    """Environment steps per second of whole cycles of acting and learning after `warm_up` seconds."""
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Clock(BaseCallback):
+        """Notes when each cycle after the warm-up starts, and ends the run when time is up."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.started = 0.0
+            self.cycles: list[tuple[float, int]] = []
+
+        def _on_rollout_start(self) -> None:
+            now = time.perf_counter()
+            self.started = self.started or now
+            if now >= self.started + warm_up:
+                self.cycles.append((now, self.num_timesteps))
+
+        def _on_step(self) -> bool:
+            return len(self.cycles) < 3 or self.cycles[-1][0] < self.started + warm_up + seconds
+
+    torch.set_num_threads(setting.threads)
+    model = RecurrentPPO(
+        "MlpLstmPolicy",
+        vector_env(setting, seed),
+        n_steps=ROLLOUT,
+        batch_size=STEPS_PER_UPDATE,
+        n_epochs=1,
+        learning_rate=2e-4,
+        ent_coef=0.005,
+        seed=seed,
+        device="cpu",
+        policy_kwargs={
+            "features_extractor_class": torso_for_them(),
+            "net_arch": [],
+            "lstm_hidden_size": 256,
+            "shared_lstm": True,
+            "enable_critic_lstm": False,
+        },
+    )
+    clock = Clock()
+    model.learn(10**12, callback=clock)
+    (begin, first), (end, last) = clock.cycles[0], clock.cycles[-1]
+    return (last - first) / (end - begin)
+
+
+def torso_for_them() -> Any:
+    """Our torso as a features extractor of theirs; they hand over observations as float32."""
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class Torso(BaseFeaturesExtractor):
+        def __init__(self, observation_space: Any) -> None:
+            torso = make_torso(observation_spec(observation_space), TorsoConfig())
+            super().__init__(observation_space, int(torso.output_size))
+            self.torso = torso
+
+        def forward(self, observations: torch.Tensor) -> torch.Tensor:
+            return self.torso(observations)
+
+    return Torso
+
+
+def vector_env(setting: Setting, seed: int) -> Any:
+    """`num_envs` environments behind their interface."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+    if not setting.batched:
+        return DummyVecEnv([lambda: gymnasium.make("engram/BoxWorld-v0")] * setting.num_envs)
+
+    class Batched(VecEnv):
+        """engram's batched engine with their autoreset: the step that ends an episode shows the next one's start."""
+
+        def __init__(self) -> None:
+            self.batch = make_batch("boxworld", setting.num_envs)
+            super().__init__(setting.num_envs, self.batch.single_observation_space, self.batch.single_action_space)
+            self.reward = np.zeros(setting.num_envs, np.float32)
+            self.flags = np.zeros((2, setting.num_envs), np.bool_)
+            self.no_infos: list[dict[str, Any]] = [{} for _ in range(setting.num_envs)]
+
+        def reset(self) -> Any:
+            observation = self.batch.new_observation()
+            self.batch.reset_into(observation, seed)
+            return observation
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            observation = self.batch.new_observation()
+            terminated, truncated = self.flags
+            self.batch.step_into(self.actions, observation, self.reward, terminated, truncated)
+            over = terminated | truncated
+            infos = self.no_infos
+            if over.any():
+                infos = [{} for _ in infos]
+                for i in np.flatnonzero(over):
+                    infos[i] = {"terminal_observation": observation[i].copy(), "TimeLimit.truncated": truncated[i]}
+                self.batch.reset_into(observation, mask=over)
+            return observation, self.reward.copy(), over, infos
+
+        def close(self) -> None:
+            pass
+
+        def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+            return [None] * setting.num_envs
+
+        def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+            raise NotImplementedError
+
+        def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+            raise NotImplementedError
+
+        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+            return [False] * setting.num_envs
+
+    return Batched()
+
+
+def in_own_process(setting: Setting, seconds: float, warm_up: float, seed: int) -> float:
+    """`recurrent_ppo_speed` in a fresh process, as `rl-train` has one."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(recurrent_ppo_speed, setting, seconds, warm_up, seed).result()
+
+
+def fastest_setting(seconds: float, seed: int, console: Console) -> tuple[Setting, list[dict[str, Any]]]:
+    """The fastest way to run RecurrentPPO here, and what each way reached in a short trial."""
+    settings = [Setting(n, k, True) for n, k in product((32, 64, 128), sorted({1, num_cores()}))]
+    settings.append(Setting(64, 1, False))
+    trials: list[dict[str, Any]] = []
+    for setting in settings:
+        rate = in_own_process(setting, seconds, 2.0, seed)
+        trials.append(setting._asdict() | {"steps_per_second": round(rate, 1)})
+        console.print(f"trial of RecurrentPPO: {setting} {rate:,.0f} steps/s", highlight=False)
+    best = max(trials, key=lambda trial: trial["steps_per_second"])
+    return Setting(best["num_envs"], best["threads"], best["batched"]), trials
+
+
+def main() -> None:
+    """Measure, show and write down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count, per round and framework")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before those")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each")
+    parser.add_argument("--trial-seconds", type=float, default=8.0, help="for each way to run RecurrentPPO")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=RESULTS / f"compare_recurrent_ppo-{date.today()}.json")
+    options, words = parser.parse_known_args()
+    console = Console()
+    words = ["--env", "boxworld", "--core", "lstm", "--seed", str(options.seed), *words]
+    setting, trials = fastest_setting(options.trial_seconds, options.seed, console)
+    theirs: list[float] = []
+    ours: list[TrainingSpeed] = []
+    for i in range(options.rounds):
+        console.print(f"round {i + 1} of {options.rounds}")
+        theirs.append(in_own_process(setting, options.seconds, options.warm_up, options.seed))
+        ours.append(training_speed(words, options.seconds, options.warm_up))
+    our_mean, their_mean = np.mean([speed.steps_per_second for speed in ours]), np.mean(theirs)
+    table = Table("", "steps/s", "rounds", title="training on engram/BoxWorld-v0, LSTM 256", title_justify="left")
+    table.add_row("RecurrentPPO", f"{their_mean:,.0f}", " ".join(f"{rate:,.0f}" for rate in theirs))
+    table.add_row("rl-train", f"{our_mean:,.0f}", " ".join(f"{speed.steps_per_second:,.0f}" for speed in ours))
+    table.add_row("ratio", f"{our_mean / their_mean:.2f}")
+    console.print(table)
+    result = provenance("sb3-contrib", "stable-baselines3") | {
+        "seed": options.seed,
+        "command": ["rl-train", *words],
+        "recurrent_ppo": setting._asdict(),
+        "trials": trials,
+        "recurrent_ppo_steps_per_second": [round(rate, 1) for rate in theirs],
+        "engram_steps_per_second": [round(speed.steps_per_second, 1) for speed in ours],
+        "ratio": round(float(our_mean / their_mean), 3),
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    console.print(f"written to {options.json}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
