@@ -111,7 +111,11 @@ class RayPool:
                     self._request(number)
         while True:
             oldest = next(iter(self._open))
-            ready, _ = ray.wait(list(self._open), num_returns=1, timeout=self._timeout)
+            # Of each actor only its first open request: the second can be here first, but comes after it.
+            first: dict[int, ObjectRef[Any]] = {}
+            for ref, number in self._open.items():
+                first.setdefault(number, ref)
+            ready, _ = ray.wait(list(first.values()), num_returns=1, timeout=self._timeout)
             ref = ready[0] if ready else oldest
             number = self._open.pop(ref)
             try:
