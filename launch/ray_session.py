@@ -21,6 +21,7 @@ def start_ray(num_actors: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
     janitor.hire()
     ray.init(
         num_cpus=max(num_actors, os.cpu_count() or 1),
