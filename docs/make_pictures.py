@@ -29,7 +29,7 @@ MOMENTS = {
     "mini-pacman": Moment(seed=4, steps=40),
     "pomdp-graph": Moment(seed=5, steps=7),
     "cued-catch": Moment(seed=1, steps=25),
-    "t-maze": Moment(seed=1, steps=60),
+    "t-maze": Moment(seed=1, steps=20),
     "sequence-recall": Moment(seed=1, steps=40),
     "maze": Moment(seed=6, steps=30),
 }
@@ -64,5 +64,5 @@ if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     for world in sys.argv[1:] or WORLDS:
         file = IMAGES / f"{world}.png"
-        draw(world).quantize(64).save(file, optimize=True)
+        draw(world).quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
         print(f"{file} {file.stat().st_size // 1024} KiB")
