@@ -100,7 +100,7 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
 
 def test_an_actor_that_hangs_is_replaced() -> None:
     reports: list[str] = []
-    pool = RayPool(make_breaking(which=0, steps=7, how="hang"), 1, max_failures=1, report=reports.append, timeout=4.0)
+    pool = RayPool(make_breaking(which=0, steps=7, how="hang"), 1, max_failures=1, report=reports.append, timeout=15.0)
     pool.publish(weights(1))
     for _ in range(4):
         pool.next()

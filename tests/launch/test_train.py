@@ -69,7 +69,7 @@ def test_resuming_a_finished_run_trains_no_further(tmp_path: Path) -> None:
     assert rows(tmp_path / "run") == before
 
 
-def wait_for(condition: object, seconds: float = 120) -> None:
+def wait_for(condition: object, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "waited too long"
@@ -92,7 +92,7 @@ def start(run: Path, *words: object) -> subprocess.Popen[str]:
 def test_a_signal_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "run")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert f"stopped ({number.name})" in output
     steps = rows(tmp_path / "run")[-1]["step"]
@@ -125,7 +125,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     wait_for(lambda: rows(run)[-1]["step"] > steps)
     stopped = family(process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "SIGTERM received at" not in output
     wait_for(lambda: gone(stopped), seconds=30)
