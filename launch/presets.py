@@ -95,6 +95,9 @@ CORES: dict[tuple[str, str], dict[str, Any]] = {
 }
 """A paper's core options for its own pairing of world and core."""
 
+HELPER_SHARES = {"rmc": 0.3}
+"""Cores whose updates take a second learner process on a CPU: learning takes about three times as long as acting."""
+
 EASY: dict[str, Preset] = {"boxworld": _EASY_BOXWORLD}
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""
 

@@ -36,7 +36,7 @@ MAY_CHANGE = {
     "max_actor_failures",
     "actor_timeout",
     "actor_cpus",
-    "learner.threads",
+    "learner.helper_share",
 }
 """Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
 
@@ -67,6 +67,7 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
     with directory, Panel(config.total_steps, directory.path, name) as panel:
         panel.message(describe(config, learner, device))
         pool = make_pool(config, factory, panel.message)
+        add_helper(config, factory, learner)
         try:
             # Signals are taken over only now: starting Ray installs handlers of its own.
             with StopFlag() as stop, MetricsWriter(directory.path, factory.resumed_at, panel.message) as writer:
@@ -116,6 +117,17 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
     )
+
+
+def add_helper(config: RunConfig, factory: ActorFactory, learner: Learner) -> None:
+    """Give the learner its second process, where the configuration asks for one and Ray and a CPU learner are there.
+
+    Without it the learner does that share itself, with the same result.
+    """
+    if config.learner.helper_share and not config.local and learner.device.type == "cpu":
+        from .ray_helper import RayHelper
+
+        learner.helper = RayHelper(learner.agent, factory, config.learner, niceness=0)
 
 
 def newest_checkpoint(directory: RunDirectory) -> dict[str, Any]:
@@ -168,7 +180,8 @@ def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
     where = "in this process" if config.local else f"{config.num_actors} actor process(es), 1 torch thread each"
     return (
         f"{config.env} with {config.agent.core}: {parameters:,} parameters, {config.learner.algorithm} on {device} "
-        f"with {config.learner.threads} learner thread(s)\n"
+        + (f" (a helper takes {config.learner.helper_share:.0%} of each update)" if config.learner.helper_share else "")
+        + "\n"
         f"{config.num_actors} x {config.envs_per_actor} environments {where}; "
         f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
     )

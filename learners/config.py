@@ -50,8 +50,9 @@ class LearnerConfig:
     """RMSProp's momentum, 0..1."""
     max_grad_norm: float = 40.0
     """Gradients are scaled down to this global norm; 0 does not clip."""
-    threads: int = 1
-    """Threads that share the columns of a batch; each runs its part of the network on one core."""
+    helper_share: float = 0.0
+    """Share of a batch that a second process differentiates, 0..0.9; 0 has none. Worth it where learning takes longer
+    than acting and a core would idle."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -67,7 +68,7 @@ class LearnerConfig:
             ("rmsprop_decay", 0, 1),
             ("rmsprop_momentum", 0, 1),
             ("max_grad_norm", 0, None),
-            ("threads", 1, None),
+            ("helper_share", 0, 0.9),
         ):
             value = getattr(self, name)
             if not value >= low or (high is not None and not value <= high):

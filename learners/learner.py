@@ -2,10 +2,8 @@
 
 import copy
 import math
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +11,7 @@ from torch import Tensor
 from ..actors.unroll import Unroll, columns, to_device
 from ..agents.agent import Agent
 from ..agents.specs import log_policy, log_probability
+from ..agents.weights import Weights, flatten
 from . import losses, returns, vtrace
 from .boundaries import transitions
 from .config import LearnerConfig
@@ -49,9 +48,12 @@ class Learner:
         agent: the network, on the device it shall learn on.
         config: the algorithm and its coefficients.
         total_steps: environment steps after which a linear learning rate is zero.
+        helper: where the share of a batch that the configuration names is differentiated; here, if None.
     """
 
-    def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
+    def __init__(
+        self, agent: Agent, config: LearnerConfig, total_steps: int, helper: "GradientHelper | None" = None
+    ) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
         self.optimiser = make_optimiser(
@@ -68,7 +70,7 @@ class Learner:
         """Environment steps consumed."""
         self.skipped = 0
         """Updates left out because the loss or its gradient was not finite."""
-        self._threads = ThreadPoolExecutor(config.threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.helper = helper or LocalHelper(agent, config)
 
     def step(self, batch: Unroll) -> dict[str, float]:
         """One update from a batch [T, B]; returns the metrics of METRICS and `learner/…`, and counts its steps."""
@@ -111,23 +113,69 @@ class Learner:
     def _set_gradients(self, batch: Unroll, steps: int) -> Tensor:
         """Leave the gradient of the batch's loss in the parameters; returns the metrics.
 
-        The loss is a sum over columns, so each thread can take some of them; the parts are added in a fixed order.
+        The loss is a sum over columns, so a helper can take some of them; the two parts are added in one order.
         """
         parameters = list(self.agent.parameters())
-        scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
-        width, count = batch.env.reward.shape[1], self.config.threads
-        edges = [width * i // count for i in range(count + 1)]
-        parts = [columns(batch, slice(a, b)) for a, b in pairwise(edges) if a < b]
+        scale, metric_scale = 1.0 / steps if self.config.reduction == "mean" else 1.0, 1.0 / steps
+        width = batch.env.reward.shape[1]
+        own = width - min(int(width * self.config.helper_share), width - 1)
+        if own < width:
+            weights = Weights(self.updates, 0, flatten(self.agent))
+            self.helper.start(weights, columns(batch, slice(own, width)), scale, metric_scale)
+        gradients, metrics = differentiate(self.agent, columns(batch, slice(0, own)), self.config, scale, metric_scale)
+        if own < width:
+            more, more_metrics = self.helper.finish()
+            gradients = [_sum(a, b) for a, b in zip(gradients, more, strict=True)]
+            metrics = metrics + more_metrics
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return metrics
 
-        def differentiate(part: Unroll) -> tuple[tuple[Tensor | None, ...], Tensor]:
-            total, metrics = batch_loss(self.agent, part, self.config, scale, 1.0 / steps)
-            return torch.autograd.grad(total, parameters, allow_unused=True), metrics
 
-        results = list(self._threads.map(differentiate, parts)) if len(parts) > 1 else [differentiate(parts[0])]
-        for parameter, gradients in zip(parameters, zip(*(r[0] for r in results), strict=True), strict=True):
-            used = [gradient for gradient in gradients if gradient is not None]
-            parameter.grad = reduce(torch.add, used) if used else None
-        return torch.stack([metrics for _, metrics in results]).sum(0)
+Gradients: TypeAlias = Sequence[Tensor | None]
+"""One per parameter, in order; None where the loss does not depend on it."""
+
+
+class GradientHelper(Protocol):
+    """Differentiates part of a batch while the learner does the rest."""
+
+    def start(self, weights: Weights, part: Unroll, scale: float, metric_scale: float) -> None:
+        """Begin on some columns of a batch, with the learner's weights of this update."""
+        ...
+
+    def finish(self) -> tuple[Gradients, Tensor]:
+        """What `differentiate` returns for the part that `start` was given."""
+        ...
+
+
+class LocalHelper:
+    """The helper that is no help: the same numbers, one after the other in this process."""
+
+    def __init__(self, agent: Agent, config: LearnerConfig) -> None:
+        self._agent, self._config = agent, config
+
+    def start(self, weights: Weights, part: Unroll, scale: float, metric_scale: float) -> None:
+        """See GradientHelper."""
+        self._work = (part, scale, metric_scale)
+
+    def finish(self) -> tuple[Gradients, Tensor]:
+        """See GradientHelper."""
+        part, scale, metric_scale = self._work
+        return differentiate(self._agent, part, self._config, scale, metric_scale)
+
+
+def differentiate(
+    agent: Agent, part: Unroll, config: LearnerConfig, scale: float, metric_scale: float
+) -> tuple[Gradients, Tensor]:
+    """The gradient of some columns' loss, and their share of the metrics."""
+    total, metrics = batch_loss(agent, part, config, scale, metric_scale)
+    return torch.autograd.grad(total, list(agent.parameters()), allow_unused=True), metrics
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
 
 
 def batch_loss(agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float) -> LossTerms:

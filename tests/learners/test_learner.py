@@ -44,10 +44,10 @@ def test_counts_only_steps_whose_action_counted() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("core", ["lstm", "rmc"])
-def test_threads_do_not_change_the_update(core: str, reduction: str) -> None:
+def test_a_helper_does_not_change_the_update(core: str, reduction: str) -> None:
     results = []
-    for threads in (1, 3):
-        learner, unroll = make(core, reduction=reduction, threads=threads, max_grad_norm=0.0)
+    for share in (0.0, 0.4):
+        learner, unroll = make(core, reduction=reduction, helper_share=share, max_grad_norm=0.0)
         metrics = learner.step(unroll)
         results.append((torch.cat([p.grad.flatten() for p in learner.agent.parameters()]), metrics))  # type: ignore[union-attr]
     scale = results[0][0].abs().max().item()
@@ -150,7 +150,7 @@ def test_on_policy_ratios_are_one() -> None:
         ("lr", 0.0),
         ("entropy_cost", -1.0),
         ("algorithm", "ppo"),
-        ("threads", 0),
+        ("helper_share", 0.95),
         ("discount", math.nan),
     ],
 )
