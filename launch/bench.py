@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
+from .bench_table import processor_time, rates_and_fractions, show
 from .command_line import UsageError, parse_run, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .machine import num_cores, provenance
-from .speed import Parts, make_parts, measure, speed_of_light, with_fused_core
+from .speed import make_parts, measure, with_fused_core
 from .train import find_device
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed
 
@@ -38,9 +38,6 @@ Measures the parts of training alone on one core, then rl-train end to end, and 
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
-
-Times = dict[str, float]
-"""Seconds per environment step, by part; `infer_fused` and `learn_fused` are torch's fused kernel."""
 
 
 class Plan(NamedTuple):
@@ -103,91 +100,32 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
     report("rl-train to its first update")
     startup = time_to_first_update(words)
     report(f"parts: {', '.join(work)}")
-    times, speeds = [measure(work, plan.part_seconds, SLICES)], list[TrainingSpeed]()
+    costs, speeds = [measure(work, plan.part_seconds, SLICES)], list[TrainingSpeed]()
     for i in range(plan.rounds):
         report(f"rl-train for {plan.seconds:g} s, then the parts again (round {i + 1} of {plan.rounds})")
         speeds.append(training_speed(words, plan.seconds, plan.warm_up))
-        times.append(measure(work, plan.part_seconds, SLICES))
-    own_device = device.type != "cpu"
-    mean = {name: sum(each[name] for each in times) / len(times) for name in work}
-    best = {name: min(each[name] for each in times) for name in work}
+        costs.append(measure(work, plan.part_seconds, SLICES))
+    mean = {name: sum(cost[name].wall for cost in costs) / len(costs) for name in work}
+    best = {name: min(cost[name].wall for cost in costs) for name in work}
     reached = sum(speed.steps for speed in speeds) / sum(speed.seconds for speed in speeds)
+    most = max(speed.steps_per_second for speed in speeds)
+    where = (num_cores(), device.type != "cpu")
     return provenance() | {
         "command": ["rl-train", *words],
         "seed": config.seed,
         "configuration": to_dict(replace(config, run_dir=None)),
         "seconds_to_first_update": round(startup, 2),
-        "mean": _summary(mean, reached, own_device),
-        "best": _summary(best, max(speed.steps_per_second for speed in speeds), own_device),
-        "parts": [{name: round(1 / each, 1) for name, each in one.items()} for one in times],
+        "mean": rates_and_fractions(mean, reached, *where),
+        "best": rates_and_fractions(best, most, *where),
+        "cpu_us_per_step": processor_time(costs, [speed.cpu_seconds_per_step for speed in speeds]),
+        "parts": [{name: round(1 / cost.wall, 1) for name, cost in each.items()} for each in costs],
         "training": [speed._replace(memory_mb=_thinned(speed.memory_mb))._asdict() for speed in speeds],
     }
-
-
-def _summary(times: Times, reached: float, learner_has_device: bool) -> dict[str, Any]:
-    """Steps per second of each part, the ideals and what part of them is reached."""
-    own = Parts(times["env"], times["infer"], times["learn"])
-    ideals = {"ideal": speed_of_light(own, num_cores(), learner_has_device)}
-    if "learn_fused" in times:
-        # The yardstick is the machine: where our own code beats the fused kernel, our own code is the yardstick.
-        faster = Parts(own.env, min(own.infer, times["infer_fused"]), min(own.learn, times["learn_fused"]))
-        ideals["ideal_fused"] = speed_of_light(faster, num_cores(), learner_has_device)
-    rates = {name: 1 / each for name, each in times.items()} | ideals | {"reached": reached}
-    fractions = {name.replace("ideal", "fraction"): round(reached / ideal, 4) for name, ideal in ideals.items()}
-    return {name: round(rate, 1) for name, rate in rates.items()} | fractions
-
-
-_ROWS = {
-    "env": "environments",
-    "infer": "inference",
-    "infer_fused": "inference, fused kernel",
-    "learn": "learner",
-    "learn_fused": "learner, fused kernel",
-}
-
-
-def show(result: dict[str, Any], console: Console) -> None:
-    """The result of `bench` as a table."""
-    config, mean, best = result["configuration"], result["mean"], result["best"]
-    table = Table(
-        title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
-        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['batch_size']}",
-        title_justify="left",
-    )
-    table.add_column("")
-    for name in ("steps/s", "best", "µs per step"):
-        table.add_column(name, justify="right")
-    for name, label in _ROWS.items():
-        if name in mean:
-            table.add_row(
-                f"{label}, alone on 1 core", f"{mean[name]:,.0f}", f"{best[name]:,.0f}", f"{1e6 / mean[name]:,.2f}"
-            )
-    table.add_section()
-    cores = result["machine"]["cores"]
-    for name, label in (("ideal", "ideal"), ("ideal_fused", "ideal with the fused kernel")):
-        if name in mean:
-            table.add_row(f"{label}, {cores} core(s)", f"{mean[name]:,.0f}", f"{best[name]:,.0f}")
-    table.add_row("reached by rl-train", f"{mean['reached']:,.0f}", f"{best['reached']:,.0f}", style="bold")
-    for name, label in (("fraction", "fraction of the ideal"), ("fraction_fused", "fraction with the fused kernel")):
-        if name in mean:
-            table.add_row(label, f"{mean[name]:.2f}", f"{best[name]:.2f}", style="bold")
-    console.print(table)
-    console.print(
-        f"{result['machine']['processor']}, {cores} core(s); first update {result['seconds_to_first_update']:.1f} s "
-        f"after the command; {_memory(result['training'][-1]['memory_mb'])}",
-        highlight=False,
-    )
 
 
 def _thinned(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """About MEMORY_SAMPLES of them."""
     return samples[:: max(1, len(samples) // MEMORY_SAMPLES)]
-
-
-def _memory(samples: list[tuple[float, float]]) -> str:
-    """First and last memory of the last run; the first quarter is its start."""
-    later = [mb for _, mb in samples[len(samples) // 4 :]]
-    return f"memory {later[0]:,.0f} to {later[-1]:,.0f} MB" if later and later[-1] else "memory unknown"
 
 
 def _cores(arguments: Sequence[str]) -> int:

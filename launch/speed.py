@@ -38,6 +38,15 @@ Work = Callable[[], float]
 """Does a piece of a part's work; returns the environment steps that it was worth."""
 
 
+class Cost(NamedTuple):
+    """What an environment step costs."""
+
+    wall: float
+    """Seconds that pass."""
+    cpu: float
+    """Seconds of a processor: what is left of the above when others want the processor too."""
+
+
 class Parts(NamedTuple):
     """Seconds per environment step on one core (`learn`: on the learner's device)."""
 
@@ -115,22 +124,22 @@ def make_parts(config: RunConfig, device: torch.device) -> dict[str, Work]:
     }
 
 
-def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
-    """Seconds per environment step of each kind of work, which take turns: `slices` turns of `seconds` in all each.
+def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cost]:
+    """The cost of an environment step in each kind of work, which take turns: `slices` turns of `seconds` in all each.
 
     Taking turns, a busy neighbour slows all of them alike. The first call of each is not counted.
     """
     for do in work.values():
         do()
-    spent, done = dict.fromkeys(work, 0.0), dict.fromkeys(work, 0.0)
+    wall, cpu, steps = (dict.fromkeys(work, 0.0) for _ in range(3))
     for _ in range(slices):
         for name, do in work.items():
-            started = now = time.perf_counter()
-            while now - started < seconds / slices:
-                done[name] += do()
-                now = time.perf_counter()
-            spent[name] += now - started
-    return {name: spent[name] / done[name] for name in work}
+            started, cpu_started = time.perf_counter(), time.process_time()
+            while time.perf_counter() - started < seconds / slices:
+                steps[name] += do()
+            wall[name] += time.perf_counter() - started
+            cpu[name] += time.process_time() - cpu_started
+    return {name: Cost(wall[name] / steps[name], cpu[name] / steps[name]) for name in work}
 
 
 def _env_work(factory: ActorFactory, worth: float) -> Work:
@@ -168,7 +177,7 @@ def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
 
 
 def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: torch.device) -> Work:
-    one_thread = replace(config.learner, threads=1)
+    one_thread = replace(config.learner, helper_share=0.0)
     learner = Learner(config.factory().make_agent(actor.batch).to(device), one_thread, config.total_steps)
     batcher = Batcher(config.columns)
     sources = iter(unrolls)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .command_line import UsageError, without
-from .process_memory import tree_memory
+from .process_tree import tree_cpu_seconds, tree_memory
 from .run_directory import RunDirectory
 
 OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit")
@@ -29,6 +29,8 @@ class TrainingSpeed(NamedTuple):
     steps: int
     seconds: float
     """Between the first and the last row of metrics that count."""
+    cpu_seconds_per_step: float
+    """Processor time of the whole tree of processes."""
     metrics: dict[str, float]
     """Means of the `perf/` metrics over those rows."""
     memory_mb: list[tuple[float, float]]
@@ -52,7 +54,10 @@ def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> Trai
         with _Command([*without(words, OWN_FLAGS), "--total-steps", str(ENDLESS)], Path(folder)) as command:
             command.wait_for_rows()
             begin = time.time() + warm_up
+            command.wait_until(begin)
+            cpu, wall = -command.cpu_seconds(), -time.time()
             command.wait_until(begin + seconds)
+            cpu, wall = cpu + command.cpu_seconds(), wall + time.time()
             rows = [row for row in command.rows() if row["time"] >= begin]
     if len(rows) < 3:
         raise UsageError(
@@ -62,7 +67,8 @@ def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> Trai
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
     names = [name for name in last["metrics"] if name.startswith("perf/")]
     means = {name: sum(row["metrics"].get(name, 0.0) for row in rows[1:]) / (len(rows) - 1) for name in names}
-    return TrainingSpeed(steps / elapsed, steps, elapsed, means, command.memory_mb)
+    rate = steps / elapsed
+    return TrainingSpeed(rate, steps, elapsed, cpu / wall / rate, means, command.memory_mb)
 
 
 class _Command:
@@ -107,6 +113,10 @@ class _Command:
             if not self.memory_mb or now - self.started - self.memory_mb[-1][0] >= 4 * POLL_SECONDS:
                 self.memory_mb.append((round(now - self.started, 2), round(tree_memory(self._process.pid) / 1e6, 1)))
             time.sleep(min(POLL_SECONDS, max(end - now, 0.0)))
+
+    def cpu_seconds(self) -> float:
+        """Processor time used so far."""
+        return tree_cpu_seconds(self._process.pid)
 
     def rows(self) -> list[dict[str, Any]]:
         """The whole rows of metrics so far."""

@@ -17,10 +17,11 @@ from engram.agents.cores.lstm import LSTMState
 from engram.agents.cores.registry import make_core
 from engram.launch import machine
 from engram.launch.bench import run
+from engram.launch.bench_table import processor_time, rates_and_fractions
 from engram.launch.command_line import UsageError
 from engram.launch.config import RunConfig
-from engram.launch.process_memory import tree_memory
-from engram.launch.speed import FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
+from engram.launch.process_tree import tree_cpu_seconds, tree_memory
+from engram.launch.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
 from engram.launch.training_speed import training_speed
 
 CPU = torch.device("cpu")
@@ -70,10 +71,31 @@ def test_measure_takes_turns_and_tells_seconds_per_step() -> None:
         return do
 
     times = measure({"short": sleeper("short", 0.01, 10), "long": sleeper("long", 0.02, 1)}, seconds=0.2, slices=4)
-    assert times["short"] == pytest.approx(0.001, rel=0.5)
-    assert times["long"] == pytest.approx(0.02, rel=0.5)
+    assert times["short"].wall == pytest.approx(0.001, rel=0.5)
+    assert times["long"].wall == pytest.approx(0.02, rel=0.5)
+    assert times["long"].cpu < 0.002, "sleeping costs no processor time"
     turns = [name for name, before in zip(calls, [None, *calls[:-1]], strict=True) if name != before]
     assert turns == ["short", "long"] * 5, "a call of each that does not count, then four turns"
+
+
+def test_the_fused_kernel_is_the_yardstick_only_where_it_is_faster() -> None:
+    seconds = {"env": 1e-6, "infer": 2e-6, "learn": 7e-6, "infer_fused": 4e-6, "learn_fused": 2e-6}
+    found = rates_and_fractions(seconds, 100_000.0, 2, False)
+    assert found["ideal"] == pytest.approx(200_000)
+    assert found["fraction"] == pytest.approx(0.5)
+    assert found["ideal_fused"] == pytest.approx(400_000), "1 + 2 + 2 microseconds: our own inference is the faster"
+    assert found["fraction_fused"] == pytest.approx(0.25)
+    assert found["learn"] == pytest.approx(1 / 7e-6, rel=1e-4)
+
+
+def test_share_of_the_parts_in_the_processor_time() -> None:
+    def costs(cpu: float) -> dict[str, Cost]:
+        return {name: Cost(wall=1.0, cpu=cpu) for name in ("env", "infer", "learn", "learn_fused")}
+
+    found = processor_time([costs(1e-6), costs(3e-6)], [7e-6, 9e-6])
+    assert found["infer"] == pytest.approx(2.0)
+    assert found["rl-train"] == pytest.approx(8.0)
+    assert found["share"] == pytest.approx(6 / 8)
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------
@@ -146,6 +168,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert mean["ideal"] == pytest.approx(cores / (1 / mean["env"] + 1 / mean["infer"] + 1 / mean["learn"]), rel=1e-2)
     assert mean["ideal_fused"] >= mean["ideal"]
     assert len(result["parts"]) == 2, "before and after"
+    assert 0 < result["cpu_us_per_step"]["share"] < 1
     assert 0 < result["seconds_to_first_update"] < 120
     assert 0 < training["metrics"]["perf/learner_busy"] <= 1
     assert all(50 < mb < 5000 for _, mb in training["memory_mb"])
@@ -192,6 +215,19 @@ def test_memory_of_a_tree_of_processes_counts_children_once() -> None:
     child.communicate(b"\n")
     assert 200e6 < grown < 300e6
     assert tree_memory(os.getpid()) - before < 50e6
+
+
+def test_processor_time_of_a_tree_of_processes() -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("needs Linux's /proc")
+    before = tree_cpu_seconds(os.getpid())
+    program = "import time\nwhile time.process_time() < 0.5: pass\nprint('ready', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    used = tree_cpu_seconds(os.getpid()) - before
+    child.communicate(b"\n")
+    assert 0.45 < used < 1.0
 
 
 def test_provenance_names_the_commit_that_runs() -> None:
