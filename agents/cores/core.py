@@ -60,9 +60,18 @@ def unroll(
 
 
 def unroll_step_by_step(
-    core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    core: Core,
+    inputs: Tensor,
+    reset: Tensor,
+    state: CoreState,
+    bptt_length: int | None = None,
+    step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
 ) -> tuple[Tensor, CoreState, Tensor | None]:
-    """The plain loop over time that defines what `Core.unroll` means."""
+    """The plain loop over time that defines what `Core.unroll` means.
+
+    `step` may stand in for `core.forward`, for a core that has done part of its work for all T inputs beforehand.
+    """
+    step = step or core
     initial = core.initial_state(inputs.shape[1])
     any_reset = reset.any(dim=1).tolist()
     outputs: list[Tensor] = []
@@ -72,7 +81,7 @@ def unroll_step_by_step(
             state = map_state(torch.Tensor.detach, state)
         if any_reset[t]:
             state = reset_state(state, initial, reset[t])
-        output, state = core(inputs[t], state)
+        output, state = step(inputs[t], state)
         outputs.append(output)
         loss = core.auxiliary_loss(state)
         if loss is not None:

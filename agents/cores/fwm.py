@@ -51,7 +51,7 @@ class FWM(Core):
         self,
         input_size: int,
         hidden_size: int = 128,
-        memory_size: int = 32,
+        memory_size: int = 16,
         num_reads: int = 3,
         write_scale: float = 1.0,
         beta_bias: float = 0.0,

@@ -18,6 +18,8 @@ CORES = {
     "fwm": ".fwm:FWM",
     "gru": ".gru:GRU",
     "lstm": ".lstm:LSTM",
+    "mnm-g": ".mnm:MNMg",
+    "mnm-p": ".mnm:MNMp",
     "parallel": ".concrete:Parallel",
     "rmc": ".rmc:RMC",
 }

@@ -1,0 +1,188 @@
+"""Metalearned Neural Memory (Munkhdalai et al. 2019): a network as memory, written by local updates or a gradient step."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import Linear, linear
+from .core import Core, full_precision, unroll_step_by_step
+from .lstm import LSTM, LSTMState, LSTMSteps
+from .recurrence import run_once
+
+
+class MemoryWeights(NamedTuple):
+    """The three layers of the memory network, [B, d, d] each: outputs by inputs."""
+
+    m1: Tensor
+    m2: Tensor
+    m3: Tensor
+
+
+class MNMState(NamedTuple):
+    """The LSTM's state, what was read last [B, d], the memory network, and the last step's meta error [B]."""
+
+    controller: LSTMState
+    read: Tensor
+    memory: MemoryWeights
+    meta_error: Tensor
+
+
+class MNM(Core):
+    """An LSTM with a three-layer network as its memory, rewritten at every step; d = memory_size, H = num_heads.
+
+        h_t = LSTM([x_t ; v^r_{t-1}], h_{t-1})                                              (section 3.1)
+        [beta' ; per head k^w, v^w, k^r] = tanh(W_v h_t + b_v)                              (equation 1)
+        beta = sigmoid(w_beta beta' + b_beta)
+        f(k) = M3 tanh(M2 tanh(M1 k))                                                       (section 3.2)
+        write: M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T,  z^l = layer l of f(k^w)      (equations 3, 4)
+        read:  v^r_t = mean over heads of f(k^r), with the new M
+        output = W_y [h_t ; v^r_t] + b_y                                                    (section 3.1)
+        meta error = mean over heads and d of (f(k^w) - v^w)^2, with the new M              (equation 5)
+
+    D^l is what MNMp and MNMg differ in. The meta error is the core's `auxiliary_loss`; its gradient and the task's
+    pass through every write of the episode, into k^w and v^w as well.
+
+    Paper and released program (of which only ports survive) disagree, and it is settled so:
+    - Squared errors are means over d in the program and in App. C, sums in equations 2 and 5; the program's update has
+      the factor s = 2 / (H d) for both kinds of write, equation 4 none. Here s = 2 / (H d) and means: with keys from
+      tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes the equations
+      literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
+    - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
+    - One rate for all layers, as in the program; equation 4 allows one per layer.
+    - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
+      travel with the weights. No biases in f.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 200,
+        memory_size: int = 100,
+        num_heads: int = 3,
+        paper_scale: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_heads < 1:
+            raise ValueError(f"num_heads is {num_heads}; allowed: at least 1")
+        self.input_size, self.output_size = input_size, hidden_size
+        self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
+        self.controller = LSTM(input_size + memory_size, hidden_size)
+        self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
+        self.rate = nn.Linear(memory_size, 1)
+        self.out = Linear(hidden_size + memory_size, hidden_size)
+        bound = memory_size**-0.5
+        self.initial_memory: Tensor
+        self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
+
+    def initial_state(self, batch_size: int) -> MNMState:
+        """Zeros, and the fixed random memory in every row."""
+        zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
+        layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
+        return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
+
+    def auxiliary_loss(self, state: MNMState) -> Tensor:
+        """The meta error [B] of the step that left `state`."""
+        return state.meta_error
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        joined, state = self._step(self._from_input(inputs), state)
+        return self.out(joined), state
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, MNMState, Tensor | None]:
+        """As `Core.unroll`; the products with W_x and W_y are done for all T steps at once."""
+        projected = self._from_input(inputs)
+        joined, state, errors = unroll_step_by_step(self, projected, reset, state, bptt_length, self._step)
+        return self.out(joined), state, errors
+
+    def _from_input(self, inputs: Tensor) -> Tensor:
+        cell = self.controller.cell
+        return linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
+
+    def _step(self, from_input: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+        """W_x x + b [B, 4 hidden_size], state -> [h ; v^r] [B, hidden_size + d], next state."""
+        cell = self.controller.cell
+        gates = from_input + linear(state.read, cell.weight_ih[:, self.input_size :])
+        controller: LSTMState = run_once(LSTMSteps, (gates.unsqueeze(0), cell.weight_hh), state.controller)
+        rate, heads = torch.tanh(self.interaction(controller.h)).split(
+            [self.memory_size, 3 * self.num_heads * self.memory_size], dim=1
+        )
+        heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
+        write_key, value, read_key = heads.unbind(2)
+        memory = self._write(state.memory, torch.sigmoid(self.rate(rate)), write_key, value)
+        # One pass over the new memory serves the read and the meta error.
+        recalled, found = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
+        error = (recalled - value).square().sum((1, 2)) / self.num_heads
+        read = found.mean(1)
+        if not self.paper_scale:
+            error = error / self.memory_size
+        return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
+
+    def _write(self, memory: MemoryWeights, rate: Tensor, key: Tensor, value: Tensor) -> MemoryWeights:
+        """M^l - rate s sum_heads D^l (z^{l-1})^T: rate [B, 1], key and value [B, H, d]."""
+        layers = recall(memory, key)
+        step = (rate * self._scale()).unsqueeze(2)
+        updates = zip(memory, self._updates(memory, layers, value), layers, strict=False)
+        return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
+
+    def _scale(self) -> float:
+        """s."""
+        return 2 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
+
+    def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
+        """D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""
+        raise NotImplementedError
+
+
+class MNMp(MNM):
+    """MNM with learned local updates: D^l = z^l - q^l(v^w), q one linear layer for all three (equation 4).
+
+    All layers are written at once, from activations and targets alone, without a derivative.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 200,
+        memory_size: int = 100,
+        num_heads: int = 3,
+        paper_scale: bool = False,
+    ) -> None:
+        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale)
+        self.targets = Linear(memory_size, 3 * memory_size)
+
+    def _scale(self) -> float:
+        return 1.0 if self.paper_scale else super()._scale()
+
+    def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
+        targets = self.targets(value).chunk(3, dim=2)
+        return [z - target for z, target in zip(layers[1:], targets, strict=True)]
+
+
+class MNMg(MNM):
+    """MNM with one gradient step on the squared error of f(k^w) (equations 2 and 3).
+
+    D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, k^w and v^w
+    held fixed. It is written out, so it needs no autograd to act and is differentiated like anything else to learn.
+
+        D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
+    """
+
+    def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
+        _, z1, z2, z3 = layers
+        third = z3 - value
+        second = torch.bmm(third, memory.m3) * (1 - z2.square())
+        first = torch.bmm(second, memory.m2) * (1 - z1.square())
+        return [first, second, third]
+
+
+def recall(memory: MemoryWeights, keys: Tensor) -> list[Tensor]:
+    """z^0 = keys [B, K, d], z^1, z^2 (tanh) and z^3 (linear) of the memory network."""
+    z1 = torch.tanh(torch.bmm(keys, memory.m1.mT))
+    z2 = torch.tanh(torch.bmm(z1, memory.m2.mT))
+    return [keys, z1, z2, torch.bmm(z2, memory.m3.mT)]
