@@ -63,7 +63,8 @@ class TMazeBatch(BatchedEnv):
 
     Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
         wall below it, where the original walks into that wall in the last two observations; limbo_time 1 is refused,
-        since the original then leaves limbo to a wrong place.
+        since the original then leaves limbo to a wrong place; with limbo_time 2 the original may misplace the right pad
+        by one cell, here it stays in place.
 
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """

@@ -7,6 +7,7 @@ the observation of the compiled world.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,13 +57,18 @@ def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any)
 
 def planes(name: str, board: Array) -> Array:
     """The binary planes uint8 [rows, cols, characters] of a pycolab board uint8 [rows, cols] of the game `name`."""
-    game = find_game(find_world(name)[0].name)
-    plane_of = np.full(128, len(game.characters))
-    for character in game.characters:
-        plane_of[ord(character)] = game.characters.index(character)
-    for character, other in game.repaint.items():
-        plane_of[ord(character)] = game.characters.index(other)
-    return np.eye(len(game.characters), dtype=np.uint8)[plane_of[board]]
+    return _looks(find_world(name)[0].name)[board]
+
+
+@lru_cache
+def _looks(name: str) -> Array:
+    """The planes of every character code, uint8 [128, characters]."""
+    game = find_game(name)
+    looks = np.zeros((128, len(game.characters)), np.uint8)
+    shown = {character: character for character in game.characters} | game.repaint
+    for character, other in shown.items():
+        looks[ord(character), game.characters.index(other)] = 1
+    return looks
 
 
 def find_game(name: str) -> Game:
