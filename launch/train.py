@@ -150,7 +150,10 @@ def stop_ray(config: RunConfig) -> None:
 
 def resumed_config(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
     """A run's own configuration with the few settings that may be given on resuming it."""
-    old = from_dict(RunConfig, directory.config())
+    try:
+        old = from_dict(RunConfig, directory.config())
+    except (ValueError, TypeError) as problem:
+        raise UsageError(f"{directory.path / 'config.toml'}: {problem}") from problem
     new = parse_run(words, base=old)
     for name, before, after in differences(old, new):
         if name not in MAY_CHANGE:

@@ -171,6 +171,14 @@ def test_another_configuration_does_not_touch_a_run(tmp_path: Path) -> None:
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
 
+def test_a_configuration_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text("learning_speed = 1\n" + config.read_text())
+    with pytest.raises(UsageError, match=r"config.toml: unknown setting 'learning_speed'"):
+        run_train("--resume", tmp_path / "run")
+
+
 def test_config_file_repeats_a_run(tmp_path: Path) -> None:
     run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "a")
     assert run_train("--config", tmp_path / "a" / "config.toml", "--run-dir", tmp_path / "b") == 0
