@@ -15,6 +15,7 @@ import torch
 from ray import ObjectRef
 from ray.exceptions import RayError, RayTaskError
 
+from ..agents.process import prepare_process
 from ..agents.weights import Weights
 from .actor import Actor
 from .pool import MAX_IN_FLIGHT, Failures, MakeActor
@@ -36,7 +37,7 @@ class ActorProcess:
 
     def __init__(self, make_actor: MakeActor, number: int, life: int, threads: int, niceness: int) -> None:
         os.nice(niceness)
-        torch.set_num_threads(threads)
+        prepare_process(threads)
         share_tensors()
         self._make_actor, self._number, self._life = make_actor, number, life
         self._actors: dict[int, Actor] = {}

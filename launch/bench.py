@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from rich.console import Console
 
+from ..agents.process import prepare_process
 from .bench_table import processor_time, rates_and_fractions, show
 from .command_line import UsageError, parse_run, run_command, value_of, without
 from .config import RunConfig, to_dict
@@ -89,7 +89,7 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
         plan: how long to measure.
         report: told what is being measured.
     """
-    torch.set_num_threads(1)
+    prepare_process(1)
     device = find_device(config.device)
     try:
         work = make_parts(config, device)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import tyro
 from rich.console import Console
 from rich.progress import Progress
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from ..actors.actor import Actor
 from ..actors.factory import ActorFactory
+from ..agents.process import prepare_process
 from ..learners import checkpoints
 from .command_line import UsageError, parse, run_command
 from .config import RunConfig, from_dict, to_dict
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate as the words say; returns the exit code."""
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
-    torch.set_num_threads(1)
+    prepare_process(1)
     console = Console()
     try:
         run = RunDirectory.open(config.run, lock=False)

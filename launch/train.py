@@ -11,6 +11,7 @@ import torch
 
 from ..actors.factory import ActorFactory
 from ..actors.pool import ActorFailureError, ActorPool, LocalPool
+from ..agents.process import prepare_process
 from ..learners import checkpoints
 from ..learners.learner import Learner
 from .command_line import UsageError, parse_run, run_command, value_of, without
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def train(config: RunConfig, directory: RunDirectory | None) -> int:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists."""
-    torch.set_num_threads(1)
+    prepare_process(1)
     factory, device = config.factory(), find_device(config.device)
     learner, fields = make_learner(config, factory, device)
     saved = newest_checkpoint(directory) if directory else None

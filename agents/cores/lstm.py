@@ -69,7 +69,7 @@ class LSTMSteps(Recurrence):
     def forward(self, t: int, state: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """h, c [B, H] before step t -> h, c after it."""
         h, c = state
-        gates = add_linear(self.from_input[t], h, self.weight)
+        gates = add_linear(self.from_input[t], self.seen(h), self.weight)
         # One sigmoid for all four: tanh(g) = 2 sigmoid(2 g) - 1.
         g = gates.chunk(4, 1)[2]
         g.add_(g)
@@ -95,9 +95,17 @@ class LSTMSteps(Recurrence):
         torch.ops.aten.sigmoid_backward.grad_input(grad, gates, grad_input=grad)
         grad_g.copy_(through_tanh)
         self.inputs.append(h)
-        return linear(grad, self.weight.t()), grad_c * f
+        return self.seen_backward(linear(grad, self.weight.t())), grad_c * f
 
     def gradients(self) -> Sequence[Tensor]:
         """Of from_input and of W_h: one product over all steps."""
-        h = torch.stack(self.inputs[::-1])
-        return self.grad_gates, linear(self.grad_gates.flatten(0, 1).t(), h.flatten(0, 1).t())
+        seen = self.seen(torch.cat(self.inputs[::-1]))
+        return self.grad_gates, linear(self.grad_gates.flatten(0, 1).t(), seen.t())
+
+    def seen(self, h: Tensor) -> Tensor:
+        """What W_h is applied to: h itself. Rows [R, H] -> [R, in]."""
+        return h
+
+    def seen_backward(self, grad: Tensor) -> Tensor:
+        """[R, in] -> [R, H]."""
+        return grad
