@@ -16,7 +16,7 @@ Preset = dict[str, Any]
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
     "batch_size": 32,
-    "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 2e-4},
+    "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
 # FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps. The
@@ -68,9 +68,9 @@ _LP_RNN: Preset = {
 }
 
 _EASY_BOXWORLD: Preset = {
-    "env_args": {"path_lengths": 1, "num_distractors": 0},
+    "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 1_500_000,
-    "learner": {"lr": 1e-3, "entropy_cost": 0.01},
+    "unroll_length": 20,
 }
 
 PAPER: dict[str, Preset] = {

@@ -48,8 +48,8 @@ class LearnerConfig:
     """RMSProp's decay of squared gradients, 0..1."""
     rmsprop_momentum: float = 0.0
     """RMSProp's momentum, 0..1."""
-    max_grad_norm: float = 40.0
-    """Gradients are scaled down to this global norm; 0 does not clip."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
     helper_share: float = 0.0
     """Share of a batch that a second process differentiates, 0..0.9; 0 has none. Worth it where learning takes longer
     than acting and a core would idle."""
