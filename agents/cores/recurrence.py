@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .core import CoreState, reset_state
 
@@ -109,8 +108,11 @@ class _Loop(torch.autograd.Function):
         return torch.stack(outputs), *state
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_outputs: Tensor, *grad_state: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "this core has no second derivative: its gradient is written by hand (create_graph=True)"
+            )
         plan: _Plan = ctx.plan
         saved = ctx.saved_tensors
         tape = Tape(saved[ctx.tensors :])

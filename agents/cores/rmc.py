@@ -81,12 +81,16 @@ class RMC(Core):
         forget_bias: float = 1.0,
     ) -> None:
         super().__init__()
+        key_size = head_size if key_size is None else key_size
+        sizes = dict(num_slots=num_slots, num_heads=num_heads, head_size=head_size, key_size=key_size)
+        for name, value in {**sizes, "num_blocks": num_blocks, "mlp_layers": mlp_layers}.items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}; allowed: at least 1")
         if gate not in ("unit", "memory", None):
-            raise ValueError(f"unknown gate {gate!r} of core 'rmc'; use 'unit', 'memory' or None")
+            raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.width = width = num_heads * head_size
         self.output_size = num_slots * width
         self.input_bias, self.forget_bias = input_bias, forget_bias
-        key_size = head_size if key_size is None else key_size
         gates = 0 if gate is None else width if gate == "unit" else 1
         self.shape = RMCShape(num_slots, num_heads, key_size, num_blocks, mlp_layers, gates)
         self.input_projection = truncated_linear(input_size, width)

@@ -1,0 +1,148 @@
+"""ConvLSTM against its equations written place by place, and the images it takes its inputs for."""
+
+import math
+
+import pytest
+import torch
+from unrolls import (
+    check_gradients,
+    compare_chunks,
+    compare_with_loop,
+    random_inputs,
+    random_state,
+    randomise,
+    refuses_second_derivatives,
+)
+
+from engram.agents.cores import make_core
+from engram.agents.cores.conv_lstm import ConvLSTM, image_size
+
+HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
+SIZE = CHANNELS * HEIGHT * WIDTH + EXTRA
+
+
+def small(kernel_size=2):
+    core = ConvLSTM(SIZE, HEIGHT, WIDTH, CHANNELS, hidden_channels=HIDDEN, kernel_size=kernel_size)
+    return randomise(core)
+
+
+def convolved(kernel, image, place, channel):
+    """Sum over the neighbourhood of `place` in image [row][column][plane]; zero outside."""
+    size = len(kernel[0][0])
+    before = (size - 1) // 2
+    total = 0.0
+    for i in range(size):
+        for j in range(size):
+            row, column = place[0] + i - before, place[1] + j - before
+            if 0 <= row < HEIGHT and 0 <= column < WIDTH:
+                planes = image[row][column]
+                total += sum(kernel[channel][plane][i][j] * value for plane, value in enumerate(planes))
+    return total
+
+
+def slow_step(core, x, h, c):
+    """The next h and c [places][channels] of one batch row."""
+    input_kernel, input_bias = core.input_conv.weight.tolist(), core.input_conv.bias.tolist()
+    state_kernel, state_bias = core.state_conv.weight.tolist(), core.state_conv.bias.tolist()
+    places = [(row, column) for row in range(HEIGHT) for column in range(WIDTH)]
+    image = [
+        [[x[(p * HEIGHT + row) * WIDTH + column] for p in range(CHANNELS)] + x[-EXTRA:] for column in range(WIDTH)]
+        for row in range(HEIGHT)
+    ]
+    state = [[h[row * WIDTH + column] for column in range(WIDTH)] for row in range(HEIGHT)]
+    new_h, new_c = [], []
+    for n, place in enumerate(places):
+        new_h.append([])
+        new_c.append([])
+        for d in range(HIDDEN):
+            i, f, g, o = (
+                convolved(input_kernel, image, place, channel)
+                + input_bias[channel]
+                + convolved(state_kernel, state, place, channel)
+                + state_bias[channel]
+                for channel in (block * HIDDEN + d for block in range(4))
+            )
+            cell = c[n][d] / (1 + math.exp(-f - 1)) + math.tanh(g) / (1 + math.exp(-i))
+            new_c[n].append(cell)
+            new_h[n].append(math.tanh(cell) / (1 + math.exp(-o)))
+    return new_h, new_c
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3])
+def test_steps_are_the_equations(kernel_size):
+    core = small(kernel_size)
+    inputs, _ = random_inputs(SIZE, steps=3, rows=2)
+    state = random_state(core, rows=2)
+    rows = list(zip(state.h.tolist(), state.c.tolist(), strict=True))
+    for x in inputs:
+        output, state = core(x, state)
+        rows = [slow_step(core, features, *leaves) for features, leaves in zip(x.tolist(), rows, strict=True)]
+        for leaf, expected in zip(state, zip(*rows, strict=True), strict=True):
+            torch.testing.assert_close(leaf, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=1e-9)
+        assert torch.equal(output, state.h.flatten(1))
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3])
+def test_gradients_are_those_of_finite_differences(kernel_size):
+    check_gradients(small(kernel_size), SIZE)
+
+
+@pytest.mark.parametrize("bptt_length", [None, 1, 3])
+def test_unroll_is_the_loop_over_steps(bptt_length):
+    compare_with_loop(small(), SIZE, bptt_length)
+
+
+def test_pieces_of_an_unroll_are_the_unroll():
+    compare_chunks(small(), SIZE)
+
+
+def test_only_first_derivatives():
+    refuses_second_derivatives(small(), SIZE)
+
+
+def test_boxworld_baseline_has_the_size_of_the_paper():
+    core = make_core("conv-lstm", 650)
+    assert sum(parameter.numel() for parameter in core.parameters()) == 92_672
+    assert core.output_size == 5 * 5 * 64
+    state = core.initial_state(3)
+    assert {leaf.shape for leaf in state} == {(3, 25, 64)}
+    assert not any(leaf.any() for leaf in state)
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "expected"),
+    [
+        (650, (None, None, None), (26, 5, 5)),
+        (234, (None, None, None), (26, 3, 3)),
+        (26 * 6 * 4, (6, 4, None), (26, 6, 4)),
+        (655, (5, 5, 26), (26, 5, 5)),
+        (653, (5, 5, None), (26, 5, 5)),
+    ],
+)
+def test_the_image_is_found_in_the_input(size, given, expected):
+    assert image_size(size, *given) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "message"),
+    [
+        (26, (None, None, None), "no square image divides input_size 26"),
+        (650, (5, None, None), "height and width together; got height=5, width=None"),
+        (650, (None, None, 26), "height and width together"),
+        (650, (5, 5, 27), "27 x 5 x 5 does not fit in input_size 650"),
+        (20, (5, 5, None), "at least one x 5 x 5 does not fit in input_size 20"),
+    ],
+)
+def test_an_image_that_cannot_be_is_named(size, given, message):
+    with pytest.raises(ValueError, match=message):
+        image_size(size, *given)
+
+
+def test_kernels_start_normal_cut_at_two_deviations():
+    torch.manual_seed(0)
+    core = make_core("conv-lstm", 650)
+    for conv in (core.input_conv, core.state_conv):
+        deviation = (conv.in_channels * 4) ** -0.5
+        assert conv.weight.abs().max().item() <= 2 * deviation
+        assert conv.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.02)
+        assert not conv.bias.any()

@@ -1,0 +1,95 @@
+"""The fast routes equal torch's own operations."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from engram.agents import kernels, process
+
+SIZES = [(64, 96, 200), (3, 4, 5)]
+"""Rows, inputs, outputs: above and below the size from which a product takes the fast route."""
+
+
+def tensors(rows, inputs, outputs, dtype=torch.float32):
+    torch.manual_seed(0)
+    shapes = ((2, rows // 2 or 1, inputs), (outputs, inputs), (outputs,))
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear_and_its_gradients_are_torchs(size, with_bias):
+    x, weight, bias = tensors(*size)
+    results = []
+    for linear in (kernels.linear, functional.linear):
+        y = linear(x, weight, bias if with_bias else None)
+        grads = torch.autograd.grad(y.square().sum(), [x, weight, bias], materialize_grads=True)
+        results.append([y, *grads])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6 * b.abs().max().item(), rtol=1e-5)
+
+
+def test_linear_of_transposed_and_strided_tensors():
+    x, weight, _ = (t.detach() for t in tensors(*SIZES[0]))
+    turned, strided = weight.t().contiguous().t(), torch.stack([x, x], -1)[..., 0]
+    torch.testing.assert_close(kernels.linear(strided, turned), functional.linear(x, weight), atol=1e-4, rtol=0)
+
+
+def test_linear_has_second_derivatives():
+    x, weight, bias = tensors(*SIZES[0])
+    results = []
+    for linear in (kernels.linear, functional.linear):
+        (grad,) = torch.autograd.grad(linear(x, weight, bias).pow(3).mean(), x, create_graph=True)
+        results.append(torch.autograd.grad(grad.square().sum(), [x, weight]))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 * b.abs().max().item(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_add_linear_adds(size):
+    x, weight, _ = (t.detach() for t in tensors(*size))
+    rows = x.flatten(0, 1)
+    addend = torch.randn(len(rows), len(weight))
+    before = addend.clone()
+    expected = addend + functional.linear(rows, weight)
+    torch.testing.assert_close(kernels.add_linear(addend, rows, weight), expected, atol=1e-4, rtol=0)
+    assert torch.equal(addend, before)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_large_products_take_the_fast_route_and_others_do_not():
+    large, small = (tensors(*size) for size in SIZES)
+    node = "_Linear"
+    assert node in type(kernels.linear(*large).grad_fn.next_functions[0][0]).__name__
+    assert node not in type(kernels.linear(*small).grad_fn).__name__
+    double = [t.double() for t in large]
+    assert kernels.linear(*double).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-7), (torch.float64, 1e-15)])
+def test_tanh_is_tanh(dtype, tolerance):
+    x = torch.cat([torch.linspace(-20, 20, 4001, dtype=dtype), torch.tensor([torch.inf, -torch.inf, 0], dtype=dtype)])
+    before = x.clone()
+    torch.testing.assert_close(kernels.tanh(x), torch.tanh(x), atol=tolerance, rtol=0)
+    assert torch.equal(x, before)
+    assert kernels.tanh(x)[-1] == 0
+
+
+def test_tanh_has_a_gradient():
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(kernels.tanh, (x,))
+
+
+def test_linear_layer_is_linear():
+    layer = kernels.Linear(96, 200)
+    x = torch.randn(64, 96)
+    torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=0)
+
+
+def test_a_process_is_prepared():
+    before = torch.get_num_threads()
+    try:
+        process.prepare_process(1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
