@@ -177,8 +177,8 @@ def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
 
 
 def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: torch.device) -> Work:
-    one_thread = replace(config.learner, helper_share=0.0)
-    learner = Learner(config.factory().make_agent(actor.batch).to(device), one_thread, config.total_steps)
+    undivided = replace(config.learner, helper_share=0.0)
+    learner = Learner(config.factory().make_agent(actor.batch).to(device), undivided, config.total_steps)
     batcher = Batcher(config.columns)
     sources = iter(unrolls)
     batches = [batcher.next(lambda: next(sources, None) or actor.unroll())]
