@@ -59,7 +59,14 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
         and _onednn is not None
         and torch.backends.mkldnn.is_available()
         and not torch.is_autocast_enabled("cpu")
+        and _dense(weight)
+        and (x.dim() != 2 or _dense(x))
     )
+
+
+def _dense(matrix: Tensor) -> bool:
+    """Without gaps between rows (or columns): on a slice of a wider matrix oneDNN is a hundred times slower."""
+    return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
 class _Linear(torch.autograd.Function):

@@ -34,7 +34,7 @@ CHECKS: tuple[tuple[str, Callable[[Probe], str]], ...] = (
     ("a long run stays finite", use_checks.long_run_stays_finite),
     ("recalls a cue", use_checks.recalls_a_cue),
 )
-"""What the certificate says, in order: the name of each line and its check, which returns a detail or raises Failure."""
+"""What the certificate says, in order: each line and its check, which returns a detail or raises Failure."""
 
 
 class Line(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..kernels import Linear, linear
 from .blocks import Blocks, cut_into_blocks
 from .core import Core, full_precision
 from .pools import BLOCK, LinearFilter, LowPass, block_columns, block_response, chained, last_pools, parallel, places
@@ -61,26 +62,23 @@ class Concrete(Core):
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
         self.first_decay = 1 - rates[0]
-        self.embedding = nn.Linear(input_size, pool_size, bias=False)
+        self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
             self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
         bound = pool_size**-0.5
         self.viewport_weight = nn.Parameter(torch.empty(num_pools, pool_size, viewport_size).uniform_(-bound, bound))
         self.viewport_bias = nn.Parameter(torch.empty(num_pools, viewport_size).uniform_(-bound, bound))
-        self.summariser = nn.Linear(num_pools * viewport_size, summariser_size)
-        linear = self._later_pools(rates)
+        self.summariser = Linear(num_pools * viewport_size, summariser_size)
+        pools = self._pools(rates)
+        pools = pools._replace(gain=pools.gain / rates[0])  # u_t holds a_1 already
         # Constants of the filters, kept in float64 until they are used; not part of the weights.
-        self.register_buffer("_feedback", linear.feedback, persistent=False)
-        self.register_buffer("_gain", linear.gain, persistent=False)
-        self.register_buffer("_response", block_response(linear), persistent=False)
+        self.register_buffer("_feedback", pools.feedback, persistent=False)
+        self.register_buffer("_gain", pools.gain.unsqueeze(1), persistent=False)
+        self.register_buffer("_response", block_response(pools), persistent=False)
 
-    def _later_pools(self, rates: list[float]) -> LinearFilter:
-        """Pools 2 .. k as a filter of their driver."""
-        return chained(rates[1:])
-
-    def _driver(self, embedded: Tensor, first: Tensor) -> Tensor:
-        """What pools 2 .. k filter: u or p^1 [..., P], without gradient."""
-        return first.detach()
+    def _pools(self, rates: list[float]) -> LinearFilter:
+        """All pools as one filter of the embedding."""
+        return chained(rates)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros, float32."""
@@ -90,12 +88,9 @@ class Concrete(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         """inputs [B, input_size], state -> output [B, summariser_size], next state."""
-        embedded = self.embedding(inputs)
-        first = embedded + self.first_decay * state.pools[:, 0]
-        driver = self._driver(embedded, first).unsqueeze(1)
-        gain = self._gain.to(driver).unsqueeze(1)
-        later = self._feedback.to(driver) @ state.pools[:, 1:].detach() + gain * driver
-        pools = torch.cat([first.unsqueeze(1), later], dim=1)
+        embedded = self.embedding(inputs).unsqueeze(1)
+        pools = self._feedback.to(embedded) @ state.pools + self._gain.to(embedded) * embedded
+        pools = torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)
         views = torch.bmm(pools.transpose(0, 1), self.viewport_weight).transpose(0, 1)
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
@@ -107,17 +102,17 @@ class Concrete(Core):
         embedded = self.embedding(inputs)
         blocks = cut_into_blocks(reset, BLOCK)
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, state.pools).to(embedded)
-        first: Tensor = LowPass.apply(embedded, start[:, 0], self.first_decay, blocks, _cuts(reset, bptt_length))  # pyright: ignore
         response = self._response.to(embedded)
         with torch.no_grad():
-            driver = self._driver(embedded, first)
-            columns = block_columns(driver, start[:, 1:], response, blocks)
-            later = last_pools(columns, response, blocks, reset.shape[1])
-        views = torch.cat(
-            [(first @ self.viewport_weight[0]).flatten(0, 1).unsqueeze(0), self._later_views(columns, response, blocks)]
-        )
+            columns = block_columns(embedded, start, response, blocks)
+            pools = last_pools(columns, response, blocks, reset.shape[1])
+            values = (response[0] @ columns.flatten(1)).view(-1, self.pool_size).index_select(0, places(blocks))
+        cut = _cuts(reset, bptt_length)
+        first: Tensor = LowPass.apply(embedded, start[:, 0], values.view_as(embedded), self.first_decay, cut)  # pyright: ignore
+        first_views = (first.flatten(0, 1) @ self.viewport_weight[0]).unsqueeze(0)
+        views = torch.cat([first_views, self._later_views(columns, response[1:], blocks)])
         outputs = self._summary(views.transpose(0, 1).flatten(1)).unflatten(0, reset.shape)
-        return outputs, ConcreteState(torch.cat([first[-1].unsqueeze(1), later], dim=1)), None
+        return outputs, ConcreteState(torch.cat([first[-1].unsqueeze(1), pools[:, 1:]], dim=1)), None
 
     def _later_views(self, columns: Tensor, response: Tensor, blocks: Blocks) -> Tensor:
         """V_n p^n at every step [k - 1, T * B, viewport_size].
@@ -127,7 +122,7 @@ class Concrete(Core):
         """
         size, width, count = self.num_pools - 1, self.viewport_bias.shape[1], columns.shape[1]
         weights = self.viewport_weight[1:].transpose(0, 1).flatten(1)
-        seen = (columns.flatten(0, 1) @ weights).view(BLOCK + size, count, size, width)
+        seen = linear(columns.flatten(0, 1), weights.t()).view(len(columns), count, size, width)
         views = torch.bmm(response, seen.permute(2, 0, 1, 3).flatten(2))
         return views.view(size, BLOCK * count, width).index_select(1, places(blocks))
 
@@ -144,12 +139,8 @@ class Parallel(Concrete):
     All else is as in `Concrete`: pool n holds inputs from base^n - 1 steps ago on average, the newest one most.
     """
 
-    def _later_pools(self, rates: list[float]) -> LinearFilter:
-        feedback, gain = parallel(rates[1:])
-        return LinearFilter(feedback, gain / rates[0])
-
-    def _driver(self, embedded: Tensor, first: Tensor) -> Tensor:
-        return embedded.detach()
+    def _pools(self, rates: list[float]) -> LinearFilter:
+        return parallel(rates)
 
 
 def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:

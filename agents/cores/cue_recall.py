@@ -28,9 +28,7 @@ def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Te
     return inputs, cue
 
 
-def recall_accuracy(
-    core: Core, input_size: int, delay: int = 10, updates: int = 300, learning_rate: float = 1e-2
-) -> tuple[float, int]:
+def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learning_rate: float) -> tuple[float, int]:
     """Train `core` (its weights change) to recall a cue over `delay` steps; fraction of right answers, updates made.
 
     Stops as soon as a fresh batch is answered right often enough. Guessing is 0.5.

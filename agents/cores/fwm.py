@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..kernels import Linear
 from . import fast_weights
 from .blocks import Blocks, cut_into_blocks
 from .core import Core, full_precision
@@ -68,9 +69,9 @@ class FWM(Core):
         self.write_scale, self.beta_bias = write_scale, beta_bias
         self.read_tanh, self.residual = read_tanh, residual
         self.controller = LSTM(input_size, hidden_size)
-        self.write = nn.Linear(hidden_size, 3 * memory_size + 1)
-        self.read = nn.Linear(hidden_size, (1 + num_reads) * memory_size)
-        self.out = nn.Linear(memory_size, hidden_size)
+        self.write = Linear(hidden_size, 3 * memory_size + 1)
+        self.read = Linear(hidden_size, (1 + num_reads) * memory_size)
+        self.out = Linear(memory_size, hidden_size)
         bound = (6 / (hidden_size + memory_size)) ** 0.5
         nn.init.uniform_(self.write.weight, -bound, bound)
         nn.init.uniform_(self.read.weight, -bound, bound)

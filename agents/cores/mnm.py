@@ -1,9 +1,10 @@
-"""Metalearned Neural Memory (Munkhdalai et al. 2019): a network as memory, written by local updates or a gradient step."""
+"""Metalearned Neural Memory (Munkhdalai et al. 2019): a network that is rewritten at every step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..kernels import Linear, linear
 from .core import Core, full_precision, unroll_step_by_step
@@ -128,7 +129,7 @@ class MNM(Core):
         layers = recall(memory, key)
         step = (rate * self._scale()).unsqueeze(2)
         updates = zip(memory, self._updates(memory, layers, value), layers, strict=False)
-        return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
+        return MemoryWeights(*(_rewrite(m, step * d, z) for m, d, z in updates))
 
     def _scale(self) -> float:
         """s."""
@@ -183,6 +184,46 @@ class MNMg(MNM):
 
 def recall(memory: MemoryWeights, keys: Tensor) -> list[Tensor]:
     """z^0 = keys [B, K, d], z^1, z^2 (tanh) and z^3 (linear) of the memory network."""
-    z1 = torch.tanh(torch.bmm(keys, memory.m1.mT))
-    z2 = torch.tanh(torch.bmm(z1, memory.m2.mT))
-    return [keys, z1, z2, torch.bmm(z2, memory.m3.mT)]
+    z1 = torch.tanh(_apply(keys, memory.m1))
+    z2 = torch.tanh(_apply(z1, memory.m2))
+    return [keys, z1, z2, _apply(z2, memory.m3)]
+
+
+def _apply(inputs: Tensor, layer: Tensor) -> Tensor:
+    """M z for every row z of inputs [B, K, d], M = layer [B, d, d]."""
+    return _Apply.apply(inputs, layer)  # pyright: ignore
+
+
+def _rewrite(layer: Tensor, change: Tensor, inputs: Tensor) -> Tensor:
+    """M - sum over heads of change z^T: layer [B, d, d], change and inputs [B, H, d]."""
+    return _Rewrite.apply(layer, change, inputs)  # pyright: ignore
+
+
+# Torch's own gradients of these two products come as transposed matrices, which costs three times as much: the memory
+# is by far the largest thing here and every pass over it counts.
+
+
+class _Apply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, layer)
+        return torch.bmm(inputs, layer.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
+        inputs, layer = ctx.saved_tensors
+        return torch.bmm(grad, layer), torch.bmm(grad.mT, inputs)
+
+
+class _Rewrite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Tensor, change: Tensor, inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(change, inputs)
+        return torch.baddbmm(layer, change.mT, inputs, alpha=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore
+        change, inputs = ctx.saved_tensors
+        return grad, torch.bmm(inputs, grad.mT).neg_(), torch.bmm(change, grad).neg_()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .blocks import Blocks, cut_into_blocks
 
@@ -101,32 +102,28 @@ def last_pools(columns: Tensor, response: Tensor, blocks: Blocks, rows: int) -> 
 
 
 class LowPass(torch.autograd.Function):
-    """y_t = x_t + decay * y_{t-1}, with y_{t-1} = 0 at a reset, differentiable in x [T, B, P] and y_{-1} [B, P].
+    """y_t = x_t + decay * y_{t-1}, with y_{t-1} = 0 at a reset: hands on given values and computes the gradient.
 
     The adjoint of a filter is the same filter run backwards: dx_t = dy_t + decay * dx_{t+1}. Gradient does not pass
-    from t to t-1 where `cut` (bool [T, B], at least where `reset` is) is set; values only stop at resets.
+    from t to t-1 where `cut` (bool [T, B]) is set, which must include all resets.
     """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, start: Tensor, decay: float, blocks: Blocks, cut: Tensor) -> Tensor:
-        """inputs x [T, B, P], start y_{-1} [B, P] (zero where t = 0 is a reset) -> y [T, B, P]."""
+    def forward(ctx: Any, inputs: Tensor, start: Tensor, values: Tensor, decay: float, cut: Tensor) -> Tensor:
+        """inputs x [T, B, P], start y_{-1} [B, P], values y [T, B, P] -> y."""
         ctx.decay, ctx.cut = decay, cut
-        return _low_pass(inputs, start, decay, blocks)
+        return values.view_as(values)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         """dy [T, B, P] -> dx, dy_{-1}."""
-        (gradient,) = gradients
         cut: Tensor = ctx.cut
         after = torch.cat([cut[1:], torch.zeros_like(cut[:1])]).flip(0)
-        start = torch.zeros_like(gradient[0])
-        inputs = _low_pass(gradient.flip(0), start, ctx.decay, cut_into_blocks(after, BLOCK)).flip(0)
+        blocks = cut_into_blocks(after, BLOCK)
+        one = LinearFilter(torch.full((1, 1), ctx.decay, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+        response = block_response(one).to(grad)
+        columns = block_columns(grad.flip(0), torch.zeros_like(grad[0]).unsqueeze(1), response, blocks)
+        total = (response[0] @ columns.flatten(1)).view(-1, grad.shape[-1]).index_select(0, places(blocks))
+        inputs = total.view_as(grad).flip(0)
         return inputs, torch.where(cut[0].unsqueeze(1), 0.0, ctx.decay * inputs[0]), None, None, None
-
-
-def _low_pass(inputs: Tensor, start: Tensor, decay: float, blocks: Blocks) -> Tensor:
-    linear = LinearFilter(torch.tensor([[decay]], dtype=torch.float64), torch.ones(1, dtype=torch.float64))
-    response = block_response(linear).to(inputs)
-    columns = block_columns(inputs, start.unsqueeze(1), response, blocks)
-    outputs = response[0] @ columns.flatten(1)
-    return outputs.view(-1, inputs.shape[-1]).index_select(0, places(blocks)).view_as(inputs)

@@ -9,12 +9,14 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from .core import CoreState, map_state, reset_state, state_leaves
+from .core import CoreState, reset_state, state_leaves
 from .cue_recall import SOLVED, recall_accuracy
 from .probe import ROWS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, require_equal, summed
 
 DELAY = 10
 """Steps between the cue and the answer."""
+LEARNING_RATES = (3e-3, 1e-2)
+"""Tried in turn: wide cores want the first, narrow ones the second."""
 
 
 def shapes_and_types(probe: Probe) -> str:
@@ -126,12 +128,15 @@ def recalls_a_cue(probe: Probe) -> str:
     """A short training teaches it to say which of two cues it saw some steps ago."""
     if not state_leaves(probe.state):
         raise Failure("no memory")
-    core = probe.make()
-    accuracy, updates = recall_accuracy(core, probe.inputs.shape[2], DELAY, probe.recall_updates)
-    detail = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
-    if accuracy < SOLVED:
-        raise Failure(f"{detail}; guessing gives 50%")
-    return detail
+    seen = ""
+    for learning_rate in LEARNING_RATES:
+        accuracy, updates = recall_accuracy(
+            probe.make(), probe.inputs.shape[2], DELAY, probe.recall_updates, learning_rate
+        )
+        seen = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
+        if accuracy >= SOLVED:
+            return seen
+    raise Failure(f"{seen}; guessing gives 50%")
 
 
 def _form(state: CoreState) -> str:
@@ -141,6 +146,8 @@ def _form(state: CoreState) -> str:
             raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ROWS}")
         kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
         return f"{list(state.shape[1:])}{kind}"
-    if not (isinstance(state, tuple) and hasattr(state, "_fields")):
+    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    if fields is None:
         raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
-    return f"{type(state).__name__}({', '.join(f'{n} {_form(part)}' for n, part in zip(state._fields, state, strict=True))})"
+    parts = (f"{name} {_form(part)}" for name, part in zip(fields, state, strict=True))
+    return f"{type(state).__name__}({', '.join(parts)})"
