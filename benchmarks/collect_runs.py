@@ -1,6 +1,6 @@
 """Learning curves of finished runs as one committed file and one picture.
 
-    python benchmarks/collect_runs.py NAME RUN [RUN ...] [--evaluate EPISODES] [--measure solved]
+    python benchmarks/collect_runs.py NAME RUN [RUN ...] [--evaluate EPISODES] [--checkpoint best]
 
 writes benchmarks/results/NAME.json (per run: settings that differ from the defaults, the command that repeats it, the
 curve, wall time, and what `rl-eval` says of fresh levels) and NAME.png.
@@ -60,12 +60,12 @@ def command(config: RunConfig) -> str:
     return " ".join([*words, "--seed", str(config.seed)])
 
 
-def evaluation(run: Path, episodes: int) -> dict[str, Any]:
-    """What rl-eval says of the newest checkpoint."""
+def evaluation(run: Path, episodes: int, checkpoint: str) -> dict[str, Any]:
+    """What rl-eval says of a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")
-        words = [rl_eval, run, "--episodes", str(episodes), "--json", file]
+        words = [rl_eval, run, "--episodes", str(episodes), "--checkpoint", checkpoint, "--json", file]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         found = json.loads(file.read_text())
     return {key: value for key, value in found.items() if key not in ("run", *provenance())}
@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--evaluate", type=int, default=0, help="episodes of rl-eval per run")
+    parser.add_argument("--checkpoint", default="latest", help="the one to evaluate: latest, best or a step")
     parser.add_argument("--measure", default="solved")
     given = parser.parse_args()
 
@@ -87,7 +88,7 @@ def main() -> None:
         points = curve(run, given.measure)
         found: dict[str, Any] = {"command": command(config), "seed": config.seed, "curve": points}
         if given.evaluate:
-            found["evaluation"] = evaluation(run, given.evaluate)
+            found["evaluation"] = evaluation(run, given.evaluate, given.checkpoint)
         results["runs"][run.name] = found
         label = f"{config.env} {config.agent.core} ({points['seconds'][-1] / 60:.0f} min)"
         axes.plot(np.array(points["step"]) / 1e6, points[given.measure], label=label)
