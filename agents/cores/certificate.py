@@ -7,7 +7,7 @@ Shapes: T steps, B rows, D input features.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -15,7 +15,10 @@ from . import memory_checks, use_checks
 from .core import Core, state_leaves
 from .probe import Failure, Probe, make_probe
 
-CHECKS: tuple[tuple[str, Callable[[Probe], str]], ...] = (
+Check: TypeAlias = tuple[str, Callable[[Probe], str]]
+"""The name of a line and its check, which returns a detail or raises Failure."""
+
+CHECKS: tuple[Check, ...] = (
     ("shapes and types", use_checks.shapes_and_types),
     ("step equals unroll", memory_checks.step_equals_unroll),
     ("chunks do not matter", memory_checks.chunks_do_not_matter),
@@ -34,7 +37,7 @@ CHECKS: tuple[tuple[str, Callable[[Probe], str]], ...] = (
     ("a long run stays finite", use_checks.long_run_stays_finite),
     ("recalls a cue", use_checks.recalls_a_cue),
 )
-"""What the certificate says, in order: each line and its check, which returns a detail or raises Failure."""
+"""What the certificate says, in order."""
 
 
 class Line(NamedTuple):
@@ -46,7 +49,12 @@ class Line(NamedTuple):
 
 
 def certify(
-    make: Callable[[], Core], input_size: int, seed: int = 0, long_run: int = 10_000, recall_updates: int = 300
+    make: Callable[[], Core],
+    input_size: int,
+    seed: int = 0,
+    long_run: int = 10_000,
+    recall_updates: int = 300,
+    more: tuple[Check, ...] = (),
 ) -> Iterator[Line]:
     """Check the cores that `make` makes for inputs [B, input_size], line by line.
 
@@ -56,19 +64,21 @@ def certify(
         seed: of weights and inputs.
         long_run: steps of the endurance run.
         recall_updates: most updates of the short training.
+        more: checks of floors above this one, made after these.
     """
     if input_size < 3:
         raise ValueError(f"input_size is {input_size}; allowed: at least 3 (cue, signal and distraction)")
     torch.manual_seed(seed)
     probe = make_probe(make, input_size, long_run, recall_updates)
-    for name, check in CHECKS:
-        yield run_check(name, check, probe)
+    for check in (*CHECKS, *more):
+        yield _line(check, probe)
 
 
-def run_check(name: str, check: Callable[[Probe], str], probe: Probe) -> Line:
-    """One line; an exception in the core is a failure of the line, not of the program."""
+def _line(check: Check, probe: Probe) -> Line:
+    """An exception in the core is a failure of the line, not of the program."""
+    name, check_it = check
     try:
-        return Line(name, True, check(probe))
+        return Line(name, True, check_it(probe))
     except Failure as seen:
         return Line(name, False, str(seen))
     except Exception as problem:
