@@ -350,6 +350,16 @@ def test_the_widest_maze_reaches_the_edge_of_the_map(col, first):
 # -- levels, parameters, pictures ------------------------------------------------------------------------------------
 
 
+def test_a_drawn_board_is_that_of_its_level():
+    """To the last bit: beyond each end of the map lies the opposite end."""
+    env = TMazeBatch(4, difficulty=5)
+    env.reset(seed=8)
+    drawn = env.state.board.copy()
+    for index in range(4):
+        env.set_level(index, env.level(index))
+    np.testing.assert_array_equal(env.state.board, drawn)
+
+
 def test_goals_are_drawn_evenly():
     env = TMazeBatch(1000)
     env.reset(seed=6)
