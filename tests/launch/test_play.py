@@ -21,6 +21,8 @@ from engram.launch.play import Game, main
 from engram.launch.play_screen import UPPER_HALF, Glyph, compose, nearest
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
+PATIENCE = 240.0
+"""Seconds that a busy machine may take to start a process and compile a game."""
 UP, DOWN, LEFT, RIGHT = b"\033OA", b"\033OB", b"\033OD", b"\033OC"
 
 
@@ -40,9 +42,9 @@ class Terminal:
         for key in keys:
             os.write(self.end, key)
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str) -> None:
         """Read until `text` has been shown after all that was waited for before."""
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + PATIENCE
         while text.encode() not in self.shown:
             assert time.monotonic() < limit, f"{text!r} was not shown, but {self.shown[-2000:]!r}"
             if select.select([self.end], [], [], 0.2)[0]:
@@ -54,14 +56,14 @@ class Terminal:
 
     def close(self) -> int:
         """Read what is left and wait for the end: the exit code."""
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < limit:
             if select.select([self.end], [], [], 0.2)[0]:
                 try:
                     self.shown += os.read(self.end, 1 << 16)
                 except OSError:
                     break
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE)
         os.close(self.end)
         return code
 
