@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from engram.envs.pycolab_games import GAMES, make_game, planes
 from engram.envs.registration import make_batch, world_names
 from engram.launch.machine import provenance
 
@@ -57,6 +59,25 @@ def batched_rate(name: str, num_envs: int, repeats: int, seconds: float, seed: i
     return rounds * actions.size / best
 
 
+def pycolab_rate(name: str, repeats: int, seconds: float, seed: int) -> float:
+    """Best steps per second of one game on the pycolab engine, observation planes included."""
+    actions = cycle(np.random.default_rng(seed).integers(5, size=10_000).tolist())
+    game = make_game(name)
+    planes(name, game.its_showtime()[0].board)
+    best = 0.0
+    for _ in range(repeats):
+        start, steps = time.process_time(), 0
+        while time.process_time() - start < seconds:
+            for _ in range(100):
+                if game.game_over:
+                    game = make_game(name)
+                    game.its_showtime()
+                planes(name, game.play(next(actions))[0].board)
+            steps += 100
+        best = max(best, steps / (time.process_time() - start))
+    return best
+
+
 def start_seconds(name: str) -> tuple[float, float]:
     """Seconds to the first step without and with compiled code on disk."""
     with tempfile.TemporaryDirectory() as cache:
@@ -74,6 +95,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {"world": name}
     row["steps_per_second"] = batched_rate(name, options.num_envs, options.repeats, options.seconds, options.seed)
     row["one_env_steps_per_second"] = batched_rate(name, 1, options.repeats, options.seconds, options.seed)
+    if name in GAMES:
+        row["pycolab_steps_per_second"] = pycolab_rate(name, options.repeats, options.seconds, options.seed)
     if not name.endswith("-twin"):  # a twin is the same code
         row["first_use_seconds"], row["later_use_seconds"] = start_seconds(name)
     return row
@@ -82,11 +105,19 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]], num_envs: int) -> Table:
     """The rows for people."""
     shown = Table(title="Worlds on one core")
-    heads = ("world", f"M steps/s ({num_envs} envs)", "M steps/s (1 env)", "first use s", "later s")
+    heads = (
+        "world",
+        f"M steps/s ({num_envs} envs)",
+        "M steps/s (1 env)",
+        "pycolab, M steps/s",
+        "first use s",
+        "later s",
+    )
     for head in heads:
         shown.add_column(head, justify="left" if head == "world" else "right")
     for row in rows:
         rates = [f"{row[key] / 1e6:.2f}" for key in ("steps_per_second", "one_env_steps_per_second")]
+        rates.append(f"{row['pycolab_steps_per_second'] / 1e6:.3f}" if "pycolab_steps_per_second" in row else "")
         starts = [f"{row[key]:.1f}" if key in row else "" for key in ("first_use_seconds", "later_use_seconds")]
         shown.add_row(row["world"], *rates, *starts)
     return shown
