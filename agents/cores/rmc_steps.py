@@ -38,7 +38,7 @@ class TapedBlock:
         qkv = self.qkv_norm.forward(self.qkv.forward(rows.flatten(0, 1), tape), tape)
         attended = self.attention.forward([qkv.view(*rows.shape[:2], -1), *others], queries, tape)
         rows = rows[:, :queries]
-        z = (rows.view(attended.shape) if rows.is_contiguous() else rows.reshape(attended.shape)) + attended
+        z = rows.reshape(attended.shape) + attended
         z = self.attention_norm.forward(z.reshape(-1, rows.shape[2]), tape)
         y = z
         for layer in self.mlp:
@@ -52,7 +52,8 @@ class TapedBlock:
         for layer in reversed(self.mlp):
             grad_z = layer.backward(grad_z, tape)
         residual = self.attention_norm.backward(grad_z + grad_sum, tape).view(grad.shape)
-        grad_qkv, *others = self.attention.backward(residual.unflatten(2, (self.attention.heads, -1)), sizes, tape)
+        by_head = residual.view(*residual.shape[:2], self.attention.heads, -1)
+        grad_qkv, *others = self.attention.backward(by_head, sizes, tape)
         grad_rows = self.qkv.backward(self.qkv_norm.backward(grad_qkv.flatten(0, 1), tape), tape)
         grad_rows = grad_rows.view(grad.shape[0], sizes[0], -1)
         grad_rows[:, : grad.shape[1]] += residual

@@ -77,44 +77,49 @@ class TapedAttention:
     """A = softmax(q k^T / sqrt(key_size)) v over the rows of each batch element and head."""
 
     def __init__(self, heads: int, key_size: int) -> None:
-        self.heads, self.key_size = heads, key_size
+        self.heads, self.key_size, self.scale = heads, key_size, key_size**-0.5
 
     def forward(self, parts: Sequence[Tensor], queries: int, tape: Tape) -> Tensor:
         """Rows in parts [B, r, heads * (2 K + V)] -> [B, queries, heads, V] for the first `queries` rows."""
         # One copy puts the heads in front of the rows; the products then read q, k and v in place.
-        qkv = torch.cat([part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts], 2).flatten(0, 1)
-        q, k, v = self._slices(qkv)
-        q = q[:, :queries]
-        scores = torch.baddbmm(q.new_zeros(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=self.key_size**-0.5)
+        by_head = [part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in parts]
+        qkv = torch.cat(by_head, 2).flatten(0, 1)
+        rows = qkv.shape[1]
+        q, k, v = self._slices(qkv, queries)
+        scores = torch.bmm(q, k.transpose(1, 2)).mul_(self.scale)
         # Softmax over the first of two long dimensions: over a last dimension of five it takes seven times as long.
-        weights = scores.permute(2, 0, 1).flatten(1).softmax(0).unflatten(1, (-1, queries))
+        weights = scores.permute(2, 0, 1).reshape(rows, -1).softmax(0)
         tape.save(qkv, weights)
-        attended = torch.bmm(weights.permute(1, 2, 0), v)
-        return attended.unflatten(0, (-1, self.heads)).transpose(1, 2)
+        attended = torch.bmm(weights.view(rows, -1, queries).permute(1, 2, 0), v)
+        return attended.view(len(parts[0]), self.heads, queries, -1).transpose(1, 2)
 
     def backward(self, grad: Tensor, sizes: Sequence[int], tape: Tape) -> list[Tensor]:
         """[B, queries, heads, V] -> of the parts, which had `sizes` rows."""
         qkv, weights = tape.take(2)
-        queries = grad.shape[1]
-        q, k, v = self._slices(qkv)
-        q = q[:, :queries]
+        queries, rows = grad.shape[1], qkv.shape[1]
+        q, k, v = self._slices(qkv, queries)
         grad = grad.transpose(1, 2).flatten(0, 1)
-        grad_weights = torch.bmm(grad, v.transpose(1, 2)).permute(2, 0, 1).flatten(1)
-        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights.flatten(1), 0, weights.dtype)
-        grad_scores = grad_scores.unflatten(1, (-1, queries))
-        nothing, scale = q.new_zeros(1, 1, 1), self.key_size**-0.5
-        grad_q = torch.baddbmm(nothing, grad_scores.permute(1, 2, 0), k, beta=0, alpha=scale)
-        grad_k = torch.baddbmm(nothing, grad_scores.permute(1, 0, 2), q, beta=0, alpha=scale)
-        grad_v = torch.bmm(weights.permute(1, 0, 2), grad)
-        if queries < qkv.shape[1]:
-            grad_q = functional.pad(grad_q, (0, 0, 0, qkv.shape[1] - queries))
+        grad_weights = torch.bmm(grad, v.transpose(1, 2)).permute(2, 0, 1).reshape(rows, -1)
+        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, 0, weights.dtype)
+        grad_scores = grad_scores.mul_(self.scale).view(rows, -1, queries)
+        grad_q = torch.bmm(grad_scores.permute(1, 2, 0), k)
+        grad_k = torch.bmm(grad_scores.permute(1, 0, 2), q)
+        grad_v = torch.bmm(weights.view(rows, -1, queries).permute(1, 0, 2), grad)
+        if queries < rows:
+            grad_q = functional.pad(grad_q, (0, 0, 0, rows - queries))
         return self._regroup((grad_q, grad_k, grad_v), sizes)
 
-    def _slices(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = qkv.split([self.key_size, self.key_size, qkv.shape[-1] - 2 * self.key_size], dim=-1)
-        return q, k, v
+    def _slices(self, qkv: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The first `queries` of q [B * heads, rows, K], and all of k and v."""
+        size = self.key_size
+        return qkv[:, :queries, :size], qkv[:, :, size : 2 * size], qkv[:, :, 2 * size :]
 
     def _regroup(self, grads: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         """Gradients of q, k and v [B * heads, rows, .] -> of the parts [B, size, heads * (2 K + V)]."""
-        by_row = [grad.unflatten(0, (-1, self.heads)).transpose(1, 2).split(list(sizes), 1) for grad in grads]
-        return [torch.cat(part, -1).flatten(2) for part in zip(*by_row, strict=True)]
+        by_row = [grad.view(-1, self.heads, *grad.shape[1:]).transpose(1, 2) for grad in grads]
+        regrouped: list[Tensor] = []
+        start = 0
+        for size in sizes:
+            regrouped.append(torch.cat([grad[:, start : start + size] for grad in by_row], -1).flatten(2))
+            start += size
+        return regrouped
