@@ -57,13 +57,17 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     try:
         core = make_core(config.core, config.input_size, **config.core_args)
-    except (ValueError, TypeError, RuntimeError) as problem:
+    except ValueError as problem:
         raise UsageError(str(problem)) from problem
+    except (TypeError, RuntimeError) as problem:
+        given = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
+        raise UsageError(f"cannot make core {config.core!r} with {given or 'its defaults'}: {problem}") from problem
     parameters, state_bytes = core_size(core)
     console.print(
         f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per row, "
         f"{config.input_size} inputs -> {core.output_size} outputs",
         highlight=False,
+        soft_wrap=True,
     )
     return 0 if certificate(config, console) else 1
 
@@ -88,9 +92,8 @@ def certificate(config: CheckConfig, console: Console) -> bool:
 def show(line: Line, console: Console) -> None:
     """One line of the certificate."""
     word, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
-    console.print(
-        Text.assemble((f"  {word}  ", style), f"{line.name:<32}", (line.detail, "dim" if line.passed else style))
-    )
+    detail = (line.detail, "dim" if line.passed else style)
+    console.print(Text.assemble((f"  {word}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
 
 
 def state_travels(probe: Probe) -> str:

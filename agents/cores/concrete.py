@@ -81,9 +81,8 @@ class Concrete(Core):
         return chained(rates)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
-        """Zeros, float32."""
-        device = self.embedding.weight.device
-        return ConcreteState(torch.zeros(batch_size, self.num_pools, self.pool_size, device=device))
+        """Zeros."""
+        return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
 
     @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:

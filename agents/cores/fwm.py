@@ -77,9 +77,9 @@ class FWM(Core):
         nn.init.uniform_(self.read.weight, -bound, bound)
 
     def initial_state(self, batch_size: int) -> FWMState:
-        """Zeros, float32."""
+        """Zeros."""
         shape = (batch_size, *[self.memory_size] * 3)
-        return FWMState(self.controller.initial_state(batch_size), torch.zeros(shape, device=self.out.weight.device))
+        return FWMState(self.controller.initial_state(batch_size), self.out.weight.new_zeros(shape))
 
     @full_precision
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:

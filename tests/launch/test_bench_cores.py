@@ -10,7 +10,8 @@ from engram.launch.command_line import UsageError
 SHORT = ["--seconds", "0.01", "--batch-sizes", "2", "3", "--threads", "1", "--unroll-length", "3"]
 
 
-def test_every_number_of_the_table_is_in_the_file(tmp_path, capsys):
+def test_every_number_of_the_table_is_in_the_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # rich shortens numbers that do not fit
     path = tmp_path / "cores.json"
     assert main(["lstm", "mnm-p", "feedforward", *SHORT, "--json", str(path)]) == 0
     found = json.loads(path.read_text())

@@ -40,25 +40,29 @@ def random_inputs(size: int, steps: int = STEPS, rows: int = ROWS, density: floa
     return inputs.requires_grad_(), reset
 
 
-def values_and_gradients(core: Core, outputs: Tensor, state: CoreState, sources: list[Tensor]) -> list[Tensor]:
-    """Outputs, last state and the gradients of a random combination of both, for all sources and parameters."""
+def values_and_gradients(
+    core: Core, outputs: Tensor, state: CoreState, sources: list[Tensor], loss: Tensor | None = None
+) -> list[Tensor]:
+    """Outputs, last state, loss and the gradients of a random combination of them, for all sources and parameters."""
     generator = torch.Generator().manual_seed(14)
-    ends = [outputs, *state_leaves(state)]
+    ends = [outputs, *state_leaves(state), *([] if loss is None else [loss])]
     total = sum((end * torch.randn(end.shape, generator=generator, dtype=end.dtype)).sum() for end in ends)
     assert isinstance(total, Tensor)
     gradients = torch.autograd.grad(total, [*sources, *core.parameters()], materialize_grads=True)
     return [*ends, *gradients]
 
 
-def compare_with_loop(core: Core, size: int, bptt_length: int | None, tolerance: float = 1e-10) -> None:
+def compare_with_loop(
+    core: Core, size: int, bptt_length: int | None, tolerance: float = 1e-10, steps: int = STEPS, density: float = 0.3
+) -> None:
     """`core.unroll` equals the plain loop over `core.forward`: values and gradients."""
-    inputs, reset = random_inputs(size)
+    inputs, reset = random_inputs(size, steps, density=density)
     state = random_state(core)
     sources = [inputs, *state_leaves(state)]
     results: list[Any] = []
     for unroll in (type(core).unroll, unroll_step_by_step):
-        outputs, last, _ = unroll(core, inputs, reset, state, bptt_length)
-        results.append(values_and_gradients(core, outputs, last, sources))
+        outputs, last, loss = unroll(core, inputs, reset, state, bptt_length)
+        results.append(values_and_gradients(core, outputs, last, sources, loss))
     for ours, loop in zip(*results, strict=True):
         torch.testing.assert_close(ours, loop, atol=tolerance, rtol=tolerance)
 
@@ -84,8 +88,9 @@ def check_gradients(core: Core, size: int) -> None:
     leaves = state_leaves(state)
 
     def run(inputs: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        outputs, last, _ = core.unroll(inputs, reset, type(state)(*rest[: len(leaves)]))
-        return outputs, *state_leaves(last)
+        given = iter(rest)
+        outputs, last, loss = core.unroll(inputs, reset, map_state(lambda _: next(given), state))
+        return outputs, *state_leaves(last), *([] if loss is None else [loss])
 
     assert torch.autograd.gradcheck(run, (inputs, *leaves, *core.parameters()), fast_mode=True)
 

@@ -1,0 +1,244 @@
+"""Concrete and its parallel control: the chain of filters against its equation, impulse responses, gradient rule."""
+
+import math
+import time
+from fractions import Fraction
+
+import pytest
+import torch
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
+
+from engram.agents.cores import make_core, unroll
+from engram.agents.cores.blocks import cut_into_blocks
+from engram.agents.cores.core import unroll_step_by_step
+
+SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
+BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
+
+
+def small(name, **options):
+    sizes = {"pool_size": POOL, "num_pools": POOLS, "viewport_size": VIEW, "summariser_size": OUT, "base": 1.7}
+    return randomise(make_core(name, SIZE, **(sizes | options)))
+
+
+def slow_pools(name, core, x, pools, base=1.7):
+    """Section 2 for one row: inputs [SIZE], pools [POOLS][POOL] -> the next pools."""
+    rates = [base**-n for n in range(1, POOLS + 1)]
+    embedded = [sum(w * v for w, v in zip(row, x, strict=True)) / rates[0] for row in core.embedding.weight.tolist()]
+    new, below = [], embedded
+    for rate, pool in zip(rates, pools, strict=True):
+        source = below if name == "concrete" else embedded
+        below = [rate * s + (1 - rate) * p for s, p in zip(source, pool, strict=True)]
+        new.append(below)
+    return new
+
+
+def slow_output(core, pools):
+    """One viewport per pool, then the summariser, each with a ReLU."""
+    views = []
+    for pool, weight, bias in zip(pools, core.viewport_weight.tolist(), core.viewport_bias.tolist(), strict=True):
+        views += [max(0.0, bias[v] + sum(pool[p] * weight[p][v] for p in range(POOL))) for v in range(VIEW)]
+    rows = zip(core.summariser.weight.tolist(), core.summariser.bias.tolist(), strict=True)
+    return [max(0.0, b + sum(w * v for w, v in zip(row, views, strict=True))) for row, b in rows]
+
+
+@BOTH
+def test_steps_are_the_equations(name):
+    core = small(name)
+    inputs, _ = random_inputs(SIZE, steps=4)
+    state = random_state(core)
+    pools = state.pools.tolist()
+    for x in inputs:
+        output, state = core(x, state)
+        pools = [slow_pools(name, core, row, p) for row, p in zip(x.tolist(), pools, strict=True)]
+        outputs = [slow_output(core, p) for p in pools]
+        for ours, slow in ((output, outputs), (state.pools, pools)):
+            torch.testing.assert_close(ours, torch.tensor(slow, dtype=torch.float64), atol=1e-9, rtol=1e-9)
+
+
+def blocked_loop(name, core, inputs, reset, pools, base=1.7):
+    """The equations once more, by autograd, with gradient through the first pool only -> outputs [T, B, OUT]."""
+    outputs = []
+    for x, starts in zip(inputs, reset, strict=True):
+        pools = torch.where(starts.reshape(-1, 1, 1), 0.0, pools)
+        embedded = base * x @ core.embedding.weight.T
+        new = [embedded / base + (1 - 1 / base) * pools[:, 0]]
+        for n in range(2, POOLS + 1):
+            source = new[-1] if name == "concrete" else embedded
+            new.append((base**-n * source + (1 - base**-n) * pools[:, n - 1]).detach())
+        pools = torch.stack(new, 1)
+        views = [(pools[:, n] @ core.viewport_weight[n] + core.viewport_bias[n]).relu() for n in range(POOLS)]
+        outputs.append(core.summariser(torch.cat(views, 1)).relu())
+    return torch.stack(outputs)
+
+
+@BOTH
+def test_gradient_passes_through_the_first_pool_only(name):
+    core = small(name)
+    inputs, reset = random_inputs(SIZE, steps=40, density=0.05)
+    state = random_state(core)
+    results = []
+    for outputs in (core.unroll(inputs, reset, state)[0], blocked_loop(name, core, inputs, reset, state.pools)):
+        gradients = torch.autograd.grad(outputs.square().sum(), [inputs, state.pools, *core.parameters()])
+        results.append([outputs, *gradients])
+    for ours, slow in zip(*results, strict=True):
+        torch.testing.assert_close(ours, slow, atol=1e-9, rtol=1e-9)
+    on_pools = results[0][2]
+    assert on_pools[1:, 0].any()
+    assert not on_pools[:, 1:].any()
+
+
+@BOTH
+def test_gradients_of_a_single_pool_are_those_of_finite_differences(name):
+    check_gradients(small(name, num_pools=1), SIZE)
+
+
+@BOTH
+@pytest.mark.parametrize("num_pools", [1, 2, 5])
+@pytest.mark.parametrize(("steps", "density", "bptt_length"), [(50, 0.05, None), (50, 0, 20), (50, 0.3, 3), (5, 1, 1)])
+def test_unroll_is_the_loop_over_steps(name, num_pools, steps, density, bptt_length):
+    core = small(name, num_pools=num_pools)
+    compare_with_loop(core, SIZE, bptt_length, steps=steps, density=density)
+
+
+@BOTH
+def test_pieces_of_an_unroll_are_the_unroll(name):
+    compare_chunks(small(name), SIZE)
+
+
+# -- what the pools hold ---------------------------------------------------------------------------------------------
+
+
+def impulse_responses(name, lags, num_pools, reset_before=None):
+    """What every pool holds of an input of 1 that came `lag` steps before, float64 [len(lags), num_pools].
+
+    With reset_before, the row has seen other inputs and was reset this many steps before the impulse.
+    """
+    core = make_core(name, 3, pool_size=1, num_pools=num_pools).double()
+    history = reset_before or 0
+    steps = history + max(lags) + 1
+    inputs = torch.zeros(steps, len(lags), 3, dtype=torch.float64)
+    reset = torch.zeros(steps, len(lags), dtype=torch.bool)
+    state = core.initial_state(len(lags))
+    for row, lag in enumerate(lags):
+        when = steps - 1 - lag
+        inputs[when, row, 0] = 1
+        if reset_before:
+            inputs[: when - reset_before, row] = 7
+            reset[when - reset_before, row] = True
+            state.pools[row] = 5
+    return unroll(core, inputs, reset, state)[1].pools[..., 0]
+
+
+def chain_response(lag, pool):
+    """Partial fractions of the product of a_i / (1 - d_i / z), d_i = 1 - 2^-i: exact."""
+    decays = [1 - Fraction(1, 2**i) for i in range(1, pool + 1)]
+    total = Fraction(0)
+    for i, decay in enumerate(decays):
+        others = math.prod((decay - other for j, other in enumerate(decays) if j != i), start=Fraction(1))
+        total += decay ** (lag + pool - 1) / others
+    return float(total * math.prod((1 - decay for decay in decays), start=Fraction(1)))
+
+
+LAGS = [0, 1, 2, 5, 15, 16, 17, 34, 74, 155, 400]
+
+
+@pytest.mark.parametrize("reset_before", [None, 1, 20])
+def test_impulse_responses_of_a_chain_of_twelve_pools(reset_before):
+    ours = impulse_responses("concrete", LAGS, 12, reset_before)
+    expected = [[chain_response(lag, pool) for pool in range(1, 13)] for lag in LAGS]
+    torch.testing.assert_close(ours, torch.tensor(expected, dtype=torch.float64), atol=1e-15, rtol=1e-9)
+
+
+def test_impulse_responses_of_parallel_pools():
+    expected = [[2.0**-n * (1 - 2.0**-n) ** lag for n in range(1, 13)] for lag in LAGS]
+    ours = impulse_responses("parallel", LAGS, 12)
+    torch.testing.assert_close(ours, torch.tensor(expected, dtype=torch.float64), atol=1e-15, rtol=1e-9)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_mean_lags_are_1_4_11_26_57(resets):
+    """An impulse is followed until nothing of it is left; sum of lag * response / sum of responses."""
+    lags = list(range(0, 1200))
+    response = impulse_responses("concrete", lags, 5, reset_before=3 if resets else None)
+    mean = (torch.tensor(lags, dtype=torch.float64) @ response) / response.sum(0)
+    torch.testing.assert_close(mean, torch.tensor([1, 4, 11, 26, 57], dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_peak_lags_tile_time():
+    peaks = impulse_responses("concrete", list(range(700)), 9).argmax(0)
+    assert peaks.tolist() == [0, 1, 5, 15, 34, 74, 155, 317, 643]
+
+
+@BOTH
+def test_embedding_starts_as_a_padded_identity(name):
+    core = make_core(name, 3, pool_size=5, base=4.0)
+    assert torch.equal(core.embedding.weight, torch.eye(5, 3) / 4)
+    assert core.embedding.bias is None
+
+
+# -- the unroll without a loop over time -----------------------------------------------------------------------------
+
+
+def test_blocks_begin_at_resets_and_cover_every_step_once():
+    torch.manual_seed(0)
+    for density, period in ((0.0, None), (0.1, None), (0.1, 7), (1.0, 2)):
+        reset = torch.rand(53, 4) < density
+        blocks = cut_into_blocks(reset, 5, period)
+        assert sorted(blocks.steps[blocks.used].tolist()) == list(range(53 * 4))
+        for step in range(53 * 4):
+            slot, block = blocks.slot[step], blocks.block[step]
+            assert blocks.steps[slot, block] == step
+            assert slot == 0 or not reset.flatten()[step]
+            assert slot == 0 or period is None or step // 4 % period
+        for depth, before in zip(blocks.depths()[1:], blocks.previous, strict=True):
+            for block, previous in zip(range(depth.start, depth.stop), before.tolist(), strict=True):
+                first = blocks.steps[0, block]
+                assert not reset.flatten()[first]
+                assert blocks.block[first - 4] == previous
+
+
+@BOTH
+def test_step_and_unroll_agree_to_float32_rounding_over_300_steps(name):
+    torch.manual_seed(0)
+    core = make_core(name, 32)
+    inputs, reset = torch.randn(300, 8, 32), torch.rand(300, 8) < 0.01
+    fast, fast_state = unroll(core, inputs, reset, core.initial_state(8))
+    slow, slow_state, _ = unroll_step_by_step(core, inputs, reset, core.initial_state(8))
+    torch.testing.assert_close(fast, slow, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(fast_state.pools, slow_state.pools, atol=2e-6, rtol=1e-5)
+
+
+def test_unroll_is_much_faster_than_its_own_loop():
+    """Training at a size of the paper's supervised search, T = 300 and B = 32; the ratio is 5 and more when idle."""
+    torch.manual_seed(0)
+    core = make_core("concrete", 8, pool_size=16, num_pools=8, viewport_size=6, summariser_size=32)
+    inputs, reset = torch.randn(300, 32, 8), torch.rand(300, 32) < 0.01
+
+    def seconds(run):
+        best = math.inf
+        for _ in range(3):
+            start = time.process_time()
+            run(core, inputs, reset, core.initial_state(32))[0].sum().backward()
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert 2 * seconds(type(core).unroll) < seconds(unroll_step_by_step)
+
+
+@BOTH
+def test_ten_thousand_steps_stay_finite(name):
+    torch.manual_seed(0)
+    core = make_core(name, 8, pool_size=8, num_pools=12)
+    with torch.no_grad():
+        outputs, state = unroll(
+            core, 5 * torch.randn(10_000, 2, 8), torch.zeros(10_000, 2, dtype=torch.bool), core.initial_state(2)
+        )
+    assert outputs.isfinite().all()
+    assert state.pools.isfinite().all()
+
+
+@pytest.mark.parametrize(("option", "value"), [("num_pools", 0), ("base", 1.0)])
+def test_impossible_options_are_named(option, value):
+    with pytest.raises(ValueError, match=f"{option} is {value}; allowed"):
+        make_core("concrete", SIZE, **{option: value})
