@@ -22,6 +22,7 @@ _RMC_PAPER: Preset = {
 # FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps. The
 # code's value coefficient .1 has no half in it; ours has. Baselines: the same with an LSTM.
 _GRAPH: Preset = {
+    "env_args": {"assignment": "fixed"},
     "unroll_length": 30,
     "envs_per_actor": 600,
     "sync": True,
