@@ -58,6 +58,7 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.device.type == "cpu"
         and _onednn is not None
         and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.enabled  # pyright: ignore
         and not torch.is_autocast_enabled("cpu")
         and _dense(weight)
         and (x.dim() != 2 or _dense(x))

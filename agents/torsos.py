@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .kernels import Linear
 from .specs import ArraySpec, ObservationSpec
 from .values import ObservationTensor
 
@@ -91,7 +92,7 @@ class EmbeddingTorso(nn.Module):
     def __init__(self, torso: nn.Module, size: int) -> None:
         super().__init__()
         self.torso = torso
-        self.linear = nn.Linear(int(torso.output_size), size)  # pyright: ignore
+        self.linear = Linear(int(torso.output_size), size)  # pyright: ignore
         self.output_size = size
 
     def forward(self, observation: ObservationTensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from .core import Core
+from ..kernels import Linear
+from .core import Core, full_precision
 
 
 class FeedforwardState(NamedTuple):
@@ -17,16 +18,18 @@ class Feedforward(Core):
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
         self.output_size = hidden_size
-        self.hidden = nn.Linear(input_size, hidden_size)
+        self.hidden = Linear(input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> FeedforwardState:
         """The empty state."""
         return FeedforwardState()
 
+    @full_precision
     def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
         """inputs [B, input_size] -> output [B, hidden_size]."""
         return self.hidden(inputs).relu(), state
 
+    @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
     ) -> tuple[Tensor, FeedforwardState, None]:

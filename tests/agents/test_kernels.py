@@ -57,11 +57,14 @@ def test_add_linear_adds(size):
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.filterwarnings("ignore:TF32")
 def test_large_products_take_the_fast_route_and_others_do_not():
     large, small = (tensors(*size) for size in SIZES)
     node = "_Linear"
     assert node in type(kernels.linear(*large).grad_fn.next_functions[0][0]).__name__
     assert node not in type(kernels.linear(*small).grad_fn).__name__
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert node not in type(kernels.linear(*large).grad_fn.next_functions[0][0]).__name__
     double = [t.double() for t in large]
     assert kernels.linear(*double).dtype == torch.float64
 
