@@ -69,20 +69,21 @@ def certify(
     if input_size < 3:
         raise ValueError(f"input_size is {input_size}; allowed: at least 3 (cue, signal and distraction)")
     torch.manual_seed(seed)
-    probe = make_probe(make, input_size, long_run, recall_updates)
-    for check in (*CHECKS, *more):
-        yield _line(check, probe)
-
-
-def _line(check: Check, probe: Probe) -> Line:
-    """An exception in the core is a failure of the line, not of the program."""
-    name, check_it = check
     try:
-        return Line(name, True, check_it(probe))
-    except Failure as seen:
-        return Line(name, False, str(seen))
+        probe = make_probe(make, input_size, long_run, recall_updates)
     except Exception as problem:
-        return Line(name, False, f"raised {type(problem).__name__}: {problem}")
+        yield Line(CHECKS[0][0], False, _said(problem))
+        return
+    for name, check in (*CHECKS, *more):
+        try:
+            yield Line(name, True, check(probe))
+        except Exception as problem:
+            yield Line(name, False, _said(problem))
+
+
+def _said(problem: Exception) -> str:
+    """What a failed line says; any exception in the core is a failure of the line, not of the program."""
+    return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
 
 
 def core_size(core: Core) -> tuple[int, int]:

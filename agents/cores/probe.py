@@ -39,8 +39,9 @@ class Probe(NamedTuple):
 
 
 def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_updates: int) -> Probe:
-    """A probe of the core that `make` makes, for inputs [B, input_size]."""
+    """A probe of the core that `make` makes, for inputs [B, input_size]. Raises Failure if its state is no state."""
     single = make()
+    form(single.initial_state(ROWS))
     core, dtype = single, torch.float32
     try:
         double = copy.deepcopy(single).double()
@@ -95,6 +96,20 @@ def in_pieces(length: int, detach: bool = False) -> Run:
         return Pass(outputs, passes[-1].state, torch.cat(losses) if losses else None)
 
     return run
+
+
+def form(state: CoreState) -> str:
+    """The structure of a state in words, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
+    if isinstance(state, Tensor):
+        if state.dim() == 0 or state.shape[0] != ROWS:
+            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ROWS}")
+        kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
+        return f"{list(state.shape[1:])}{kind}"
+    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    if fields is None:
+        raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
+    parts = (f"{name} {form(part)}" for name, part in zip(fields, state, strict=True))
+    return f"{type(state).__name__}({', '.join(parts)})"
 
 
 def cast(state: CoreState, dtype: torch.dtype) -> CoreState:

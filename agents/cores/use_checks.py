@@ -9,9 +9,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from .core import CoreState, reset_state, state_leaves
+from .core import reset_state, state_leaves
 from .cue_recall import SOLVED, recall_accuracy
-from .probe import ROWS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, require_equal, summed
+from .probe import ROWS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
 
 DELAY = 10
 """Steps between the cue and the answer."""
@@ -23,7 +23,7 @@ def shapes_and_types(probe: Probe) -> str:
     """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of one form for ever."""
     core, inputs = probe.single, probe.inputs.float()
     state = core.initial_state(ROWS)
-    form = _form(state)
+    wanted = form(state)
     for leaf in state_leaves(state):
         if leaf.is_floating_point() and leaf.dtype != torch.float32:
             raise Failure(f"a leaf of the initial state is {leaf.dtype}; the contract is float32")
@@ -36,9 +36,9 @@ def shapes_and_types(probe: Probe) -> str:
     if one.loss is not None and list(one.loss.shape) != [STEPS, ROWS]:
         raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ROWS}]")
     for what, other in (("a step", after), ("an unroll", one.state)):
-        if _form(other) != form:
-            raise Failure(f"the state after {what} is {_form(other)}, at first {form}")
-    return form
+        if form(other) != wanted:
+            raise Failure(f"the state after {what} is {form(other)}, at first {wanted}")
+    return wanted
 
 
 def every_parameter_learns(probe: Probe) -> str:
@@ -73,8 +73,8 @@ def state_survives_pickling(probe: Probe) -> str:
     """A state comes back from pickle as the same type with the same numbers."""
     state = cast(probe.state, torch.float32)
     back = pickle.loads(pickle.dumps(state))
-    if _form(back) != _form(state):
-        raise Failure(f"{_form(state)} came back as {_form(back)}")
+    if form(back) != form(state):
+        raise Failure(f"{form(state)} came back as {form(back)}")
     if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
         raise Failure("the numbers changed")
     return "same type, same numbers"
@@ -137,17 +137,3 @@ def recalls_a_cue(probe: Probe) -> str:
         if accuracy >= SOLVED:
             return seen
     raise Failure(f"{seen}; guessing gives 50%")
-
-
-def _form(state: CoreState) -> str:
-    """The structure of a state in words, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
-    if isinstance(state, Tensor):
-        if state.dim() == 0 or state.shape[0] != ROWS:
-            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ROWS}")
-        kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
-        return f"{list(state.shape[1:])}{kind}"
-    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
-    if fields is None:
-        raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
-    parts = (f"{name} {_form(part)}" for name, part in zip(fields, state, strict=True))
-    return f"{type(state).__name__}({', '.join(parts)})"

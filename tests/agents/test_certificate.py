@@ -1,0 +1,98 @@
+"""The certificate catches cores that are wrong in one way, on the line that says so, and passes a right one."""
+
+import broken_cores
+import pytest
+import torch
+
+from engram.agents.cores.certificate import CHECKS, certify
+from engram.agents.cores.probe import Failure, make_probe
+
+NAMES = [name for name, _ in CHECKS]
+
+
+def failures(cls, names, input_size=6):
+    """Those of the lines `names` that fail, with what they say."""
+    torch.manual_seed(0)
+    try:
+        probe = make_probe(lambda: cls(input_size), input_size, long_run=5000, recall_updates=100)
+    except Failure as problem:
+        return {NAMES[0]: str(problem)}
+    seen = {}
+    for name, check in CHECKS:
+        if name in names:
+            try:
+                check(probe)
+            except Exception as problem:
+                seen[name] = str(problem)
+    return seen
+
+
+def test_a_right_core_passes_every_line():
+    lines = list(certify(lambda: broken_cores.Toy(6), 6, long_run=1000))
+    assert [line.name for line in lines] == NAMES
+    assert [(line.name, line.detail) for line in lines if not line.passed] == []
+
+
+CASES = [
+    ("NoNamedTuple", "shapes and types", "not tuple"),
+    ("OtherUnroll", "step equals unroll", "outputs differ by"),
+    ("ZeroAtStart", "the given state counts", "the same from another state"),
+    ("ZeroAtStart", "chunks do not matter", "differ by"),
+    ("MultipliedReset", "a reset starts afresh", "in the long sequence and alone"),
+    ("MultipliedResetFromZero", "nan stays where it is", "behind the reset of a row of nan"),
+    ("LeakyReset", "nothing passes a reset", "after another past"),
+    ("SecretState", "nothing passes a reset", "after another past"),
+    ("LeakingRows", "rows are independent", "row 0 among other rows"),
+    ("RowsByGradient", "rows are independent", "gradient passes from one row to another"),
+    ("LeakingRows", "nan stays where it is", "beside a row of nan"),
+    ("IgnoresState", "the given state counts", "the same from another state"),
+    ("Detached", "gradient reaches back", "no gradient"),
+    ("NeverCut", "gradient cut at bptt_length", "bptt_length 1"),
+    ("CutTooOften", "gradient cut at bptt_length", "bptt_length 3"),
+    ("IdleParameter", "every parameter learns", "no gradient for unused"),
+    ("SharedLayers", "every parameter learns", r"layers.0.weight = layers.1.weight"),
+    ("HiddenConstant", "weights are the whole core", "a copy made from the state_dict"),
+    ("Unpicklable", "state survives pickling", "Can't"),
+    ("OtherWhenActing", "actor and learner agree", "outputs of learner and actor"),
+    ("HalfPrecision", "state in float32 under autocast", "bfloat16"),
+    ("Explodes", "a long run stays finite", "not finite within"),
+    ("Forgets", "recalls a cue", "guessing gives 50%"),
+    ("Raises", "step equals unroll", "there is no slot 7"),
+]
+
+
+@pytest.mark.parametrize(("cls", "line", "says"), CASES)
+def test_a_wrong_core_fails_on_the_right_line(cls, line, says):
+    seen = failures(getattr(broken_cores, cls), {line})
+    assert line in seen, f"{cls} passed '{line}'"
+    assert says in seen[line]
+
+
+def test_every_line_has_a_core_that_fails_it():
+    assert {line for _, line, _ in CASES} == set(NAMES)
+
+
+@pytest.mark.parametrize("cls", ["Detached", "IdleParameter", "HiddenConstant", "Forgets", "LeakyReset"])
+def test_a_mistake_spares_the_lines_it_has_nothing_to_do_with(cls):
+    others = {"shapes and types", "rows are independent", "state survives pickling", "nan stays where it is"}
+    spared = others - ({"nan stays where it is"} if cls == "LeakyReset" else set())
+    assert failures(getattr(broken_cores, cls), spared) == {}
+
+
+def test_an_exception_in_the_core_is_a_failed_line_and_not_the_end():
+    lines = list(certify(lambda: broken_cores.Raises(6), 6, long_run=100, recall_updates=10))
+    assert [line.name for line in lines] == NAMES
+    assert next(line.detail for line in lines if line.name == "step equals unroll") == (
+        "raised IndexError: there is no slot 7"
+    )
+
+
+def test_a_state_of_the_wrong_kind_ends_the_certificate_with_its_line():
+    lines = list(certify(lambda: broken_cores.NoNamedTuple(6), 6))
+    assert [line.name for line in lines] == ["shapes and types"]
+    assert "a NamedTuple of tensors, not tuple" in lines[0].detail
+
+
+def test_too_few_inputs_are_named():
+    with pytest.raises(ValueError, match="input_size is 2; allowed: at least 3"):
+        list(certify(lambda: broken_cores.Toy(2), 2))
