@@ -48,22 +48,33 @@ class Actor:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
-        self.version = -1
+        self.version, self.copies = -1, 0
         self.generator = torch.Generator()
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
         self.generator.manual_seed(int(sampling) >> 1)
-        n = batch.num_envs
-        self._row = _Row(batch.new_observation(), n)
-        batch.reset_into(self._row.observation, seed)
-        self._state: AgentState = agent.initial_state(n)
-        self._returns = np.zeros(n, np.float64)
-        self._lengths = np.zeros(n, np.int64)
+        self._restart(seed)
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on (nothing to do if this version is loaded)."""
+        """Act with these weights from now on (nothing to do if this version is loaded).
+
+        Weights taken over from another member begin with new episodes: they cannot read the memory, and do not deserve
+        the score, of those that others have begun.
+        """
         if weights.version != self.version:
             load(self.agent, weights.values)
             self.version = weights.version
+        if weights.copies != self.copies:
+            self.copies = weights.copies
+            self._restart(int(torch.randint(2**62, (), generator=self.generator)))
+
+    def _restart(self, seed: int) -> None:
+        """New episodes in all environments."""
+        n = self.batch.num_envs
+        self._row = _Row(self.batch.new_observation(), n)
+        self.batch.reset_into(self._row.observation, seed)
+        self._state: AgentState = self.agent.initial_state(n)
+        self._returns = np.zeros(n, np.float64)
+        self._lengths = np.zeros(n, np.int64)
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """T steps under one version of the weights (the loaded ones if None)."""
@@ -117,6 +128,7 @@ class Actor:
             "state": leaves,
             "row": self._row.save(),
             "generator": self.generator.get_state(),
+            "copies": self.copies,
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
         }
@@ -128,6 +140,7 @@ class Actor:
         self._state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self._state)
         self._row.restore(saved["row"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
+        self.copies = saved.get("copies", 0)  # states from before there were populations have none
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 

@@ -9,39 +9,55 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..agents.weights import Weights
-from .actor import Actor
+from .failures import Failures
+from .members import MakeActor, MemberActors, Turns
 from .unroll import Unroll
 
 MAX_IN_FLIGHT = 2
 """Unrolls that one actor may have requested or waiting: one being made while another is consumed."""
 
-MakeActor = Callable[[int, int, int], Actor]
-"""(number, member, life) -> Actor."""
 
-
-class ActorFailureError(RuntimeError):
-    """Actors failed more often than allowed; the message ends with the first failure's traceback."""
+class ActorStateError(RuntimeError):
+    """The actors' state cannot be saved; training can go on without."""
 
 
 class ActorPool(Protocol):
-    """A set of actors that answer with unrolls."""
+    """A set of actors that answer with unrolls, shared by all members of a population."""
 
-    num_actors: int
+    @property
+    def num_actors(self) -> int:
+        """Actors at work now."""
+        ...
+
+    @property
+    def failures(self) -> int:
+        """Actors that have failed and were replaced since the pool was made."""
+        ...
 
     def publish(self, weights: Weights) -> None:
-        """Make these the newest weights of their member."""
+        """Make these the newest weights of their member, which takes its turns from now on."""
         ...
 
-    def next(self) -> Unroll:
-        """The first unroll that is ready (asynchronous mode)."""
+    def retire(self, member: int) -> None:
+        """Ask for no more unrolls of `member`; those under way still come."""
         ...
 
-    def gather(self) -> list[Unroll]:
-        """One unroll of every actor, in order, all made with the newest weights (synchronous mode)."""
+    def next(self) -> Unroll | None:
+        """The first unroll that is ready, of whichever member; members take turns in being asked for.
+
+        None if there was none for a while: time to look at signals and the clock.
+        """
+        ...
+
+    def gather(self, member: int = 0) -> list[Unroll] | None:
+        """One unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
+
+        None if they did not all come for a while; the next call, for the same member, goes on with those that did.
+        """
         ...
 
     def save(self) -> list[Any]:
-        """The exact state of every actor; only between `gather` calls."""
+        """The exact state of every actor between two `gather`s. Raises ActorStateError if it cannot be had."""
         ...
 
     def restore(self, saved: list[Any]) -> None:
@@ -53,26 +69,6 @@ class ActorPool(Protocol):
         ...
 
 
-class Failures:
-    """Counts actors' failures, keeps the first traceback, and says when it is enough."""
-
-    def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
-        self.allowed, self.count, self.first = allowed, 0, ""
-        self._report = report
-
-    def add(self, number: int, trace: str) -> None:
-        """Note a failure of actor `number`. Raises ActorFailureError once more than `allowed` happened."""
-        self.count += 1
-        if not self.first:
-            self.first = trace
-            self._report(f"actor {number} failed and is replaced ({self.allowed} replacements allowed):\n{trace}")
-        if self.count > self.allowed:
-            raise ActorFailureError(
-                f"actors failed {self.count} times, {self.allowed} replacements were allowed. "
-                f"The first failure:\n{self.first}"
-            )
-
-
 class LocalPool:
     """All actors in this process, one after another: for tests, debugging and bit-exact runs."""
 
@@ -81,29 +77,44 @@ class LocalPool:
     ) -> None:
         self.num_actors = num_actors
         self._make_actor = make_actor
-        self._actors = [make_actor(number, 0, 0) for number in range(num_actors)]
-        self._lives = [0] * num_actors
+        self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
+        for actors in self._actors:
+            actors.prepare()
         self._failures = Failures(max_failures, report)
-        self._weights: Weights | None = None
+        self._weights: dict[int, Weights] = {}
+        self._turns = Turns()
         self._turn = 0
+
+    @property
+    def failures(self) -> int:
+        """See ActorPool."""
+        return self._failures.total
 
     def publish(self, weights: Weights) -> None:
         """See ActorPool."""
-        self._weights = weights
+        self._weights[weights.member] = weights
+        self._turns.join(weights.member)
+
+    def retire(self, member: int) -> None:
+        """See ActorPool."""
+        self._turns.leave(member)
 
     def next(self) -> Unroll:
-        """See ActorPool; actors take turns."""
+        """See ActorPool; actors take turns too."""
         number = self._turn
         self._turn = (number + 1) % self.num_actors
-        return self._unroll(number)
+        return self._unroll(number, self._turns.next())
 
-    def gather(self) -> list[Unroll]:
+    def gather(self, member: int = 0) -> list[Unroll]:
         """See ActorPool."""
-        return [self._unroll(number) for number in range(self.num_actors)]
+        return [self._unroll(number, member) for number in range(self.num_actors)]
 
     def save(self) -> list[Any]:
         """See ActorPool."""
-        return [actor.save() for actor in self._actors]
+        try:
+            return [actor.save() for actor in self._actors]
+        except ValueError as problem:
+            raise ActorStateError(str(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
         """See ActorPool."""
@@ -116,11 +127,14 @@ class LocalPool:
         """See ActorPool."""
         self._actors = []
 
-    def _unroll(self, number: int) -> Unroll:
+    def _unroll(self, number: int, member: int) -> Unroll:
         while True:
+            actors = self._actors[number]
             try:
-                return self._actors[number].unroll(self._weights)
+                unroll = actors.unroll(self._weights[member])
             except Exception:
                 self._failures.add(number, traceback.format_exc())
-                self._lives[number] += 1
-                self._actors[number] = self._make_actor(number, 0, self._lives[number])
+                self._actors[number] = MemberActors(self._make_actor, number, actors.life + 1)
+            else:
+                self._failures.forgive(number)
+                return unroll

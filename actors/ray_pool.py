@@ -2,24 +2,37 @@
 
 Ray carries unrolls and weights, never single steps. At most MAX_IN_FLIGHT requests are open per actor; a new one is
 sent only when an unroll has been taken, with the newest weights, which are put into the object store once a version.
+
+Every actor has a seat. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
+failures follow each other. An answer that was lost is not made up for: nobody has learnt from it and nobody will.
 """
 
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import ray
 import torch
 from ray import ObjectRef
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from ..agents.process import prepare_process
 from ..agents.weights import Weights
-from .actor import Actor
-from .pool import MAX_IN_FLIGHT, Failures, MakeActor
+from .failures import Failures
+from .members import MakeActor, MemberActors, Turns
+from .pool import MAX_IN_FLIGHT, ActorStateError
 from .unroll import Unroll
+
+PATIENCE = 2.0
+"""Seconds without any unroll after which the learner is told so."""
+LOOK_SECONDS = 1.0
+"""How often the pool looks for processes that have been silent for too long."""
+START_TIMEOUT = 600.0
+"""Seconds in which a process must have started: a node may have to be booted for it."""
 
 
 def share_tensors() -> None:
@@ -32,33 +45,50 @@ def _to_numpy(tensor: torch.Tensor) -> Any:
     return tensor.detach().numpy()
 
 
-class ActorProcess:
-    """What runs in an actor's process: one Actor per member of the population it has served."""
+class ActorProcess(MemberActors):
+    """What runs in an actor's process."""
 
     def __init__(self, make_actor: MakeActor, number: int, life: int, threads: int, niceness: int) -> None:
         os.nice(niceness)
         prepare_process(threads)
         share_tensors()
-        self._make_actor, self._number, self._life = make_actor, number, life
-        self._actors: dict[int, Actor] = {}
+        super().__init__(make_actor, number, life)
 
-    def unroll(self, weights: Weights) -> Unroll:
-        """One unroll with these weights."""
-        return self._actor(weights.member).unroll(weights)
+    def ready(self) -> str:
+        """Make the first actor: importing and compiling its world is no part of any unroll's time.
 
-    def save(self) -> dict[int, Any]:
-        """The exact state of every member's environments and memory."""
-        return {member: actor.save() for member, actor in self._actors.items()}
+        Returns the address of the machine that this process is on.
+        """
+        self.prepare()
+        return ray.util.get_node_ip_address()
 
-    def restore(self, saved: dict[int, Any]) -> None:
-        """Continue from a state made by `save`."""
-        for member, state in saved.items():
-            self._actor(int(member)).restore(state)
 
-    def _actor(self, member: int) -> Actor:
-        if member not in self._actors:
-            self._actors[member] = self._make_actor(self._number, member, self._life)
-        return self._actors[member]
+@dataclass(eq=False)
+class _Seat:
+    """The place of one actor, which processes take one after another."""
+
+    number: int
+    life: int = -1
+    """Processes that had this seat before."""
+    handle: Any = None
+    """The process at work or starting; None while the seat is empty."""
+    starting: "ObjectRef[Any] | None" = None
+    """Answered when the process is ready; None then."""
+    since: float = 0.0
+    """Monotonic time of the last sign of life; of an empty seat, the time from which it may be taken again."""
+    machine: str = ""
+    """The address of the machine that the process at work is on."""
+
+    @property
+    def at_work(self) -> bool:
+        return self.handle is not None and self.starting is None
+
+
+class _Request(NamedTuple):
+    """An unroll that was asked for."""
+
+    seat: _Seat
+    member: int
 
 
 class RayPool:
@@ -66,19 +96,19 @@ class RayPool:
 
     Args:
         make_actor: picklable function that makes an Actor.
-        num_actors: how many processes.
-        max_failures: actors that may be replaced before the run stops.
-        report: where a failure's first traceback goes.
+        num_actors: how many processes; None: as many as the cluster has room for, now and later.
+        max_failures: failures in a row of one actor that are made good.
+        report: where the traceback of a new kind of failure goes.
         cpus_per_actor: Ray resources that one actor claims.
         threads: torch threads per actor.
         niceness: how far actors step back when the learner wants their core (0..19).
-        timeout: seconds without any answer after which the actor that was asked first is replaced.
+        timeout: seconds without an answer after which an actor at work is replaced.
     """
 
     def __init__(
         self,
         make_actor: MakeActor,
-        num_actors: int,
+        num_actors: int | None,
         max_failures: int,
         report: Callable[[str], None] = print,
         *,
@@ -88,101 +118,215 @@ class RayPool:
         timeout: float = 120.0,
     ) -> None:
         share_tensors()
-        self.num_actors = num_actors
+        self._elastic = num_actors is None
         self._make_ref = ray.put(make_actor)
         self._options = (threads, niceness)
         self._timeout = timeout
-        self._remote = ray.remote(num_cpus=cpus_per_actor, max_restarts=0)(ActorProcess)
-        self._lives = [0] * num_actors
+        self._remote = ray.remote(num_cpus=cpus_per_actor, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
+        self._report = report
+        self._unrolls_from: Counter[str] = Counter()
+        """Unrolls taken, by machine."""
         self._failures = Failures(max_failures, report)
-        self._handles = [self._start(number) for number in range(num_actors)]
-        self._open: dict[ObjectRef[Any], int] = {}
-        self._weights: Weights | None = None
-        self._weights_ref: ObjectRef[Any] | None = None
+        self._open: dict[ObjectRef[Any], _Request] = {}
+        """Requests, oldest first."""
+        self._gathered: dict[int, Unroll] = {}
+        self._weights: dict[int, Weights] = {}
+        self._stored: dict[int, ObjectRef[Any]] = {}
+        """The newest weights of a member in the object store, once a request has carried them."""
+        self._turns = Turns()
+        self._look_at = 0.0
+        if num_actors is None:
+            num_actors = max(1, int(ray.available_resources().get("CPU", 0) / max(cpus_per_actor, 0.01)))
+        self._seats = [_Seat(number) for number in range(num_actors)]
+        for seat in self._seats:
+            self._start(seat)
+
+    @property
+    def num_actors(self) -> int:
+        """See ActorPool; a fixed number counts those that are being replaced."""
+        return sum(seat.at_work for seat in self._seats) if self._elastic else len(self._seats)
+
+    @property
+    def failures(self) -> int:
+        """See ActorPool."""
+        return self._failures.total
 
     def publish(self, weights: Weights) -> None:
         """See ActorPool; the weights are stored when the next request is sent, once."""
-        self._weights, self._weights_ref = weights, None
+        self._weights[weights.member] = weights
+        self._stored.pop(weights.member, None)
+        self._turns.join(weights.member)
 
-    def next(self) -> Unroll:
+    def retire(self, member: int) -> None:
         """See ActorPool."""
-        if not self._open:
-            for _ in range(MAX_IN_FLIGHT):
-                for number in range(self.num_actors):
-                    self._request(number)
-        while True:
-            oldest = next(iter(self._open))
-            # Of each actor only its first open request: the second can be here first, but comes after it.
-            first: dict[int, ObjectRef[Any]] = {}
-            for ref, number in self._open.items():
-                first.setdefault(number, ref)
-            ready, _ = ray.wait(list(first.values()), num_returns=1, timeout=self._timeout)
-            ref = ready[0] if ready else oldest
-            number = self._open.pop(ref)
-            try:
-                unroll = ray.get(ref, timeout=self._timeout if ready else 0)
-            except RayError as problem:
-                for _ in range(1 + self._replace(number, problem)):
-                    self._request(number)
-                continue
-            self._request(number)
-            return unroll
+        self._turns.leave(member)
 
-    def gather(self) -> list[Unroll]:
+    def next(self) -> Unroll | None:
         """See ActorPool."""
-        refs = [self._ask(number) for number in range(self.num_actors)]
-        unrolls: list[Unroll] = []
-        for number, ref in enumerate(refs):
-            while True:
-                try:
-                    unrolls.append(ray.get(ref, timeout=self._timeout))
-                    break
-                except RayError as problem:
-                    self._replace(number, problem)
-                    ref = self._ask(number)
+        unroll = self._receive(lambda seat: MAX_IN_FLIGHT, self._turns.next)
+        self._ask(lambda seat: MAX_IN_FLIGHT, self._turns.next)  # before the learner is busy with this one
+        return unroll
+
+    def gather(self, member: int = 0) -> list[Unroll] | None:
+        """See ActorPool."""
+        while len(self._gathered) < len(self._seats):
+            unroll = self._receive(lambda seat: int(seat.number not in self._gathered), lambda: member)
+            if unroll is None:
+                return None
+            self._gathered[unroll.actor] = unroll
+        unrolls = [self._gathered[seat.number] for seat in self._seats]
+        self._gathered = {}
         return unrolls
 
     def save(self) -> list[Any]:
         """See ActorPool."""
-        return ray.get([handle.save.remote() for handle in self._handles])
+        if self._open or self._gathered:
+            raise ActorStateError("unrolls are under way")
+        try:
+            return ray.get([seat.handle.save.remote() for seat in self._seats], timeout=self._timeout)
+        except RayError as problem:
+            raise ActorStateError(_said(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
         """See ActorPool."""
-        if len(saved) != self.num_actors:
-            raise ValueError(f"state of {len(saved)} actors for a pool of {self.num_actors}")
-        ray.get([handle.restore.remote(state) for handle, state in zip(self._handles, saved, strict=True)])
+        if len(saved) != len(self._seats):
+            raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._seats)}")
+        ray.get([seat.handle.restore.remote(state) for seat, state in zip(self._seats, saved, strict=True)])
 
     def open_requests(self) -> list[int]:
         """The actors' numbers, once for each request that is open now."""
-        return list(self._open.values())
+        return [request.seat.number for request in self._open.values()]
 
     def close(self) -> None:
         """See ActorPool."""
-        for handle in self._handles:
-            ray.kill(handle)
-        self._handles, self._open = [], {}
+        for seat in self._seats:
+            if seat.handle is not None:
+                ray.kill(seat.handle)
+        self._seats, self._open = [], {}
+        if len(self._unrolls_from) > 1:
+            self._report(
+                f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
+            )
 
-    def _start(self, number: int) -> Any:
-        return self._remote.remote(self._make_ref, number, self._lives[number], *self._options)
+    def _receive(self, wanted: Callable[[_Seat], int], member: Callable[[], int]) -> Unroll | None:
+        """The next answer, keeping `wanted` requests open per seat, each for the `member` that comes up.
 
-    def _ask(self, number: int) -> "ObjectRef[Any]":
-        if self._weights_ref is None:
-            assert self._weights is not None, "publish() comes before the first request"
-            self._weights_ref = ray.put(self._weights)
-        return self._handles[number].unroll.remote(self._weights_ref)
+        None if there was no answer for PATIENCE seconds.
+        """
+        patience = time.monotonic() + PATIENCE
+        while True:
+            self._fill_seats()
+            self._ask(wanted, member)
+            self._replace_silent()  # here, not where nothing came: the others may keep the learner busy
+            refs = self._awaited()
+            ready, _ = ray.wait(list(refs), num_returns=1, timeout=PATIENCE / 4) if refs else ([], [])
+            for ref in ready:
+                unroll = self._take(refs[ref], ref)
+                if unroll is not None:
+                    return unroll
+            if time.monotonic() > patience:
+                return None
+            if not refs:
+                time.sleep(0.05)  # every seat is in its pause
 
-    def _request(self, number: int) -> None:
-        self._open[self._ask(number)] = number
+    def _awaited(self) -> "dict[ObjectRef[Any], _Seat]":
+        """What each seat is to answer next, oldest first: the second request comes after the first, even if here."""
+        first: dict[_Seat, ObjectRef[Any]] = {seat: seat.starting for seat in self._seats if seat.starting is not None}
+        for ref, request in self._open.items():
+            first.setdefault(request.seat, ref)
+        return {ref: seat for seat, ref in first.items()}
 
-    def _replace(self, number: int, problem: RayError) -> int:
-        """A new process for actor `number`; returns how many open requests went down with the old one."""
-        trace = str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)
-        ray.kill(self._handles[number])
-        lost = [ref for ref, owner in self._open.items() if owner == number]
-        for ref in lost:
-            del self._open[ref]
-        self._failures.add(number, trace)
-        time.sleep(min(0.1 * 2**self._failures.count, 5.0))
-        self._lives[number] += 1
-        self._handles[number] = self._start(number)
-        return len(lost)
+    def _take(self, seat: _Seat, ref: "ObjectRef[Any]") -> Unroll | None:
+        """The answer `ref` of `seat`, or None if it is no unroll: the process is ready, or something is lost."""
+        try:
+            answer = ray.get(ref, timeout=self._timeout)
+        except ObjectLostError as problem:
+            self._drop(ref)
+            self._failures.add(seat.number, _said(problem))  # the actor itself may live; if not, the next answer tells
+            return None
+        except RayError as problem:
+            self._lose(seat, _said(problem))
+            return None
+        self._open.pop(ref, None)
+        seat.since = time.monotonic()
+        if ref == seat.starting:
+            seat.starting, seat.machine = None, answer
+            return None
+        self._failures.forgive(seat.number)
+        self._unrolls_from[seat.machine] += 1
+        return answer
+
+    def _ask(self, wanted: Callable[[_Seat], int], member: Callable[[], int]) -> None:
+        """Send requests to the seats at work that have too few open."""
+        missing = {seat: wanted(seat) for seat in self._seats if seat.at_work}
+        for request in self._open.values():
+            missing[request.seat] -= 1
+        while any(count > 0 for count in missing.values()):
+            for seat, count in missing.items():
+                if count > 0:
+                    missing[seat] = count - 1
+                    self._request(seat, member())
+
+    def _request(self, seat: _Seat, member: int) -> None:
+        if member not in self._stored:
+            self._stored[member] = ray.put(self._weights[member])
+        if all(request.seat is not seat for request in self._open.values()):
+            seat.since = time.monotonic()
+        self._open[seat.handle.unroll.remote(self._stored[member])] = _Request(seat, member)
+
+    def _fill_seats(self) -> None:
+        """Start a process for each empty seat whose pause is over.
+
+        An elastic pool always has one process starting, which Ray places once there is room: an empty seat's, or a new
+        one's. So it finds room that appears, and a cluster that can grow sees that more is wanted.
+        """
+        if self._elastic and not any(seat.starting is not None for seat in self._seats):
+            empty = [seat for seat in self._seats if seat.handle is None]
+            if not empty:
+                empty = [_Seat(len(self._seats))]
+                self._seats += empty
+            if empty[0].since <= time.monotonic():
+                self._start(empty[0])
+        elif not self._elastic:
+            for seat in self._seats:
+                if seat.handle is None and seat.since <= time.monotonic():
+                    self._start(seat)
+
+    def _start(self, seat: _Seat) -> None:
+        seat.life += 1
+        seat.handle = self._remote.remote(self._make_ref, seat.number, seat.life, *self._options)
+        seat.starting, seat.since = seat.handle.ready.remote(), time.monotonic()
+
+    def _replace_silent(self) -> None:
+        """Give up on processes that have not answered, or not started, for too long."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        for ref, seat in self._awaited().items():
+            if seat.starting is None:
+                limit, what = self._timeout, "answered"
+            else:
+                limit, what = float("inf") if self._elastic else START_TIMEOUT, "started"
+            if now - seat.since > limit and not ray.wait([ref], timeout=0)[0]:
+                self._lose(seat, f"actor {seat.number} has not {what} for {limit:.0f} s")
+
+    def _lose(self, seat: _Seat, why: str) -> None:
+        """The end of a seat's process: its open requests go down with it."""
+        ray.kill(seat.handle)
+        seat.handle = seat.starting = None
+        for ref in [ref for ref, request in self._open.items() if request.seat is seat]:
+            self._drop(ref)
+        self._failures.add(seat.number, why)
+        seat.since = time.monotonic() + self._failures.pause(seat.number)
+
+    def _drop(self, ref: "ObjectRef[Any]") -> None:
+        """An answer that will not come: its member is asked for another one before the others have their turn."""
+        request = self._open.pop(ref, None)
+        if request is not None:
+            self._turns.give_back(request.member)
+
+
+def _said(problem: RayError) -> str:
+    """What an exception of Ray's says, with the traceback in the other process if there is one."""
+    return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)

@@ -21,6 +21,8 @@ class Weights(NamedTuple):
     """Which member of the population they belong to (0 without a population)."""
     values: NDArray[np.float32]
     """float32 [P], every parameter and persistent buffer of the agent."""
+    copies: int = 0
+    """How often the member has taken over another one's weights."""
 
 
 @torch.no_grad()

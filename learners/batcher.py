@@ -39,8 +39,11 @@ class Batcher:
         self._waiting -= self.batch_size
         return join(taken)
 
-    def next(self, pull: Callable[[], Unroll]) -> Unroll:
-        """The next batch, pulling as many unrolls as it takes."""
+    def next(self, pull: Callable[[], Unroll | None]) -> Unroll | None:
+        """The next batch, pulling as many unrolls as it takes; None if none came, what did come waits here."""
         while (batch := self.take()) is None:
-            self.add(pull())
+            unroll = pull()
+            if unroll is None:
+                return None
+            self.add(unroll)
         return batch

@@ -29,6 +29,8 @@ from .nested import pack, unpack
 FORMAT = 1
 _FILES = ("state.json", "tensors.pt")
 _SUMS = "SHA256SUMS"
+FILES = (*_FILES, _SUMS)
+"""The files of a checkpoint, in the order in which to copy them: without the last it is none."""
 _PARTIAL = ".partial-"
 _NAME = re.compile(r"step-(\d{12,})(\.old)?")
 """`.old` is what a checkpoint of the same step is called while a new one takes its place."""
@@ -115,11 +117,21 @@ def verify(path: Path) -> None:
 
 def latest(directory: Path) -> Path | None:
     """The newest intact checkpoint, or None; damaged ones on the way are named in a warning and left alone."""
+    return next(intact(directory), None)
+
+
+def intact(directory: Path) -> Iterator[Path]:
+    """Intact checkpoints, newest first; damaged ones on the way are named in a warning and left alone."""
     for path, problem in _newest_first(directory):
         if problem is None:
-            return path
-        _log.warning("skipped a damaged checkpoint: %s", problem)
-    return None
+            yield path
+        else:
+            _log.warning("skipped a damaged checkpoint: %s", problem)
+
+
+def any_in(directory: Path) -> bool:
+    """Whether there are checkpoints, intact or not."""
+    return any(True for _ in _newest_first(directory))
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:

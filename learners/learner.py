@@ -11,11 +11,10 @@ from torch import Tensor
 from ..actors.unroll import Unroll, columns, to_device
 from ..agents.agent import Agent
 from ..agents.specs import log_policy, log_probability
-from ..agents.weights import Weights, flatten
 from . import losses, returns, vtrace
 from .boundaries import transitions
 from .config import LearnerConfig
-from .optimisers import clip_global_norm, make_optimiser, set_learning_rate
+from .optimisers import clip_global_norm, make_optimiser, set_hyperparameters
 from .schedules import scheduled
 
 METRICS = (
@@ -30,6 +29,10 @@ METRICS = (
     "policy/kl_behaviour",
 )
 """What `LossTerms` holds, in order. Losses are weighted, as in the total; the rest are means over valid steps."""
+
+
+_IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
+"""Settings that the optimiser holds, by its own names; besides them the learning rate."""
 
 
 class LossTerms(NamedTuple):
@@ -70,18 +73,18 @@ class Learner:
         """Environment steps consumed."""
         self.skipped = 0
         """Updates left out because the loss or its gradient was not finite."""
-        self.helper = helper or LocalHelper(agent, config)
+        self.helper = helper or LocalHelper()
+        self._use_config()
 
     def step(self, batch: Unroll) -> dict[str, float]:
         """One update from a batch [T, B]; returns the metrics of METRICS and `learner/…`, and counts its steps."""
         batch = to_device(batch, self.device)
-        lr = scheduled(self.config.lr_schedule, self.config.lr, self.steps, self.total_steps)
+        lr = self._use_config()
         steps = int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
         metrics = self._set_gradients(batch, max(steps, 1))
         norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
         *values, norm = torch.cat([metrics, norm.reshape(1)]).tolist()
         if math.isfinite(norm) and all(map(math.isfinite, values)):
-            set_learning_rate(self.optimiser, lr)
             self.optimiser.step()
         else:
             self.skipped += 1
@@ -92,6 +95,31 @@ class Learner:
             "learner/lr": lr,
             "learner/skipped": float(self.skipped),
         }
+
+    def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
+        """Go on with another learner's weights and optimiser state, but with this one's configuration and counters."""
+        self.agent.load_state_dict(agent)
+        # Torch would share the moments with whoever made the state.
+        self.optimiser.load_state_dict(copy.deepcopy(optimiser))
+        self._use_config()  # the other one's learning rate and epsilon came along with its moments
+
+    def reconfigure(self, config: LearnerConfig) -> None:
+        """Learn by `config` from now on; weights and moments stay. Raises ValueError for another optimiser."""
+        if config.optimiser != self.config.optimiser:
+            raise ValueError(f"optimiser is {config.optimiser!r}; allowed: {self.config.optimiser!r}, as before")
+        self.config = config
+        self._use_config()
+
+    def effective(self, setting: str) -> float:
+        """A numeric setting of LearnerConfig as the last update used it, or, before one, as the next one will.
+
+        Where the optimiser has a number of its own, it is that number; the learning rate is given before its schedule.
+        """
+        group = self.optimiser.param_groups[0]
+        if setting == "lr":
+            share = scheduled(self.config.lr_schedule, 1.0, self._scheduled_at, self.total_steps)
+            return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
+        return group.get(_IN_OPTIMISER.get(setting, ""), getattr(self.config, setting))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
@@ -105,10 +133,16 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.agent.load_state_dict(state["agent"])
-        # Torch would share the moments with whoever made the state.
-        self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
         self.updates, self.steps, self.skipped = state["updates"], state["steps"], state["skipped"]
+        self.take_over(state["agent"], state["optimiser"])
+
+    def _use_config(self) -> float:
+        """Give the optimiser the configuration's numbers, as the schedule has them now; returns the learning rate."""
+        self._scheduled_at = self.steps
+        lr = scheduled(self.config.lr_schedule, self.config.lr, self.steps, self.total_steps)
+        numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMISER.items()}
+        set_hyperparameters(self.optimiser, numbers | {"lr": lr})
+        return lr
 
     def _set_gradients(self, batch: Unroll, steps: int) -> Tensor:
         """Leave the gradient of the batch's loss in the parameters; returns the metrics.
@@ -118,10 +152,10 @@ class Learner:
         parameters = list(self.agent.parameters())
         scale, metric_scale = 1.0 / steps if self.config.reduction == "mean" else 1.0, 1.0 / steps
         width = batch.env.reward.shape[1]
-        own = width - min(int(width * self.config.helper_share), width - 1)
+        share = self.config.helper_share if self.device.type == "cpu" else 0.0
+        own = width - min(int(width * share), width - 1)
         if own < width:
-            weights = Weights(self.updates, 0, flatten(self.agent))
-            self.helper.start(weights, columns(batch, slice(own, width)), scale, metric_scale)
+            self.helper.start(self.agent, self.config, columns(batch, slice(own, width)), scale, metric_scale)
         gradients, metrics = differentiate(self.agent, columns(batch, slice(0, own)), self.config, scale, metric_scale)
         if own < width:
             more, more_metrics = self.helper.finish()
@@ -137,10 +171,10 @@ Gradients: TypeAlias = Sequence[Tensor | None]
 
 
 class GradientHelper(Protocol):
-    """Differentiates part of a batch while the learner does the rest."""
+    """Differentiates part of a batch while the learner does the rest; learners may share one."""
 
-    def start(self, weights: Weights, part: Unroll, scale: float, metric_scale: float) -> None:
-        """Begin on some columns of a batch, with the learner's weights of this update."""
+    def start(self, agent: Agent, config: LearnerConfig, part: Unroll, scale: float, metric_scale: float) -> None:
+        """Begin on some columns of a batch, with the learner's agent and configuration of this update."""
         ...
 
     def finish(self) -> tuple[Gradients, Tensor]:
@@ -151,17 +185,13 @@ class GradientHelper(Protocol):
 class LocalHelper:
     """The helper that is no help: the same numbers, one after the other in this process."""
 
-    def __init__(self, agent: Agent, config: LearnerConfig) -> None:
-        self._agent, self._config = agent, config
-
-    def start(self, weights: Weights, part: Unroll, scale: float, metric_scale: float) -> None:
+    def start(self, agent: Agent, config: LearnerConfig, part: Unroll, scale: float, metric_scale: float) -> None:
         """See GradientHelper."""
-        self._work = (part, scale, metric_scale)
+        self._work = (agent, part, config, scale, metric_scale)
 
     def finish(self) -> tuple[Gradients, Tensor]:
         """See GradientHelper."""
-        part, scale, metric_scale = self._work
-        return differentiate(self._agent, part, self._config, scale, metric_scale)
+        return differentiate(*self._work)
 
 
 def differentiate(

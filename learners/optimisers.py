@@ -1,7 +1,7 @@
 """Optimisers by name, RMSProp as TensorFlow has it, and clipping by the global norm of the gradient."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -95,10 +95,10 @@ def make_optimiser(
     raise ValueError(f"unknown optimiser {name!r}; did you mean: {', '.join(near)}?")
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Use `lr` from the next step on, in every parameter group."""
+def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, float]) -> None:
+    """Use these numbers from the next step on, in every parameter group; those it does not have are passed over."""
     for group in optimiser.param_groups:
-        group["lr"] = lr
+        group.update({name: number for name, number in numbers.items() if name in group})
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:

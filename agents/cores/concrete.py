@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..kernels import Linear, linear
 from .blocks import Blocks, cut_into_blocks
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
 from .pools import BLOCK, LinearFilter, LowPass, block_columns, block_response, chained, last_pools, parallel, places
 
 
@@ -54,8 +54,9 @@ class Concrete(Core):
         summariser_size: int = 128,
     ) -> None:
         super().__init__()
-        if num_pools < 1:
-            raise ValueError(f"num_pools is {num_pools}; allowed: at least 1")
+        at_least_one(
+            pool_size=pool_size, num_pools=num_pools, viewport_size=viewport_size, summariser_size=summariser_size
+        )
         if base <= 1:
             raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
         self.output_size = summariser_size

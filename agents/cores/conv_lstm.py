@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
 from .lstm import LSTMSteps
 from .recurrence import Tape, run, run_once
 
@@ -50,6 +50,7 @@ class ConvLSTM(Core):
         kernel_size: int = 2,
     ) -> None:
         super().__init__()
+        at_least_one(hidden_channels=hidden_channels, kernel_size=kernel_size)
         self.channels, self.height, self.width = image_size(input_size, height, width, channels)
         self.hidden_channels, self.kernel_size = hidden_channels, kernel_size
         self.output_size = hidden_channels * self.height * self.width

@@ -114,6 +114,13 @@ def state_leaves(state: CoreState) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
+def at_least_one(**sizes: object) -> None:
+    """Raise ValueError naming the first of a core's sizes that is not a whole number of at least 1."""
+    for name, value in sizes.items():
+        if not (isinstance(value, int) and value >= 1):
+            raise ValueError(f"{name} is {value!r}; allowed: at least 1 (a whole number)")
+
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

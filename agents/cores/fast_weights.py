@@ -12,6 +12,7 @@ of L steps passes over d^3 numbers as often as a single step does.
 Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
 """
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -45,9 +46,9 @@ def write(memory: Tensor, new: Write) -> Tensor:
     keys, flat = _pairs(new.key1, new.key2).unsqueeze(1), memory.flatten(1, 2)
     old = torch.bmm(keys, flat)
     added = new.rate.unsqueeze(1) * (new.value.unsqueeze(1) - old)
-    flat = torch.baddbmm(flat, keys.transpose(1, 2), added)
-    square = flat.square().sum((1, 2), keepdim=True)
-    return (flat * square.clamp(min=1).rsqrt()).view_as(memory)
+    flat = torch.addcmul(flat, keys.transpose(1, 2), added)
+    norm = torch.linalg.vector_norm(flat, dim=(1, 2), keepdim=True)
+    return (flat * norm.clamp(min=1).reciprocal()).view_as(memory)
 
 
 def read(memory: Tensor, asked: Read) -> Tensor:
@@ -59,16 +60,20 @@ def read(memory: Tensor, asked: Read) -> Tensor:
 
 
 class Block:
-    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d]."""
+    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d].
 
-    def __init__(self, memory: Tensor, new: Write) -> None:
+    None is a memory of zeros, of which nothing is computed.
+    """
+
+    def __init__(self, memory: Tensor | None, new: Write) -> None:
         self.new = new
-        self.start = memory.flatten(1, 2)
+        self.start = None if memory is None else memory.flatten(1, 2)
         self.overlap = _gram(new.key1, new.key1, new.key2, new.key2)
-        self.base = torch.bmm(_pairs(new.key1, new.key2), self.start)
-        self.square = self.start.square().sum((1, 2))
-        square = self.start.square().sum((1, 2))
-        added, scales = _Additions.apply(self.base, square, self.overlap, new.value, new.rate)  # pyright: ignore
+        if self.start is None:
+            base, square = torch.zeros_like(new.value), new.value.new_zeros(len(new.value))
+        else:
+            base, square = torch.bmm(_pairs(new.key1, new.key2), self.start), self.start.square().sum((1, 2))
+        added, scales = _Additions.apply(base, square, self.overlap, new.value, new.rate)  # pyright: ignore
         self.added: Tensor = added
         logs = scales.log()
         total = logs.cumsum(1)
@@ -80,17 +85,25 @@ class Block:
         """n^R [N, L, d] of every step: see `read`."""
         found = asked.query
         for hop in asked.hops.unbind(-2):
-            at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.start)
-            overlap = _gram(found, self.new.key1, hop, self.new.key2)
-            found = _normal(torch.baddbmm(at_start, self.weight * overlap, self.added))
+            weight = self.weight * _gram(found, self.new.key1, hop, self.new.key2)
+            if self.start is None:
+                found = _normal(torch.bmm(weight, self.added))
+            else:
+                at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.start)
+                found = _normal(torch.baddbmm(at_start, weight, self.added))
         return found
 
+    @cached_property
     def end(self) -> Tensor:
         """The memory [N, d, d, d] after the last step."""
         size = self.added.shape[-1]
         keys = _pairs(self.new.key1, self.new.key2).transpose(1, 2)
-        start = self.start * self.start_weight[:, -1:]
-        return torch.baddbmm(start, keys, self.weight[:, -1, :, None] * self.added).unflatten(1, (size, size))
+        added = self.weight[:, -1, :, None] * self.added
+        if self.start is None:
+            end = torch.bmm(keys, added)
+        else:
+            end = torch.baddbmm(self.start * self.start_weight[:, -1:], keys, added)
+        return end.unflatten(1, (size, size))
 
 
 class _Additions(torch.autograd.Function):

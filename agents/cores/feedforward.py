@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..kernels import Linear
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
 
 
 class FeedforwardState(NamedTuple):
@@ -17,6 +17,7 @@ class Feedforward(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
+        at_least_one(hidden_size=hidden_size)
         self.output_size = hidden_size
         self.hidden = Linear(input_size, hidden_size)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..kernels import Linear
 from . import fast_weights
 from .blocks import Blocks, cut_into_blocks
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
 from .fast_weights import Block, Read, Write
 from .lstm import LSTM, LSTMState
 
@@ -45,7 +45,8 @@ class FWM(Core):
     | residual    | yes               | yes  | no        | yes            |
 
     `read_tanh="keys"` is catbAbI's. W_write and the weights of n^0 and e^i are drawn from
-    U(+-sqrt(6 / (hidden_size + d))) as in the programs, the rest as torch does. The first state is zero.
+    U(+-sqrt(6 / (hidden_size + d))) as in the programs, the rest as torch does (`memory_span`: see LSTM). The first
+    state is zero.
     """
 
     def __init__(
@@ -58,17 +59,17 @@ class FWM(Core):
         beta_bias: float = 0.0,
         read_tanh: bool | str = True,
         residual: bool = True,
+        memory_span: int = 0,
     ) -> None:
         super().__init__()
-        if num_reads < 1:
-            raise ValueError(f"num_reads is {num_reads}; allowed: at least 1")
+        at_least_one(memory_size=memory_size, num_reads=num_reads)
         if read_tanh not in (True, False, "keys"):
             raise ValueError(f"read_tanh is {read_tanh!r}; allowed: true, false, 'keys'")
         self.output_size = hidden_size
         self.memory_size, self.num_reads = memory_size, num_reads
         self.write_scale, self.beta_bias = write_scale, beta_bias
         self.read_tanh, self.residual = read_tanh, residual
-        self.controller = LSTM(input_size, hidden_size)
+        self.controller = LSTM(input_size, hidden_size, memory_span)
         self.write = Linear(hidden_size, 3 * memory_size + 1)
         self.read = Linear(hidden_size, (1 + num_reads) * memory_size)
         self.out = Linear(memory_size, hidden_size)
@@ -97,35 +98,43 @@ class FWM(Core):
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
         blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
-        memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
+        memory = None  # of zeros, as when all episodes begin at once: A2C with unrolls as long as episodes
+        if not bool(reset[0].all()):
+            memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
         found, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
         return self._output(hidden, found), FWMState(controller, memory), None
 
     def _over_blocks(
-        self, hidden: Tensor, memory: Tensor, blocks: Blocks, bptt_length: int | None
+        self, hidden: Tensor, memory: Tensor | None, blocks: Blocks, bptt_length: int | None
     ) -> tuple[Tensor, Tensor]:
-        """hidden [T, B, hidden_size], memory at t = 0 -> what is read [T, B, d], memory after the last step."""
+        """hidden [T, B, hidden_size], memory at t = 0 (None: zeros) -> what is read [T, B, d], memory after step T."""
         rows = hidden.shape[1]
-        steps = hidden.flatten(0, 1).index_select(0, blocks.steps.T.flatten()).unflatten(0, blocks.steps.T.shape)
-        new, asked = self._written(steps), self._asked(steps)
-        new = new._replace(rate=torch.where(blocks.used.T.unsqueeze(-1), new.rate, 0.0))  # unused slots write nothing
         depths = blocks.depths()
-        # Depth 0: the B blocks from t = 0 on, then those behind a reset.
-        memory = torch.cat([memory, memory.new_zeros(depths[0].stop - rows, *memory.shape[1:])])
+        # Depth 0: the B blocks from t = 0 on, then those behind a reset, whose memory is empty.
+        groups = [slice(0, rows), *([slice(rows, depths[0].stop)] if depths[0].stop > rows else []), *depths[1:]]
+        before = [*[None] * (len(groups) - len(blocks.previous)), *blocks.previous]
+        done: list[Block] = []
         found: list[Tensor] = []
-        ends: list[Tensor] = []
-        for number, depth in enumerate(depths):
-            if number > 0:
-                memory = ends[-1].index_select(0, blocks.previous[number - 1] - depths[number - 1].start)
+        first, count = torch.empty_like(blocks.steps[0]), 0
+        for group, previous in zip(groups, before, strict=True):
+            start = memory if group.start == 0 else None
+            if previous is not None:
+                start = _pick(done, groups, previous)
                 if bptt_length is not None:
-                    kept = (blocks.steps[0, depth] // rows) % bptt_length != 0
-                    memory = torch.where(kept.reshape(-1, 1, 1, 1), memory, memory.detach())
-            block = Block(memory, Write(*(leaf[depth] for leaf in new)))
-            found.append(block.read(Read(*(leaf[depth] for leaf in asked))))
-            ends.append(block.end())
-        places = blocks.block * steps.shape[1] + blocks.slot
-        read = torch.cat(found).flatten(0, 1).index_select(0, places).unflatten(0, hidden.shape[:2])
-        return read, _pick(ends, depths, blocks.block[-rows:])
+                    kept = (blocks.steps[0, group] // rows) % bptt_length != 0
+                    start = torch.where(kept.reshape(-1, 1, 1, 1), start, start.detach())
+            used = blocks.used[:, group].T
+            used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
+            index = blocks.steps[: used.shape[1], group].T
+            steps = hidden.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
+            new = self._written(steps)
+            # Unused slots write nothing.
+            done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
+            found.append(done[-1].read(self._asked(steps)).flatten(0, 1))
+            first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
+            count += used.numel()
+        read = torch.cat(found).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
+        return read, _pick(done, groups, blocks.block[-rows:])
 
     def _written(self, hidden: Tensor) -> Write:
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
@@ -144,9 +153,12 @@ class FWM(Core):
         return hidden + self.out(found) if self.residual else self.out(found)
 
 
-def _pick(ends: list[Tensor], depths: list[slice], wanted: Tensor) -> Tensor:
-    """Rows `wanted` (numbers of blocks, int64 [B]) of the memories of all depths, without joining them all."""
+def _pick(done: list[Block], groups: list[slice], wanted: Tensor) -> Tensor:
+    """Memories after the blocks `wanted` (int64 [B]), without joining those of all groups."""
     order = wanted.argsort()
-    parts = [wanted[order[(wanted[order] >= d.start) & (wanted[order] < d.stop)]] - d.start for d in depths]
-    picked = torch.cat([end.index_select(0, part) for end, part in zip(ends, parts, strict=True)])
-    return picked.index_select(0, order.argsort())
+    picked: list[Tensor] = []
+    for block, group in zip(done, groups, strict=False):
+        part = wanted[order[(wanted[order] >= group.start) & (wanted[order] < group.stop)]] - group.start
+        if len(part):
+            picked.append(block.end.index_select(0, part))
+    return torch.cat(picked).index_select(0, order.argsort())

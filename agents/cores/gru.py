@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear, tanh
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
+from .gates import remember
 from .recurrence import Recurrence, Tape, run, run_once
 
 
@@ -25,13 +26,16 @@ class GRU(Core):
     h' = n + z * (h - n)                                            the output
 
     Parameters, their order and their initialisation are those of `torch.nn.GRUCell`. The first state is zero.
+    With a `memory_span` above 0 the units at first forget at rates spread over so many steps (b_z = `gate_biases`).
     Differentiable once.
     """
 
-    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
+        at_least_one(hidden_size=hidden_size)
         self.output_size = hidden_size
         self.cell = nn.GRUCell(input_size, hidden_size)
+        remember(self.cell, memory_span)
 
     def initial_state(self, batch_size: int) -> GRUState:
         """Zeros."""

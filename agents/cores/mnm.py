@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..kernels import Linear, linear
-from .core import Core, full_precision, unroll_step_by_step
+from .core import Core, at_least_one, full_precision, unroll_step_by_step
 from .lstm import LSTM, LSTMState, LSTMSteps
 from .recurrence import run_once
 
@@ -53,6 +53,8 @@ class MNM(Core):
     - One rate for all layers, as in the program; equation 4 allows one per layer.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
       travel with the weights. No biases in f.
+
+    `memory_span` is the LSTM's.
     """
 
     def __init__(
@@ -62,13 +64,13 @@ class MNM(Core):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
+        memory_span: int = 0,
     ) -> None:
         super().__init__()
-        if num_heads < 1:
-            raise ValueError(f"num_heads is {num_heads}; allowed: at least 1")
+        at_least_one(memory_size=memory_size, num_heads=num_heads)
         self.input_size, self.output_size = input_size, hidden_size
         self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
-        self.controller = LSTM(input_size + memory_size, hidden_size)
+        self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
         self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
         self.rate = nn.Linear(memory_size, 1)
         self.out = Linear(hidden_size + memory_size, hidden_size)
@@ -153,8 +155,9 @@ class MNMp(MNM):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
+        memory_span: int = 0,
     ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale)
+        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span)
         self.targets = Linear(memory_size, 3 * memory_size)
 
     def _scale(self) -> float:

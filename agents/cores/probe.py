@@ -154,7 +154,7 @@ def summed(one: Pass) -> Tensor:
 
 
 def require_equal(seen: Tensor, wanted: Tensor, what: str, tolerance: float) -> None:
-    """Raise Failure unless `seen` is `wanted` up to rounding; nan equals nan."""
+    """Raise Failure unless `seen` is `wanted` up to rounding; nan equals nothing."""
     if seen.shape != wanted.shape:
         raise Failure(f"{what}: shape {list(seen.shape)} instead of {list(wanted.shape)}")
     if seen.numel() == 0:

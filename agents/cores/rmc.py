@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, full_precision
+from .core import Core, at_least_one, full_precision
 from .recurrence import run, run_once
 from .rmc_steps import RMCShape, RMCSteps
 
@@ -82,10 +82,8 @@ class RMC(Core):
     ) -> None:
         super().__init__()
         key_size = head_size if key_size is None else key_size
-        sizes = dict(num_slots=num_slots, num_heads=num_heads, head_size=head_size, key_size=key_size)
-        for name, value in {**sizes, "num_blocks": num_blocks, "mlp_layers": mlp_layers}.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; allowed: at least 1")
+        at_least_one(num_slots=num_slots, num_heads=num_heads, head_size=head_size, key_size=key_size)
+        at_least_one(num_blocks=num_blocks, mlp_layers=mlp_layers)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.width = width = num_heads * head_size

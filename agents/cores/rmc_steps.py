@@ -23,41 +23,46 @@ class RMCShape(NamedTuple):
 
 
 class TapedBlock:
-    """One round of attention over rows [B, r, F]."""
+    """One round of attention over rows [r, B, F]."""
 
     def __init__(self, shape: RMCShape, tensors: Iterator[Tensor], mlp: list[TapedLinear]) -> None:
+        self.heads = shape.heads
         self.qkv = TapedLinear(next(tensors), next(tensors))
         self.qkv_norm = TapedNorm(next(tensors), next(tensors))
-        self.attention = TapedAttention(shape.heads, shape.key_size)
+        self.attention = TapedAttention(shape.key_size)
         self.attention_norm = TapedNorm(next(tensors), next(tensors))
         self.mlp_norm = TapedNorm(next(tensors), next(tensors))
         self.mlp = mlp
 
-    def forward(self, rows: Tensor, queries: int, others: list[Tensor], tape: Tape) -> Tensor:
-        """The first `queries` of the rows, after attending over all and over `others`, given as normed q, k, v."""
-        qkv = self.qkv_norm.forward(self.qkv.forward(rows.flatten(0, 1), tape), tape)
-        attended = self.attention.forward([qkv.view(*rows.shape[:2], -1), *others], queries, tape)
-        rows = rows[:, :queries]
-        z = rows.reshape(attended.shape) + attended
-        z = self.attention_norm.forward(z.reshape(-1, rows.shape[2]), tape)
+    def forward(self, rows: Tensor, queries: int, other: Tensor | None, tape: Tape) -> Tensor:
+        """The first `queries` rows, after attending over all and over `other`, a row's normed q, k, v [1, B, .]."""
+        qkv = self.qkv_norm.forward(self.qkv.forward(rows.flatten(0, 1), tape), tape).view(*rows.shape[:2], -1)
+        if other is not None:
+            qkv = torch.cat([qkv, other])
+        attended = self.attention.forward(self._by_head(qkv), queries, tape)
+        rows = rows[:queries]
+        z = self.attention_norm.forward((self._by_head(rows) + attended).view(-1, rows.shape[2]), tape)
         y = z
         for layer in self.mlp:
             y = layer.forward(y, tape)
         return self.mlp_norm.forward(y.add_(z), tape).view(rows.shape)
 
-    def backward(self, grad: Tensor, sizes: Sequence[int], tape: Tape) -> tuple[Tensor, list[Tensor]]:
-        """Gradient of the output -> of the rows and of the others; `sizes` counts the rows, then each other's."""
+    def backward(self, grad: Tensor, rows: int, tape: Tape) -> tuple[Tensor, Tensor]:
+        """Gradient of the output [queries, B, F] -> of the `rows` rows [rows, B, F], and of the other's q, k, v."""
         grad_sum = self.mlp_norm.backward(grad.flatten(0, 1), tape)
         grad_z = grad_sum
         for layer in reversed(self.mlp):
             grad_z = layer.backward(grad_z, tape)
         residual = self.attention_norm.backward(grad_z + grad_sum, tape).view(grad.shape)
-        by_head = residual.view(*residual.shape[:2], self.attention.heads, -1)
-        grad_qkv, *others = self.attention.backward(by_head, sizes, tape)
-        grad_rows = self.qkv.backward(self.qkv_norm.backward(grad_qkv.flatten(0, 1), tape), tape)
-        grad_rows = grad_rows.view(grad.shape[0], sizes[0], -1)
-        grad_rows[:, : grad.shape[1]] += residual
-        return grad_rows, others
+        grad_qkv = self.attention.backward(self._by_head(residual), tape)
+        own = self.qkv_norm.backward(grad_qkv[:rows].view(rows * grad.shape[1], -1), tape)
+        grad_rows = self.qkv.backward(own, tape).view(rows, *grad.shape[1:])
+        grad_rows[: len(grad)] += residual
+        return grad_rows, grad_qkv[rows:].view(-1, grad.shape[1], own.shape[1])
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        """[r, B, heads * width] -> [r, B * heads, width]."""
+        return rows.view(len(rows), rows.shape[1] * self.heads, -1)
 
     @property
     def grads(self) -> list[Tensor]:
@@ -67,7 +72,7 @@ class TapedBlock:
 
 
 class RMCSteps(Recurrence):
-    """RMC over a memory [B, N, F].
+    """RMC over a memory [B, N, F], which is [N, B, F] inside: then every row of the attention lies in one piece.
 
     With one block only the slots' rows need be computed in the loop: the input's keys and values come ready for all
     steps as `from_input` [T, B, H (2K + V)], and what becomes of the input's own row is never read. With more blocks
@@ -90,28 +95,28 @@ class RMCSteps(Recurrence):
 
     def forward(self, t: int, state: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """Memory [B, N, F] before step t -> after it."""
-        (memory,) = state
-        row = self.from_input[t].unsqueeze(1)
+        memory = state[0].transpose(0, 1).contiguous()
+        row = self.from_input[t : t + 1]
         hoisted = self.shape.blocks == 1
-        rows = memory if hoisted else torch.cat([memory, row], 1)
+        rows = memory if hoisted else torch.cat([memory, row])
         for block in self.blocks:
             queries = self.shape.slots if block is self.blocks[-1] else self.shape.slots + 1
-            rows = block.forward(rows, queries, [row] if hoisted else [], tape)
-        return (rows if self.gates_from_input is None else self._gate(t, memory, rows, tape),)
+            rows = block.forward(rows, queries, row if hoisted else None, tape)
+        return ((rows if self.gates_from_input is None else self._gate(t, memory, rows, tape)).transpose(0, 1),)
 
     def backward(self, t: int, grads: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """Gradient of the memory after step t -> before it."""
-        (grad,) = grads
+        grad = grads[0].transpose(0, 1).contiguous()
         slots = self.shape.slots
         through_gate, grad = (None, grad) if self.memory_gates is None else self._gate_backward(grad, tape)
         if self.shape.blocks == 1:
-            grad, (grad_row,) = self.blocks[0].backward(grad, (slots, 1), tape)
+            grad, grad_row = self.blocks[0].backward(grad, slots, tape)
         else:
             for block in reversed(self.blocks):
-                grad, _ = block.backward(grad, (slots + 1,), tape)
-            grad, grad_row = grad[:, :slots], grad[:, slots:]
-        self.grads_from_input.append(grad_row.squeeze(1))
-        return (grad if through_gate is None else grad + through_gate,)
+                grad, _ = block.backward(grad, slots + 1, tape)
+            grad, grad_row = grad[:slots], grad[slots:]
+        self.grads_from_input.append(grad_row[0])
+        return ((grad if through_gate is None else grad + through_gate).transpose(0, 1),)
 
     def gradients(self) -> Sequence[Tensor]:
         """In the order of the constructor."""
@@ -126,7 +131,7 @@ class RMCSteps(Recurrence):
         assert self.memory_gates is not None
         squashed = tanh(memory)
         gates = self.memory_gates.forward(squashed.flatten(0, 1), tape).view(*memory.shape[:2], -1)
-        gates = gates.add_(self.gates_from_input[t].unsqueeze(1)).sigmoid_()
+        gates = gates.add_(self.gates_from_input[t]).sigmoid_()
         i, f = gates.chunk(2, -1)
         candidate = tanh(candidate)
         tape.save(memory, squashed, candidate, gates)
@@ -141,7 +146,7 @@ class RMCSteps(Recurrence):
         if self.shape.gates == 1:
             grad_i, grad_f = grad_i.sum(-1, keepdim=True), grad_f.sum(-1, keepdim=True)
         grad_gates = torch.ops.aten.sigmoid_backward(torch.cat([grad_i, grad_f], -1), gates)
-        self.grads_gates.append(grad_gates.sum(1))
+        self.grads_gates.append(grad_gates.sum(0))
         through_tanh = self.memory_gates.backward(grad_gates.flatten(0, 1), tape).view(memory.shape)
         old = (grad * f).add_(torch.ops.aten.tanh_backward(through_tanh, squashed))
         return old, torch.ops.aten.tanh_backward(grad * i, candidate)

@@ -4,35 +4,27 @@
 input. A layer may be used many times; calls are undone in reverse order.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ..kernels import add_linear, linear
 from .recurrence import Tape
 
-
-class TapedLayer:
-    """A layer with a weight and a bias."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = weight, bias
-
-    @cached_property
-    def grads(self) -> list[Tensor]:
-        """Of weight and bias, summed over the calls of `backward` so far."""
-        return [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
+ROWS_AT_ONCE = 512
+"""Rows that a weight's gradient is made of at once: a product per step would be bound by reading and writing the
+gradient itself, one for all steps by the memory that their rows take."""
 
 
-class TapedLinear(TapedLayer):
+class TapedLinear:
     """y = x W^T + b on rows x [R, in]; with `rectify`, y = relu(x) W^T + b (x is overwritten by relu(x))."""
 
     def __init__(self, weight: Tensor, bias: Tensor, rectify: bool = False) -> None:
-        super().__init__(weight, bias)
-        self.rectify = rectify
+        self.weight, self.bias, self.rectify = weight, bias, rectify
+        self._sums: list[Tensor] | None = None
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        """(gradient of the output, input) of calls that `_sums` does not hold yet."""
 
     def forward(self, x: Tensor, tape: Tape) -> Tensor:
         """[R, in] -> [R, out]."""
@@ -44,17 +36,42 @@ class TapedLinear(TapedLayer):
     def backward(self, grad: Tensor, tape: Tape) -> Tensor:
         """[R, out] -> [R, in]."""
         (x,) = tape.take(1)
-        self.grads[0] = add_linear(self.grads[0], grad.t(), x.t())
-        self.grads[1] += grad.sum(0)
+        self._waiting.append((grad, x))
+        if len(self._waiting) * len(x) >= ROWS_AT_ONCE:
+            self._add_up()
         grad = linear(grad, self.weight.t())
         return torch.ops.aten.threshold_backward(grad, x, 0) if self.rectify else grad
 
+    @property
+    def grads(self) -> list[Tensor]:
+        """Of weight and bias, summed over the calls of `backward` so far."""
+        self._add_up()
+        return self._sums or [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
 
-class TapedNorm(TapedLayer):
+    def _add_up(self) -> None:
+        if not self._waiting:
+            return
+        grad, x = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*self._waiting, strict=True))
+        self._waiting = []
+        if self._sums is None:
+            self._sums = [linear(grad.t(), x.t()), grad.sum(0)]
+        else:
+            self._sums = [add_linear(self._sums[0], grad.t(), x.t()), self._sums[1].add_(grad.sum(0))]
+
+
+class TapedNorm:
     """LayerNorm over the last dimension of rows x [R, D] with gain and offset [D]."""
 
     eps = 1e-5
     """That of `nn.LayerNorm`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias = weight, bias
+
+    @cached_property
+    def grads(self) -> list[Tensor]:
+        """Of gain and offset, summed over the calls of `backward` so far."""
+        return [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
 
     def forward(self, x: Tensor, tape: Tape) -> Tensor:
         """[R, D] -> [R, D]."""
@@ -74,52 +91,44 @@ class TapedNorm(TapedLayer):
 
 
 class TapedAttention:
-    """A = softmax(q k^T / sqrt(key_size)) v over the rows of each batch element and head."""
+    """A = softmax(q k^T / sqrt(K)) v among the r rows of each batch element and head; N counts these pairs.
 
-    def __init__(self, heads: int, key_size: int) -> None:
-        self.heads, self.key_size, self.scale = heads, key_size, key_size**-0.5
+    Rows come first in memory, so that the products read q, k and v in place.
+    """
 
-    def forward(self, parts: Sequence[Tensor], queries: int, tape: Tape) -> Tensor:
-        """Rows in parts [B, r, heads * (2 K + V)] -> [B, queries, heads, V] for the first `queries` rows."""
-        # One copy puts the heads in front of the rows; the products then read q, k and v in place.
-        by_head = [part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in parts]
-        qkv = torch.cat(by_head, 2).flatten(0, 1)
-        rows = qkv.shape[1]
+    def __init__(self, key_size: int) -> None:
+        self.key_size, self.scale = key_size, key_size**-0.5
+
+    def forward(self, qkv: Tensor, queries: int, tape: Tape) -> Tensor:
+        """[r, N, 2 K + V] -> [queries, N, V] for the first `queries` rows."""
+        rows, pairs, _ = qkv.shape
         q, k, v = self._slices(qkv, queries)
-        scores = torch.bmm(q, k.transpose(1, 2)).mul_(self.scale)
         # Softmax over the first of two long dimensions: over a last dimension of five it takes seven times as long.
-        weights = scores.permute(2, 0, 1).reshape(rows, -1).softmax(0)
+        scores = torch.bmm(k, q.transpose(1, 2)).mul_(self.scale).transpose(0, 1).reshape(rows, -1)
+        weights = scores.softmax(0).view(rows, pairs, queries)
         tape.save(qkv, weights)
-        attended = torch.bmm(weights.view(rows, -1, queries).permute(1, 2, 0), v)
-        return attended.view(len(parts[0]), self.heads, queries, -1).transpose(1, 2)
+        return torch.bmm(weights.permute(1, 2, 0), v).transpose(0, 1)
 
-    def backward(self, grad: Tensor, sizes: Sequence[int], tape: Tape) -> list[Tensor]:
-        """[B, queries, heads, V] -> of the parts, which had `sizes` rows."""
+    def backward(self, grad: Tensor, tape: Tape) -> Tensor:
+        """[queries, N, V] -> [r, N, 2 K + V]."""
         qkv, weights = tape.take(2)
-        queries, rows = grad.shape[1], qkv.shape[1]
+        rows, queries = len(qkv), len(grad)
         q, k, v = self._slices(qkv, queries)
-        grad = grad.transpose(1, 2).flatten(0, 1)
-        grad_weights = torch.bmm(grad, v.transpose(1, 2)).permute(2, 0, 1).reshape(rows, -1)
-        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, 0, weights.dtype)
-        grad_scores = grad_scores.mul_(self.scale).view(rows, -1, queries)
-        grad_q = torch.bmm(grad_scores.permute(1, 2, 0), k)
-        grad_k = torch.bmm(grad_scores.permute(1, 0, 2), q)
-        grad_v = torch.bmm(weights.view(rows, -1, queries).permute(1, 0, 2), grad)
+        by_pair = grad.transpose(0, 1)
+        grad_weights = torch.bmm(v, by_pair.transpose(1, 2)).transpose(0, 1).reshape(rows, -1)
+        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights.view(rows, -1), 0, weights.dtype)
+        grad_scores = grad_scores.mul_(self.scale).view(weights.shape)
+        grad_qkv = torch.empty_like(qkv)
+        # Products into fresh tensors and copies: a product into a slice takes torch's slowest path.
+        grad_q, grad_k, grad_v = self._slices(grad_qkv, queries)
+        grad_q.copy_(torch.bmm(grad_scores.permute(1, 2, 0), k))
+        grad_k.copy_(torch.bmm(grad_scores.transpose(0, 1), q))
+        grad_v.copy_(torch.bmm(weights.transpose(0, 1), by_pair))
         if queries < rows:
-            grad_q = functional.pad(grad_q, (0, 0, 0, rows - queries))
-        return self._regroup((grad_q, grad_k, grad_v), sizes)
+            grad_qkv[queries:, :, : self.key_size] = 0
+        return grad_qkv
 
     def _slices(self, qkv: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The first `queries` of q [B * heads, rows, K], and all of k and v."""
-        size = self.key_size
-        return qkv[:, :queries, :size], qkv[:, :, size : 2 * size], qkv[:, :, 2 * size :]
-
-    def _regroup(self, grads: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """Gradients of q, k and v [B * heads, rows, .] -> of the parts [B, size, heads * (2 K + V)]."""
-        by_row = [grad.view(-1, self.heads, *grad.shape[1:]).transpose(1, 2) for grad in grads]
-        regrouped: list[Tensor] = []
-        start = 0
-        for size in sizes:
-            regrouped.append(torch.cat([grad[:, start : start + size] for grad in by_row], -1).flatten(2))
-            start += size
-        return regrouped
+        """The first `queries` of q [N, r, K], and all of k and v, as views."""
+        size, by_pair = self.key_size, qkv.transpose(0, 1)
+        return by_pair[:, :queries, :size], by_pair[:, :, size : 2 * size], by_pair[:, :, 2 * size :]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from pools import FACTORY, make_breaking, weights
 
-from engram.actors.pool import ActorFailureError, LocalPool
+from engram.actors.failures import ActorFailureError
+from engram.actors.pool import LocalPool
+from pools import FACTORY, make_breaking, weights
 
 
 def test_actors_take_turns_with_the_newest_weights() -> None:
@@ -57,7 +58,7 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
     reports: list[str] = []
     pool = LocalPool(make_breaking(which=0, steps=2, always=True), 1, max_failures=3, report=reports.append)
     pool.publish(weights(1))
-    with pytest.raises(ActorFailureError, match=r"failed 4 times, 3 replacements(?s:.*)the floor gave way"):
+    with pytest.raises(ActorFailureError, match=r"failed 4 times in a row, 3 are allowed(?s:.*)the floor gave way"):
         pool.next()
     assert len(reports) == 1
 

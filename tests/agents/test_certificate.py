@@ -1,9 +1,9 @@
 """The certificate catches cores that are wrong in one way, on the line that says so, and passes a right one."""
 
-import broken_cores
 import pytest
 import torch
 
+import broken_cores
 from engram.agents.cores.certificate import CHECKS, certify
 from engram.agents.cores.probe import Failure, make_probe
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 import torch
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.blocks import cut_into_blocks
 from engram.agents.cores.core import unroll_step_by_step
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])

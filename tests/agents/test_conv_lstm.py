@@ -4,6 +4,9 @@ import math
 
 import pytest
 import torch
+
+from engram.agents.cores import make_core
+from engram.agents.cores.conv_lstm import ConvLSTM, image_size
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -13,9 +16,6 @@ from unrolls import (
     randomise,
     refuses_second_derivatives,
 )
-
-from engram.agents.cores import make_core
-from engram.agents.cores.conv_lstm import ConvLSTM, image_size
 
 HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
 SIZE = CHANNELS * HEIGHT * WIDTH + EXTRA

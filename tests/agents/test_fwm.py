@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 from engram.agents.cores import make_core, unroll
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, HIDDEN, D, READS = 5, 4, 3, 2
 

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+
+from engram.agents.cores import make_core, unroll
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -13,8 +15,6 @@ from unrolls import (
     randomise,
     refuses_second_derivatives,
 )
-
-from engram.agents.cores import make_core, unroll
 
 SIZE, HIDDEN = 5, 3
 BOTH = pytest.mark.parametrize("name", ["lstm", "gru"])

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import map_state
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
 BOTH = pytest.mark.parametrize("name", ["mnm-p", "mnm-g"])

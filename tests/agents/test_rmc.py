@@ -4,6 +4,9 @@ import math
 
 import pytest
 import torch
+
+from engram.agents.cores import make_core, unroll
+from engram.agents.cores.rmc import RMC, RMCState
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -13,9 +16,6 @@ from unrolls import (
     randomise,
     refuses_second_derivatives,
 )
-
-from engram.agents.cores import make_core, unroll
-from engram.agents.cores.rmc import RMC, RMCState
 
 SIZE = 5
 SMALL = {"num_slots": 2, "num_heads": 2, "head_size": 3}

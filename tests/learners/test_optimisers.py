@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from engram.learners.optimisers import RMSPropTF, clip_global_norm, make_optimiser, set_learning_rate
+from engram.learners.optimisers import RMSPropTF, clip_global_norm, make_optimiser, set_hyperparameters
 
 ADAM = {"lr": 0.03, "eps": 1e-3, "decay": 0.9, "momentum": 0.0, "betas": (0.8, 0.95)}
 
@@ -41,7 +41,7 @@ def test_rmsprop_from_tensorflows_formula(seed: int, momentum: float, eps: float
             value[i] -= buffer
     optimiser = RMSPropTF([parameter], lr=lr, decay=decay, momentum=momentum, eps=eps)
     run(optimiser, parameter, gradients[:3])
-    set_learning_rate(optimiser, lr / 4)
+    set_hyperparameters(optimiser, {"lr": lr / 4})
     np.testing.assert_allclose(run(optimiser, parameter, gradients[3:]), value, rtol=1e-12)
 
 

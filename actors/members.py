@@ -1,0 +1,77 @@
+"""An actor for every member of a population, and whose turn it is.
+
+Any process can act for any member, so a population needs no more processes than a single learner.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..agents.weights import Weights
+from .actor import Actor
+from .unroll import Unroll
+
+MakeActor = Callable[[int, int, int], Actor]
+"""(number, member, life) -> Actor."""
+
+
+class MemberActors:
+    """One place's actors: one per member that it has served, each with environments and memory of its own.
+
+    Args:
+        make_actor: makes them, when they are first needed.
+        number: of the place among all.
+        life: how many held the place before.
+    """
+
+    def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
+        self._make_actor, self.number, self.life = make_actor, number, life
+        self._actors: dict[int, Actor] = {}
+
+    def prepare(self) -> None:
+        """Make the first actor: importing and compiling its world is no part of any unroll's time."""
+        self._actor(0)
+
+    def unroll(self, weights: Weights) -> Unroll:
+        """One unroll of the weights' member."""
+        return self._actor(weights.member).unroll(weights)
+
+    def save(self) -> dict[int, Any]:
+        """The exact state of every member's environments and memory."""
+        return {member: actor.save() for member, actor in self._actors.items()}
+
+    def restore(self, saved: dict[int, Any]) -> None:
+        """Continue from a state made by `save`."""
+        for member, state in saved.items():
+            self._actor(member).restore(state)
+
+    def _actor(self, member: int) -> Actor:
+        if member not in self._actors:
+            self._actors[member] = self._make_actor(self.number, member, self.life)
+        return self._actors[member]
+
+
+class Turns:
+    """Deals requests to members so that all get the same number of unrolls."""
+
+    def __init__(self) -> None:
+        self._dealt: dict[int, int] = {}
+
+    def join(self, member: int) -> None:
+        """Deal to `member` too, from where the others are now; nothing if it takes part already."""
+        self._dealt.setdefault(member, min(self._dealt.values(), default=0))
+
+    def leave(self, member: int) -> None:
+        """Deal no more to `member`."""
+        self._dealt.pop(member, None)
+
+    def next(self) -> int:
+        """The member that the next request is for: the one with the fewest so far."""
+        assert self._dealt, "publish() comes before the first request"
+        member = min(self._dealt, key=lambda each: (self._dealt[each], each))
+        self._dealt[member] += 1
+        return member
+
+    def give_back(self, member: int) -> None:
+        """A request of `member` was lost with its actor: it is dealt again."""
+        if member in self._dealt:
+            self._dealt[member] -= 1

@@ -1,0 +1,89 @@
+"""One place, several members: turns, environments of their own, and what a copied member begins with."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from engram.actors.members import MemberActors, Turns
+from engram.actors.pool import LocalPool
+from engram.actors.unroll import Unroll
+from engram.agents.weights import Weights
+from pools import FACTORY, weights
+
+
+def of(member: int, version: int = 1, copies: int = 0) -> Weights:
+    return weights(version)._replace(member=member, copies=copies)
+
+
+def same(a: Unroll, b: Unroll) -> bool:
+    return torch.equal(a.env.observation, b.env.observation) and torch.equal(a.agent.logits, b.agent.logits)
+
+
+def actors() -> MemberActors:
+    return MemberActors(FACTORY.make_actor, 0, 0)
+
+
+def test_members_take_turns() -> None:
+    turns = Turns()
+    for member in (2, 0, 5):
+        turns.join(member)
+    turns.join(0)
+    assert [turns.next() for _ in range(7)] == [0, 2, 5, 0, 2, 5, 0]
+    turns.give_back(0)
+    assert [turns.next() for _ in range(4)] == [0, 2, 5, 0], "a lost request is dealt again first"
+    turns.leave(0)
+    turns.join(7)
+    assert Counter(turns.next() for _ in range(9)) == {2: 3, 5: 3, 7: 3}
+    turns.give_back(0)
+
+
+def test_a_pool_is_shared_by_all_members() -> None:
+    pool = LocalPool(FACTORY.make_actor, 2, max_failures=0)
+    for member in range(3):
+        pool.publish(of(member, version=member + 1))
+    unrolls = [pool.next() for _ in range(6)]
+    assert [u.member for u in unrolls] == [0, 1, 2, 0, 1, 2]
+    assert [int(u.weights_version[0]) for u in unrolls] == [1, 2, 3, 1, 2, 3]
+    pool.retire(1)
+    assert Counter(pool.next().member for _ in range(6)) == {0: 3, 2: 3}
+    assert [(u.member, u.actor) for u in pool.gather(2)] == [(2, 0), (2, 1)]
+
+
+def test_members_have_environments_of_their_own() -> None:
+    """What one member does is not seen by another, and the first member's levels are those without a population."""
+    alone, together = actors(), actors()
+    expected = [alone.unroll(of(0)) for _ in range(3)]
+    for each in expected:
+        assert same(each, together.unroll(of(0)))
+        other = together.unroll(of(1))
+        assert other.member == 1
+        assert not torch.equal(other.env.observation, each.env.observation)
+
+
+@pytest.mark.parametrize("member", [0, 3])
+def test_all_members_are_saved_and_restored(member: int) -> None:
+    first, second = actors(), actors()
+    for each in (0, 3, 3):
+        first.unroll(of(each))
+    second.restore(first.save())
+    assert same(first.unroll(of(member)), second.unroll(of(member)))
+
+
+def test_copied_weights_begin_with_new_episodes_and_an_empty_memory() -> None:
+    place, other = actors(), actors()
+    last = place.unroll(of(0))
+    other.unroll(of(0))
+    after = place.unroll(of(0, version=2, copies=1))
+    assert not torch.equal(after.env.observation[0], last.env.observation[-1]), "the same episodes go on"
+    fresh = FACTORY.make_agent(FACTORY.make_batch()).initial_state(4)
+    assert torch.equal(after.initial_state.core.h, fresh.core.h)
+    assert not torch.equal(last.agent.logits[0], last.agent.logits[-1])
+    assert same(other.unroll(of(0, version=2, copies=1)), after), "not the same every time"
+    onward = place.unroll(of(0, version=3, copies=1))
+    assert torch.equal(onward.env.observation[0], after.env.observation[-1]), "only a copy begins anew"
+    # A state that was saved after the copy does not begin anew when it is restored.
+    other.unroll(of(0, version=3, copies=1))
+    restored = actors()
+    restored.restore(place.save())
+    assert same(restored.unroll(of(0, version=4, copies=1)), other.unroll(of(0, version=4, copies=1)))

@@ -1,0 +1,116 @@
+"""Every registered core passes the certificate, at small sizes; feedforward fails it by its lack of memory alone."""
+
+import pytest
+import torch
+
+from engram.agents.cores import core_names, make_core
+from engram.agents.cores.certificate import CHECKS
+from engram.agents.cores.core import state_leaves
+from engram.agents.cores.probe import Failure, make_probe
+from engram.agents.cores.registry import core_parameters
+
+INPUTS = 16
+SMALL = {
+    "hidden_size": 16,
+    "memory_size": 6,
+    "num_slots": 3,
+    "num_heads": 2,
+    "head_size": 8,
+    "hidden_channels": 4,
+    "pool_size": 16,
+    "num_pools": 6,
+    "viewport_size": 6,
+    "summariser_size": 16,
+}
+"""Options that make a core small; each core takes those it has."""
+
+VARIANTS = [
+    ("rmc", {"gate": "unit", "num_blocks": 2}),
+    ("rmc", {"gate": None, "key_size": 5}),
+    ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0, "read_tanh": False, "residual": False}),
+    ("mnm-p", {"paper_scale": True}),
+    ("concrete", {"num_pools": 1, "base": 3.0}),
+]
+CORES = [*((name, {}) for name in core_names()), *VARIANTS]
+NOT_LEARNT = {("rmc", "recalls a cue"), ("mnm-p", "recalls a cue"), ("concrete", "recalls a cue")}
+"""Lines that are not asked of a variant: whether it learns in a few updates is not its contract."""
+
+
+def small_core(name, options):
+    sizes = {key: value for key, value in SMALL.items() if key in core_parameters(name)}
+    return make_core(name, INPUTS, **(sizes | options))
+
+
+@pytest.fixture(scope="module", params=CORES, ids=lambda case: "-".join([case[0], *map(str, case[1])]))
+def case(request):
+    """A core's name, its options and the probe that all checks share."""
+    name, options = request.param
+    torch.manual_seed(0)
+    return name, options, make_probe(lambda: small_core(name, options), INPUTS, long_run=300, recall_updates=300)
+
+
+@pytest.mark.parametrize(("line", "check"), CHECKS, ids=[name for name, _ in CHECKS])
+def test_core_keeps_the_contract(case, line, check):
+    name, options, probe = case
+    if options and (name, line) in NOT_LEARNT:
+        return
+    torch.manual_seed(0)
+    if name == "feedforward" and line == "recalls a cue":
+        with pytest.raises(Failure, match="no memory"):
+            check(probe)
+    else:
+        check(probe)
+
+
+@pytest.mark.parametrize("name", [name for name in core_names() if name != "feedforward"])
+@pytest.mark.parametrize("bptt_length", [300, 100, 20, 3])
+def test_gradient_is_cut_at_the_periods_of_the_lp_rnn_paper(name, bptt_length):
+    """Unrolls of 300 steps: outputs from a boundary on get nothing from before it, those just before it do."""
+    torch.manual_seed(0)
+    core = small_core(name, {})
+    inputs = torch.randn(300, 1, INPUTS, requires_grad=True)
+    no_reset = torch.zeros(300, 1, dtype=torch.bool)
+    outputs, _, loss = core.unroll(inputs, no_reset, core.initial_state(1), bptt_length)
+    ends = outputs.sum((1, 2)) + (0 if loss is None else loss.sum(1))
+    boundary = 300 - bptt_length  # the start of the last piece
+    (gradient,) = torch.autograd.grad(ends[boundary:].sum(), inputs)
+    reached = gradient.abs().sum((1, 2)) > 0
+    assert reached[:boundary].sum() == 0
+    assert reached[boundary:].all()
+    assert_reaches_back(core, inputs, no_reset, bptt_length, boundary)
+
+
+def assert_reaches_back(core, inputs, no_reset, bptt_length, boundary):
+    """The last step of all gets gradient to the step before it: the piece is not cut where no boundary is."""
+    outputs, _, _ = core.unroll(inputs, no_reset, core.initial_state(1), bptt_length)
+    (gradient,) = torch.autograd.grad(outputs[-1].sum(), inputs)
+    assert gradient[-2].any()
+    assert not gradient[:boundary].any()
+
+
+@pytest.mark.parametrize("name", core_names())
+def test_initial_state_is_a_fresh_copy(name):
+    """Writing into a state that an actor holds changes no later episode."""
+    core = small_core(name, {})
+    held = core.initial_state(3)
+    with torch.no_grad():
+        for leaf in state_leaves(held):
+            leaf.fill_(7)
+    again = state_leaves(core.initial_state(3))
+    assert all(not (leaf == 7).any() for leaf in again)
+
+
+SIZES = [(name, option) for name in core_names() for option in core_parameters(name) if option in SMALL]
+
+
+@pytest.mark.parametrize(("name", "option"), SIZES)
+@pytest.mark.parametrize("value", [0, -1, 2.5])
+def test_an_impossible_size_is_named(name, option, value):
+    with pytest.raises(ValueError, match=rf"{option} is {value}; allowed: at least 1"):
+        make_core(name, INPUTS, **{option: value})
+
+
+@pytest.mark.parametrize("name", core_names())
+def test_unknown_option_names_the_nearest(name):
+    with pytest.raises(ValueError, match="has no option 'hiden_size'; did you mean"):
+        make_core(name, INPUTS, hiden_size=3)
