@@ -16,7 +16,7 @@ WINDOW = 100
 """Episodes that count as the last ones."""
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped")
-"""Metrics of which the last value is meant; of all others the mean over updates."""
+"""Metrics of which the last value is meant, as of those of a population; of all others the mean over updates."""
 _FACTS = EPISODE_COLUMNS[1:]
 
 
@@ -38,7 +38,7 @@ class Accumulator:
     """Collects what happens; `take` returns it as metrics and begins anew. Each call costs microseconds.
 
     Args:
-        num_actors: actors of the run.
+        num_actors: actors of the run; `note_actors` says when that changes.
         fields: names of the world's own episode fields, in the order of the columns after EPISODE_COLUMNS.
     """
 
@@ -47,6 +47,7 @@ class Accumulator:
         self._names = (*_FACTS, *fields)
         self._window: deque[list[float]] = deque(maxlen=WINDOW)
         self._steps = 0
+        self._failures = self._failures_told = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -71,7 +72,7 @@ class Accumulator:
         """An update and what the learner says of it. Values that are not finite are left out of the means."""
         self._updates += 1
         for name, value in metrics.items():
-            if name in LAST_VALUES:
+            if name in LAST_VALUES or name.startswith("population/"):
                 self._last[name] = value
             elif name not in self._sums:
                 self._sums[name] = [value, 1.0] if math.isfinite(value) else [0.0, 0.0]
@@ -94,6 +95,10 @@ class Accumulator:
         self._bytes += nbytes
         self._unrolls += 1
 
+    def note_actors(self, at_work: int, failures: int) -> None:
+        """The actors at work now, and how many have failed since the run was last started."""
+        self.num_actors, self._failures = at_work, failures
+
     def take(self, steps: int) -> dict[str, float]:
         """Metrics since the last call, and begin anew; nothing, and no new beginning, if there was no update.
 
@@ -108,9 +113,12 @@ class Accumulator:
             metrics |= {f"episode/{name}": float(x) for name, x in zip(self._names, means, strict=True)}
         metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
         metrics |= {f"perf/{name}": timer.seconds / wall for name, timer in self._timers.items()}
+        metrics["perf/actors"] = float(self.num_actors)
+        metrics["perf/actor_failures"] = float(self._failures - self._failures_told)
+        self._failures_told = self._failures
         if self._unrolls:
             at_most = self.num_actors * MAX_IN_FLIGHT * self._bytes / self._unrolls
-            metrics["perf/actor_busy"] = self._acting / (wall * self.num_actors)
+            metrics["perf/actor_busy"] = self._acting / (wall * max(self.num_actors, 1))
             metrics["perf/object_store_mb"] = at_most / 1e6
         self._steps = steps
         self._begin()

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from ..agents.process import prepare_process
 from .bench_table import processor_time, rates_and_fractions, show
+from .busy_cores import BusyCores
 from .command_line import UsageError, parse_run, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .machine import num_cores, provenance
-from .speed import make_parts, measure, with_fused_core
+from .speed import Cost, Parts, make_parts, measure, with_fused_core
 from .train import find_device
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed
 
@@ -99,14 +100,21 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
         raise UsageError(str(problem)) from problem
     report("rl-train to its first update")
     startup = time_to_first_update(words)
-    report(f"parts: {', '.join(work)}")
-    costs, speeds = [measure(work, plan.part_seconds, SLICES)], list[TrainingSpeed]()
+    report(f"parts: {', '.join(work)}; first on one core, then on all of them")
+
+    def measured() -> dict[str, Cost]:
+        alone = measure(work, plan.part_seconds, SLICES)
+        with BusyCores(config, device):
+            own = measure({name: work[name] for name in Parts._fields}, plan.part_seconds, SLICES)
+        return alone | {f"{name}_busy": cost for name, cost in own.items()}
+
+    costs, speeds = [measured()], list[TrainingSpeed]()
     for i in range(plan.rounds):
         report(f"rl-train for {plan.seconds:g} s, then the parts again (round {i + 1} of {plan.rounds})")
         speeds.append(training_speed(words, plan.seconds, plan.warm_up))
-        costs.append(measure(work, plan.part_seconds, SLICES))
-    mean = {name: sum(cost[name].wall for cost in costs) / len(costs) for name in work}
-    best = {name: min(cost[name].wall for cost in costs) for name in work}
+        costs.append(measured())
+    mean = {name: sum(cost[name].wall for cost in costs) / len(costs) for name in costs[0]}
+    best = {name: min(cost[name].wall for cost in costs) for name in costs[0]}
     reached = sum(speed.steps for speed in speeds) / sum(speed.seconds for speed in speeds)
     most = max(speed.steps_per_second for speed in speeds)
     where = (num_cores(), device.type != "cpu")

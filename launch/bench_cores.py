@@ -88,39 +88,46 @@ class CoreSpeed(NamedTuple):
     """The same unroll as the plain loop over the core's steps, and its gradient."""
 
 
-def best_seconds(work: Callable[[], Any], seconds: float, threads: int, device: torch.device) -> float:
-    """The shortest time that `work` takes when repeated for some seconds.
+def best_seconds(works: Sequence[Callable[[], Any]], seconds: float, threads: int, device: torch.device) -> list[float]:
+    """The shortest time that each of some works takes when all are repeated in turn, for some seconds per work.
 
-    On a CPU processor time per thread, so that neighbours who want the same cores do not count; else wall time.
+    In turn, so that neighbours who come and go slow what is compared alike. On a CPU processor time per thread, so that
+    waiting for a core that others use does not count; else wall time.
     """
-    best, end = float("inf"), time.perf_counter() + seconds
-    work()
-    while True:
-        wall, processor = time.perf_counter(), time.process_time()
+    best = [float("inf")] * len(works)
+    for work in works:
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        spent = time.perf_counter() - wall
-        if device.type == "cpu":
-            spent = min(spent, (time.process_time() - processor) / threads)
-        best = min(best, spent)
+    end = time.perf_counter() + seconds * len(works)
+    while True:
+        for i, work in enumerate(works):
+            wall, processor = time.perf_counter(), time.process_time()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            spent = time.perf_counter() - wall
+            if device.type == "cpu":
+                spent = min(spent, (time.process_time() - processor) / threads)
+            best[i] = min(best[i], spent)
         if time.perf_counter() > end:
             return best
 
 
-def product_speed(
-    product: Callable[[Tensor, Tensor], Tensor], seconds: float, threads: int, device: torch.device
-) -> float:
-    """The yardstick: 10^9 operations per second of `product(x, weight)`, PRODUCT being the sizes."""
+def product_speeds(seconds: float, threads: int, device: torch.device) -> dict[str, float]:
+    """The yardstick: 10^9 operations per second of products x weight^T by torch and by us, PRODUCT being the sizes."""
     rows, inputs, outputs = PRODUCT
     x, weight = torch.randn(rows, inputs, device=device), torch.randn(outputs, inputs, device=device)
+    routes: dict[str, Callable[[], Tensor]] = {
+        "torch.mm": lambda: torch.mm(x, weight.t()),
+        "engram": lambda: linear(x, weight),
+    }
 
-    def work() -> None:
+    def repeated(product: Callable[[], Tensor]) -> None:
         for _ in range(10):
-            product(x, weight)
+            product()
 
     with torch.inference_mode():
-        return 10 * 2e-9 * rows * inputs * outputs / best_seconds(work, seconds, threads, device)
+        times = best_seconds([partial(repeated, each) for each in routes.values()], seconds, threads, device)
+    return {name: 10 * 2e-9 * rows * inputs * outputs / time for name, time in zip(routes, times, strict=True)}
 
 
 def core_speed(
@@ -148,13 +155,12 @@ def core_speed(
         core.zero_grad()
         inputs.grad = None
 
-    acting = 10 * batch_size / best_seconds(act, seconds, threads, device)
+    act()
     start = map_state(torch.clone, state)  # what acting left, as ordinary tensors
-    learning, looped = (
-        unroll_length * batch_size / best_seconds(partial(learn, unroll), seconds, threads, device)
-        for unroll in (type(core).unroll, unroll_step_by_step)
-    )
-    return CoreSpeed(acting, learning, looped)
+    works = [act, partial(learn, type(core).unroll), partial(learn, unroll_step_by_step)]
+    acting, learning, looped = best_seconds(works, seconds, threads, device)
+    steps = unroll_length * batch_size
+    return CoreSpeed(10 * batch_size / acting, steps / learning, steps / looped)
 
 
 def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
@@ -184,10 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     for threads in config.threads:
         torch.set_num_threads(threads)
-        results["products"][threads] = {
-            "torch.mm": product_speed(lambda x, w: torch.mm(x, w.t()), config.seconds, threads, device),
-            "engram": product_speed(linear, config.seconds, threads, device),
-        }
+        results["products"][threads] = product_speeds(config.seconds, threads, device)
     for name, (core, size) in sizes.items():
         console.print(f"measuring {name}", style="dim")
         results["cores"][name] = _measure(core.to(device), size, config)
@@ -222,15 +225,27 @@ def _product_table(results: dict[str, Any]) -> Table:
 
 
 def _core_table(results: dict[str, Any]) -> Table:
-    table = Table(title=f"Steps per second; learning is an unroll of {results['unroll_length']} with its gradient")
+    length = results["unroll_length"]
+    table = Table(title=f"Steps per second; learning: unrolls of {length} and gradient; gain: learning / step by step")
     table.add_column("core")
-    for column in ("inputs", "parameters", "state bytes", "threads", "batch", "acting", "learning", "step by step"):
+    for column in (
+        "inputs",
+        "parameters",
+        "state bytes",
+        "threads",
+        "batch",
+        "acting",
+        "learning",
+        "step by step",
+        "gain",
+    ):
         table.add_column(column, justify="right")
     for name, each in results["cores"].items():
         head = [name, *(f"{each[key]:,}" for key in ("input_size", "parameters", "state_bytes"))]
         for threads, by_batch in each["threads"].items():
             for batch, speed in by_batch.items():
-                table.add_row(*head, threads, batch, *(f"{rate:,.0f}" for rate in speed.values()))
+                gain = f"{speed['learning'] / speed['looped']:.1f}"
+                table.add_row(*head, threads, batch, *(f"{rate:,.0f}" for rate in speed.values()), gain)
                 head = [""] * 4
         table.add_section()
     return table

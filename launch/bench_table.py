@@ -9,14 +9,25 @@ from rich.table import Table
 from .speed import Cost, Parts, speed_of_light
 
 _PARTS = {
-    "env": "environments",
-    "infer": "inference",
-    "infer_fused": "inference, fused kernel",
-    "learn": "learner",
-    "learn_fused": "learner, fused kernel",
+    "env": "environments, alone on 1 core",
+    "infer": "inference, alone on 1 core",
+    "infer_fused": "inference, fused kernel, alone on 1 core",
+    "learn": "learner, alone on 1 core",
+    "learn_fused": "learner, fused kernel, alone on 1 core",
+    "env_busy": "environments, a core while all are busy",
+    "infer_busy": "inference, a core while all are busy",
+    "learn_busy": "learner, a core while all are busy",
 }
-_IDEALS = {"ideal": "ideal", "ideal_fused": "ideal with the fused kernel"}
-_FRACTIONS = {"fraction": "fraction of the ideal", "fraction_fused": "fraction with the fused kernel"}
+_IDEALS = {
+    "ideal": "ideal: {} times what one core does alone",
+    "ideal_fused": "ideal: the same with the fused kernel",
+    "ideal_busy": "ideal: what {} cores do together",
+}
+_FRACTIONS = {
+    "fraction": "fraction of the ideal",
+    "fraction_fused": "fraction with the fused kernel",
+    "fraction_busy": "fraction of what the cores do together",
+}
 
 
 def rates_and_fractions(
@@ -25,7 +36,8 @@ def rates_and_fractions(
     """Steps per second of each part, the ideals, and what fraction of them is reached.
 
     Args:
-        seconds: per environment step, by part; `infer_fused` and `learn_fused`, if there, are torch's fused kernel.
+        seconds: per environment step, by part; `infer_fused` and `learn_fused`, if there, are torch's fused kernel, and
+            `env_busy`, `infer_busy` and `learn_busy` a core's while the others do the same.
         reached: steps per second of training.
         cores: that training may use.
         learner_has_device: the learner does not take its share of the cores.
@@ -36,6 +48,9 @@ def rates_and_fractions(
         # The yardstick is the machine: where our own code beats the fused kernel, our own code is the yardstick.
         faster = Parts(own.env, min(own.infer, seconds["infer_fused"]), min(own.learn, seconds["learn_fused"]))
         ideals["ideal_fused"] = speed_of_light(faster, cores, learner_has_device)
+    if "learn_busy" in seconds:
+        together = Parts(*(seconds[f"{name}_busy"] for name in Parts._fields))
+        ideals["ideal_busy"] = speed_of_light(together, cores, learner_has_device)
     rates = {name: 1 / each for name, each in seconds.items()} | ideals | {"reached": reached}
     fractions = {name.replace("ideal", "fraction"): round(reached / ideal, 4) for name, ideal in ideals.items()}
     return {name: round(rate, 1) for name, rate in rates.items()} | fractions
@@ -78,11 +93,11 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
     for name, label in _PARTS.items():
         if name in mean:
-            table.add_row(f"{label}, alone on 1 core", *rates(name), f"{cpu[name]:,.2f}")
+            table.add_row(label, *rates(name), f"{cpu[name]:,.2f}")
     table.add_section()
     for name, label in _IDEALS.items():
         if name in mean:
-            table.add_row(f"{label}, {cores} core(s)", *rates(name))
+            table.add_row(label.format(cores), *rates(name))
     table.add_row("reached by rl-train", *rates("reached"), f"{cpu['rl-train']:,.2f}", style="bold")
     for name, label in _FRACTIONS.items():
         if name in mean:

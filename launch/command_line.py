@@ -1,7 +1,8 @@
 """From command-line words to a configuration, and from a user's mistake to one clear line.
 
 Flags are made by tyro from the configuration's fields; those of the network and the learner need no prefix
-(`--core`, `--lr`). The order of precedence: flags, then --config FILE, then --preset, then defaults.
+(`--core`, `--lr`), those of a population have one (`--pbt.interval`). The order of precedence: flags, then --config
+FILE, then --preset, then defaults.
 """
 
 import ast
@@ -12,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -41,7 +42,7 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def parse_run(
-    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = ("--resume",)
+    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = ("--resume", "--restarts")
 ) -> RunConfig:
     """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
     words = dashed(arguments)
@@ -84,7 +85,6 @@ def parse(
             args=dashed(arguments),
             **given,
             return_unknown_args=True,
-            config=(tyro.conf.OmitArgPrefixes,),
             registry=_registry(),
         )
     except ValueError as problem:
@@ -187,11 +187,15 @@ def _unknown_flag(word: str, known: set[str], prog: str) -> str:
     return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else f"see {prog} --help")
 
 
-def _flags(cls: Any) -> set[str]:
-    """Every flag of a configuration dataclass."""
+def _flags(cls: Any, prefix: str = "") -> set[str]:
+    """Every flag of a configuration dataclass; annotated parts (OmitArgPrefixes) put no prefix before theirs."""
     flags: set[str] = set()
-    for name, hint in get_type_hints(cls).items():
-        flags |= _flags(hint) if is_dataclass(hint) else {"--" + name.replace("_", "-")}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if is_dataclass(inner):
+            flags |= _flags(inner, "" if inner is not hint else f"{prefix}{name}.")
+        else:
+            flags.add("--" + (prefix + name).replace("_", "-"))
     return flags
 
 
@@ -199,4 +203,4 @@ _HELP = f"""Train an agent with memory.
 
 Also: --preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
 config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
-given with it)."""
+given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint)."""

@@ -24,6 +24,7 @@ from .evaluation import RATES, Estimate, Group, Summary, play, summarise
 from .gif import record
 from .machine import provenance
 from .run_directory import RunDirectory, RunDirectoryError
+from .trainees import Trainee, best_member, chosen_members, described, trainees_of
 
 EVALUATION = 0xE7A1
 """Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
@@ -46,6 +47,10 @@ class EvaluationConfig:
     """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
     seed: int = 0
     """Seed of levels and actions, at least 0; no seed here makes levels of the training run."""
+    member: int = -1
+    """Which member of a population; -1 is the one with the highest mean return in training."""
+    all: bool = False
+    """Every member of a population, each in a row."""
     greedy: bool = False
     """Take the likeliest action instead of drawing one from the policy."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -58,7 +63,9 @@ class EvaluationConfig:
     """File for everything found out."""
 
     def __post_init__(self) -> None:
-        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1)):
+        if self.all and self.member >= 0:
+            raise ValueError(f"all and member {self.member} are both given; allowed: one of them")
+        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1), ("member", -1)):
             if getattr(self, name) < low:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
         for name in ("gif", "json"):
@@ -80,20 +87,32 @@ def main(arguments: Sequence[str]) -> int:
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
-    weights = saved["learner"]["agent"]
+    trainees = trainees_of(saved)
+    chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
-        write_gif(make_actor(factory, weights, config, num_envs=1, unroll_length=1), config)
+        shown = chosen_members(trainees, config.member, False)[0]
+        write_gif(make_actor(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config)
         console.print(f"wrote {config.gif}", highlight=False)
+    summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
+    title = f"{factory.env} with {trained.agent.core}, {path.name}"
+    if config.all:
+        show_members(summaries, trainees, title, console)
+    else:
+        said = described(trainees, chosen[0])
+        show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
+    console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
+    if config.json:
+        write_json(config, trained, factory, path, summaries)
+    return 0
+
+
+def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
+    """What the episodes of these weights say; the same levels for all weights."""
     actor = make_actor(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
         episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
-    summary = summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
-    show(summary, f"{factory.env} with {trained.agent.core}, {path.name}", console)
-    console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
-    if config.json:
-        write_json(config, trained, factory, path, summary)
-    return 0
+    return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
 
 
 def run_config(run: RunDirectory) -> RunConfig:
@@ -159,9 +178,20 @@ def write_gif(actor: Actor, config: EvaluationConfig) -> None:
 
 
 def write_json(
-    config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summary: Summary
+    config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summaries: dict[int, Summary]
 ) -> None:
-    """Everything that was found out, with what it was found out about and on which machine."""
+    """Everything that was found out, with what it was found out about and on which machine.
+
+    `member`, `all` and `split` are of one member; with --all there is a list of them under `members`.
+    """
+    members = [
+        {
+            "member": number,
+            "all": _plain(summary.all),
+            "split": {name: {k: _plain(v) for k, v in groups.items()} for name, groups in summary.split.items()},
+        }
+        for number, summary in summaries.items()
+    ]
     result = provenance() | {
         "run": config.run,
         "checkpoint": path.name,
@@ -171,9 +201,8 @@ def write_json(
         "training_seed": trained.seed,
         "evaluation_seed": config.seed,
         "greedy": config.greedy,
-        "all": _plain(summary.all),
-        "split": {name: {k: _plain(v) for k, v in groups.items()} for name, groups in summary.split.items()},
     }
+    result |= {"members": members} if config.all else members[0]
     try:
         Path(config.json).write_text(json.dumps(result, indent=1) + "\n")
     except OSError as problem:
@@ -182,21 +211,44 @@ def write_json(
 
 def show(summary: Summary, title: str, console: Console) -> None:
     """All episodes in a row of a table, then those of each kind of level."""
-    table = Table(title=title, title_justify="left")
-    names = sorted(summary.all.estimates, key=lambda name: name not in RATES)
-    table.add_column("levels")
-    for name in ("episodes", *names):
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-
-    def add(label: str, group: Group) -> None:
-        table.add_row(label, f"{group.episodes:,}", *(_said(name, group.estimates[name]) for name in names))
-
-    add("all", summary.all)
+    names = _names(summary)
+    table = _table(title, "levels", names)
+    _add_row(table, ["all"], summary.all, names)
     for field_name, groups in summary.split.items():
         table.add_section()
         for value, group in groups.items():
-            add(f"{field_name.removeprefix('num_').replace('_', ' ')} {value}", group)
+            label = f"{field_name.removeprefix('num_').replace('_', ' ')} {value}"
+            _add_row(table, [label], group, names)
     console.print(table)
+
+
+def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
+    """Every member in a row, the one that was best in training in bold."""
+    names = _names(next(iter(summaries.values())))
+    best = best_member(trainees)
+    table = _table(title, "member", names, "in training")
+    for number, summary in summaries.items():
+        score = trainees[number].score
+        said = "?" if score is None else f"{score:.2f}"
+        _add_row(table, [f"{number}", said], summary.all, names, "bold" if number == best else None)
+    console.print(table)
+
+
+def _names(summary: Summary) -> list[str]:
+    return sorted(summary.all.estimates, key=lambda name: name not in RATES)
+
+
+def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(of)
+    for name in (*others, "episodes", *names):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    return table
+
+
+def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
+    said = [_said(name, group.estimates[name]) for name in names]
+    table.add_row(*labels, f"{group.episodes:,}", *said, style=style)
 
 
 def _said(name: str, estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files as bytes, without a writer thread: a row of scalars, the configuration, a file's beginning.
+"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, pictures, layouts, a file's beginning.
 
 TensorBoard's own writer hands records to a thread that dies on a full disk and takes the run's next write with it.
 """
@@ -7,21 +7,30 @@ import io
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import hparams, text
 
 _proto: Any = event_pb2  # protobuf makes these classes at import, out of sight of type checkers
 _summary: Any = summary_pb2
+_layout: Any = layout_pb2
+_tensor: Any = tensor_pb2
+_types: Any = types_pb2
+
+Charts = Mapping[str, Mapping[str, Sequence[str]]]
+"""Section -> title of a chart -> regular expressions of the tags in it."""
 
 
 def new_name(directory: Path) -> Path:
-    """A name for an event file that sorts after all earlier ones."""
-    return directory / f"events.out.tfevents.{time.time_ns():019d}.{socket.gethostname()}.{os.getpid()}"
+    """A name for an event file that sorts after all earlier ones, also when the clock was set back."""
+    earlier = [path.name.split(".")[3] for path in directory.glob("events.out.tfevents.*")]
+    now = max([time.time_ns(), *(int(number) + 1 for number in earlier if number.isdecimal())])
+    return directory / f"events.out.tfevents.{now:019d}.{socket.gethostname()}.{os.getpid()}"
 
 
 def beginning(step: int) -> bytes:
@@ -36,17 +45,60 @@ def beginning(step: int) -> bytes:
 def scalars(step: int, values: Mapping[str, float]) -> bytes:
     """One row of numbers."""
     row = _summary.Summary(value=[_summary.Summary.Value(tag=tag, simple_value=x) for tag, x in values.items()])
-    return _records(_proto.Event(wall_time=time.time(), step=step, summary=row))
+    return _at(step, row)
 
 
 def configuration(step: int, settings: Mapping[str, Any]) -> bytes:
     """A run's settings by dotted name: a table in the text tab, a session in the hparams tab."""
     table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in settings.items())])
-    plain = {name: x if isinstance(x, bool | int | float | str) else str(x) for name, x in settings.items()}
-    _, session, _ = hparams(plain, {})
-    return _records(
-        *(_proto.Event(wall_time=time.time(), step=step, summary=x) for x in (text("config", table), session))
+    _, session, _ = hparams(_plain(settings), {})
+    return _at(step, text("config", table), session)
+
+
+def columns(step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> bytes:
+    """What the hparams tab shows of all runs in a directory, in this order: settings, and last values of metrics."""
+    experiment, _, _ = hparams(_plain(settings), dict.fromkeys(metrics, 0.0))
+    return _at(step, experiment)
+
+
+def markdown(step: int, tag: str, content: str) -> bytes:
+    """A page in the text tab."""
+    return _at(step, text(tag, content))
+
+
+def picture(step: int, tag: str, png: bytes, width: int, height: int) -> bytes:
+    """A picture in the images tab; its size in pixels."""
+    image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=png)
+    return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
+
+
+def layout(step: int, charts: Charts) -> bytes:
+    """What the custom-scalars tab shows, from top to bottom; sections are open."""
+    categories = [
+        _layout.Category(
+            title=section,
+            chart=[
+                _layout.Chart(title=title, multiline=_layout.MultilineChartContent(tag=list(tags)))
+                for title, tags in of_section.items()
+            ],
+        )
+        for section, of_section in charts.items()
+    ]
+    content = _layout.Layout(category=categories).SerializeToString()
+    value = _summary.Summary.Value(
+        tag=metadata.CONFIG_SUMMARY_TAG,
+        metadata=metadata.create_summary_metadata(),
+        tensor=_tensor.TensorProto(dtype=_types.DT_STRING, string_val=[content]),
     )
+    return _at(step, _summary.Summary(value=[value]))
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    return {name: x if isinstance(x, bool | int | float | str) else str(x) for name, x in settings.items()}
+
+
+def _at(step: int, *summaries: Any) -> bytes:
+    return _records(*(_proto.Event(wall_time=time.time(), step=step, summary=summary) for summary in summaries))
 
 
 def _records(*events: Any) -> bytes:

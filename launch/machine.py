@@ -24,7 +24,8 @@ def provenance(*packages: str) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in (*PACKAGES, *packages)},
+        "versions": {"python": platform.python_version()}
+        | {name: package_version(name) for name in (*PACKAGES, *packages)},
     }
 
 
@@ -67,7 +68,8 @@ def _from_proc(file: str, key: str) -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The version of an installed package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -9,7 +9,8 @@ from typing import Any
 
 from . import events
 from .accumulator import Accumulator
-from .files import AppendedFile, replace_file
+from .files import AppendedFile
+from .rows import abandon_after
 from .run_directory import RunDirectory, flat_settings
 
 __all__ = ["Accumulator", "MetricsWriter"]
@@ -35,20 +36,20 @@ class MetricsWriter:
         self._rows = AppendedFile(lambda: directory.metrics_file)
         wall = 0.0
         try:
-            wall = _continue_from(directory.metrics_file, step)
+            last = abandon_after(directory.metrics_file, step)
+            wall = float(last["wall_s"]) if last else 0.0
         except OSError as problem:
             self._warn(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
-        self._started = time.time() - wall
+        self._started = time.monotonic() - wall  # the clock on the wall may be set
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one row; nothing if there are no values. Numbers that are not finite are null in `metrics.jsonl`."""
         if not values:
             return
-        now = time.time()
         row = {
             "step": step,
-            "time": round(now, 3),
-            "wall_s": round(now - self._started, 3),
+            "time": round(time.time(), 3),
+            "wall_s": round(time.monotonic() - self._started, 3),
             "metrics": {name: x if math.isfinite(x) else None for name, x in values.items()},
         }
         self._append(self._rows, json.dumps(row).encode() + b"\n")
@@ -58,6 +59,10 @@ class MetricsWriter:
     def hparams(self, config: dict[str, Any]) -> None:
         """Show the run's configuration (nested dicts) in TensorBoard's text and hparams tabs."""
         self._append(self._events, events.configuration(self._step, dict(flat_settings(config))))
+
+    def show(self, record: bytes) -> None:
+        """Append what a function of events.py has made, for TensorBoard alone."""
+        self._append(self._events, record)
 
     def close(self) -> None:
         """Close the files."""
@@ -81,37 +86,3 @@ class MetricsWriter:
             self._warned = True
             where = f" ({problem.filename})" if problem.filename else ""
             self._report(f"{what}: {problem.strerror or problem}{where}; training goes on, every row is tried anew")
-
-
-def _continue_from(file: Path, step: int) -> float:
-    """Move rows after `step`, and what a crash left of a row, to `metrics.abandoned.jsonl`; the last row's `wall_s`.
-
-    Rows are in the order of their steps, so those to move are at the end. They are safe in the other file before this
-    one is replaced. Raises OSError.
-    """
-    if not file.exists():
-        return 0.0
-    rows = file.read_bytes().splitlines(keepends=True)
-    kept, wall = len(rows), 0.0
-    while kept:
-        row = _parsed(rows[kept - 1])
-        if row is not None and row["step"] <= step:
-            wall = float(row["wall_s"])
-            break
-        kept -= 1
-    if moved := b"".join(rows[kept:]):
-        abandoned = file.with_name("metrics.abandoned.jsonl")
-        before = abandoned.read_bytes() if abandoned.exists() else b""
-        replace_file(abandoned, before + moved.removesuffix(b"\n") + b"\n")
-        replace_file(file, b"".join(rows[:kept]))
-    return wall
-
-
-def _parsed(row: bytes) -> dict[str, Any] | None:
-    """A row, or None if it is not one or not a whole one."""
-    try:
-        found = json.loads(row)
-    except ValueError:
-        return None
-    whole = isinstance(found, dict) and row.endswith(b"\n")
-    return found if whole and {"step", "wall_s"} <= found.keys() else None

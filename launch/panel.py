@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel as Box
 from rich.table import Table
@@ -103,6 +103,11 @@ class Panel:
 
     def _box(self) -> Box:
         """The state of the run as a panel."""
+        title = Text(f" {self.title} ", style="bold")
+        return Box(self._content(), title=title, title_align="left", border_style="dim")
+
+    def _content(self) -> RenderableType:
+        """What stands in the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
@@ -121,7 +126,7 @@ class Panel:
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
         grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
         grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
-        return Box(grid, title=Text(f" {self.title} ", style="bold"), title_align="left", border_style="dim")
+        return grid
 
     def _progress_row(self) -> Text:
         full = int(self._fraction * _BAR_WIDTH)

@@ -5,6 +5,7 @@
     metrics.jsonl       every row of metrics (docs/metrics.md)
     tensorboard/        the same numbers as events
     population.jsonl    what population-based training did
+    members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
     .lock               held by the process that is training here
 
 Nothing that is already in a directory is overwritten: a second run, another configuration or somebody else's files are
@@ -59,7 +60,7 @@ class RunDirectory:
             RunDirectoryError: the directory is in use, holds a run or other files, or cannot be written.
         """
         text = tomli_w.dumps(_plain(config, ""))
-        run = cls(Path(path) if path is not None else _new_path(name))
+        run = cls(Path(path) if path is not None else new_path(name))
         _refuse_foreign(run.path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
@@ -103,6 +104,10 @@ class RunDirectory:
     def tensorboard(self) -> Path:
         """Directory of the TensorBoard events."""
         return self.path / "tensorboard"
+
+    def member(self, number: int) -> "RunDirectory":
+        """Where the metrics of a member of a population are."""
+        return RunDirectory(self.path / "members" / str(number))
 
     @property
     def population_file(self) -> Path:
@@ -217,7 +222,7 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _new_path(name: str) -> Path:
+def new_path(name: str) -> Path:
     """Make `runs/<name>-<date>-<time>`, numbered if that exists; what does not belong in a file name becomes '-'."""
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -181,7 +181,9 @@ def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: 
     learner = Learner(config.factory().make_agent(actor.batch).to(device), undivided, config.total_steps)
     batcher = Batcher(config.columns)
     sources = iter(unrolls)
-    batches = [batcher.next(lambda: next(sources, None) or actor.unroll())]
+    first = batcher.next(lambda: next(sources, None) or actor.unroll())
+    assert first is not None, "this actor always answers"
+    batches = [first]
     for unroll in sources:
         batcher.add(unroll)
     while (batch := batcher.take()) is not None:

@@ -18,6 +18,7 @@ from engram.agents.cores.registry import make_core
 from engram.launch import machine
 from engram.launch.bench import run
 from engram.launch.bench_table import processor_time, rates_and_fractions
+from engram.launch.busy_cores import BusyCores
 from engram.launch.command_line import UsageError
 from engram.launch.config import RunConfig
 from engram.launch.process_tree import tree_cpu_seconds, tree_memory
@@ -86,6 +87,24 @@ def test_the_fused_kernel_is_the_yardstick_only_where_it_is_faster() -> None:
     assert found["ideal_fused"] == pytest.approx(400_000), "1 + 2 + 2 microseconds: our own inference is the faster"
     assert found["fraction_fused"] == pytest.approx(0.25)
     assert found["learn"] == pytest.approx(1 / 7e-6, rel=1e-4)
+
+
+def test_what_cores_do_together_is_an_ideal_of_its_own() -> None:
+    alone = {"env": 1e-6, "infer": 2e-6, "learn": 7e-6}
+    found = rates_and_fractions(alone | {f"{name}_busy": 2 * x for name, x in alone.items()}, 80_000.0, 2, False)
+    assert found["ideal"] == pytest.approx(200_000)
+    assert found["ideal_busy"] == pytest.approx(100_000)
+    assert found["fraction_busy"] == pytest.approx(0.8)
+
+
+def test_busy_cores_work_until_the_end_of_the_context() -> None:
+    with BusyCores(tiny("feedforward"), CPU) as busy:
+        started = tree_cpu_seconds(os.getpid())
+        time.sleep(1.5)
+        worked = tree_cpu_seconds(os.getpid()) - started
+        assert [process.is_alive() for process in busy.processes] == [True] * (machine.num_cores() - 1)
+    assert worked > 0.2 * (machine.num_cores() - 1)
+    assert not any(process.is_alive() for process in busy.processes)
 
 
 def test_share_of_the_parts_in_the_processor_time() -> None:
@@ -167,6 +186,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     cores = machine.num_cores()
     assert mean["ideal"] == pytest.approx(cores / (1 / mean["env"] + 1 / mean["infer"] + 1 / mean["learn"]), rel=1e-2)
     assert mean["ideal_fused"] >= mean["ideal"]
+    assert mean["fraction_busy"] == pytest.approx(mean["reached"] / mean["ideal_busy"], rel=1e-2)
     assert len(result["parts"]) == 2, "before and after"
     assert 0 < result["cpu_us_per_step"]["share"] < 1
     assert 0 < result["seconds_to_first_update"] < 120

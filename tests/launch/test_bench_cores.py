@@ -25,6 +25,7 @@ def test_every_number_of_the_table_is_in_the_file(tmp_path, capsys, monkeypatch)
         for speed in core["threads"]["1"].values():
             assert set(speed) == {"acting", "learning", "looped"}
             assert all(f"{rate:.0f}" in shown for rate in speed.values())
+            assert f"{speed['learning'] / speed['looped']:.1f}" in shown
     assert found["products"]["1"]["torch.mm"] > 0
 
 

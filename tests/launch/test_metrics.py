@@ -391,5 +391,6 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     tables = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     listed = [cells[0].strip().strip("`") for cells in tables]
-    assert sorted(listed) == sorted(rows(tmp_path)[0]["metrics"])
+    of_one_run = [name for name in listed if not name.startswith("population/")]
+    assert sorted(of_one_run) == sorted(rows(tmp_path)[0]["metrics"])
     assert all(len(cells) == 4 and all(cell.strip() for cell in cells) for cells in tables)

@@ -9,6 +9,8 @@ import torch
 
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
+from engram.actors.pool import ActorPool
+from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
 from engram.agents.weights import Weights, flatten
 
@@ -57,3 +59,17 @@ def make_breaking(which: int, steps: int, how: str = "raise", always: bool = Fal
 def weights(version: int) -> Weights:
     torch.manual_seed(version)
     return Weights(version, 0, flatten(FACTORY.make_agent(FACTORY.make_batch())))
+
+
+def take(pool: ActorPool) -> Unroll:
+    """The next unroll, however long it takes."""
+    while (unroll := pool.next()) is None:
+        pass
+    return unroll
+
+
+def gather(pool: ActorPool) -> list[Unroll]:
+    """One unroll of every actor, however long it takes."""
+    while (unrolls := pool.gather()) is None:
+        pass
+    return unrolls
