@@ -1,0 +1,173 @@
+"""Faults of whole runs: disks, clocks, foreign checkpoints, notices at a bad time."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engram.launch import events, train
+from engram.launch.command_line import UsageError
+from engram.launch.metrics import MetricsWriter
+from engram.learners import checkpoints
+from runs import FOREVER, TINY, last_step, rows, start, steps_saved, stop, wait_for, workers
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def test_a_spot_notice_while_every_actor_hangs(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(*TINY, *FOREVER, "--run-dir", run, "--num-actors", 2, "--actor-timeout", 1000)
+    wait_for(lambda: last_step(run) > 0)
+    for actor in workers(process.pid):
+        actor.send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: steps_saved(run), seconds=20)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "stopped (SIGTERM)" in output
+    assert time.monotonic() - began < 30
+    assert steps_saved(run)[-1] == last_step(run)
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A real file system of 2 MB."""
+    place = Path(tempfile.mkdtemp())
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "t", place], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        place.rmdir()
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+    place.rmdir()
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_training_goes_on_while_the_disk_is_full(disk: Path, how: str) -> None:
+    run = disk / "run"
+    words = ("--local", "--checkpoint-every", 0.1, "--log-every", 2000, "--keep-checkpoints", 1)
+    process = start(*TINY, *FOREVER, "--run-dir", run, *words)
+    wait_for(lambda: steps_saved(run) and rows(run))
+    if how == "full":
+        with (disk / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, free_bytes(disk))
+    else:
+        # Checkpoints make new files and notice; a file that is open for writing forbids remounting the disk itself.
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "t", run / "checkpoints"], check=True)
+    time.sleep(4)
+    if how == "full":
+        valid = checkpoints.latest(run / "checkpoints")
+        assert valid is not None
+        (disk / "filler").unlink()
+    else:
+        subprocess.run(["umount", "-l", run / "checkpoints"], check=True)
+        valid = checkpoints.latest(run / "checkpoints")
+        assert valid is not None
+    wait_for(lambda: steps_saved(run)[-1] > checkpoints.step_of(valid))
+    code, output = stop(process)
+    assert code == 0, output
+    said = "No space left on device" if how == "full" else "Read-only file system"
+    assert f"{said}; earlier checkpoints are untouched" in output
+    assert checkpoints.load(run / "checkpoints" / f"step-{steps_saved(run)[-1]:012d}")
+
+
+def free_bytes(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_bsize
+
+
+def test_a_checkpoint_of_another_configuration_is_passed_over_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    run_train(*TINY, "--local", "--total-steps", 100, "--run-dir", run)
+    run_train(*TINY, "--local", "--total-steps", 300, "--run-dir", other, "--lr", 0.003)
+    own = steps_saved(run)[-1]
+    foreign = checkpoints.latest(other / "checkpoints")
+    assert foreign is not None
+    shutil.copytree(foreign, run / "checkpoints" / foreign.name)
+    assert run_train("--resume", run, "--total-steps", 200) == 0
+    assert f"{foreign.name} was made with learner.lr = 0.003, this run has 0.0001" in caplog.text
+    assert own < last_step(run) < 300
+    for step in steps_saved(run):
+        if step != checkpoints.step_of(foreign):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:012d}")
+    with pytest.raises(UsageError, match="no intact checkpoint to resume from"):
+        run_train("--resume", run)
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("faketime") is None, reason="needs libfaketime (Debian: faketime)")
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path) -> None:
+    run, clock = tmp_path / "run", tmp_path / "clock"
+    clock.write_text("+0")
+    library = next(Path("/usr/lib").rglob("libfaketime.so.1"))
+    environment = os.environ | {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    words = ("--local", "--checkpoint-every", 1, "--time-limit", 0.25, "--log-every", 200)
+    began = time.monotonic()
+    process = start(*TINY, *FOREVER, "--run-dir", run, *words, env=environment)
+    for jump in ("-3d", "+5d", "-1h"):
+        seen = last_step(run)
+        wait_for(lambda seen=seen: last_step(run) > seen, seconds=60)
+        clock.write_text(jump)
+        saved = steps_saved(run)
+        wait_for(lambda saved=saved: steps_saved(run)[-1:] > saved[-1:], seconds=60)
+    output, _ = process.communicate(timeout=120)
+    seconds = time.monotonic() - began
+    assert process.returncode == 0, output
+    assert "stopped (time limit)" in output
+    times = [row["time"] for row in rows(run)]
+    assert max(np.diff(times)) > 86_400, "the clock was not set"
+    assert min(np.diff(times)) < -86_400
+    wall = [row["wall_s"] for row in rows(run)]
+    assert 10 < wall[-1] < seconds
+    assert wall == sorted(wall)
+    steps = [row["step"] for row in rows(run)]
+    assert steps == sorted(set(steps))
+
+
+def test_event_files_sort_by_age_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, 0) as writer:
+        writer.write(1, {"x": 1.0})
+    (first,) = (tmp_path / "tensorboard").iterdir()
+    later = first.with_name(first.name.replace(first.name.split(".")[3], f"{time.time_ns() + 10**18:019d}"))
+    first.rename(later)  # as if written while the clock was thirty years ahead
+    assert events.new_name(tmp_path / "tensorboard").name > later.name
+
+
+# -- worlds that keep their state to themselves ------------------------------------------------------------------------
+
+
+def test_a_world_that_cannot_be_saved_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    words = ("--env", "secretive:Secretive", "--core", "lstm", "--core-args", "hidden_size=8", "--sync", "--local")
+    words += ("--envs-per-actor", "2", "--unroll-length", "5", "--checkpoint-every", "0.01", "--run-dir", str(run))
+    assert run_train(*words, "--total-steps", 200) == 0
+    output = capfd.readouterr().out
+    assert output.count("checkpoints are without the actors' state") == 1
+    assert "Secretive" in output
+    newest = checkpoints.latest(run / "checkpoints")
+    assert newest is not None
+    assert "actors" not in checkpoints.load(newest)
+    assert run_train("--resume", run, "--total-steps", 300) == 0
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 300
