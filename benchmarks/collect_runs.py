@@ -1,9 +1,10 @@
 """Learning curves of finished runs as one committed file and one picture.
 
-    python benchmarks/collect_runs.py NAME RUN [RUN ...] [--evaluate EPISODES] [--checkpoint best]
+    python benchmarks/collect_runs.py NAME RUN... [--evaluate EPISODES] [--checkpoint best] [--env-args KEY=VALUE ...]
 
 writes benchmarks/results/NAME.json (per run: settings that differ from the defaults, the command that repeats it, the
-curve, wall time, and what `rl-eval` says of fresh levels) and NAME.png.
+curve, wall time, and what `rl-eval` says of fresh levels) and NAME.png. Of a population, every member's curve and the
+settings that it began and ended with, and how often members copied each other.
 """
 
 import argparse
@@ -42,6 +43,18 @@ def curve(run: Path, measure: str) -> dict[str, list[float]]:
     }
 
 
+def population(run: Path, measure: str) -> dict[str, Any]:
+    """Members' curves and settings, and the number of copies."""
+    members: list[dict[str, Any]] = []
+    for folder in sorted((run / "members").iterdir(), key=lambda folder: int(folder.name)):
+        rows = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        names = [name for name in rows[0] if name.startswith("population/") and "." in name]
+        settings = {name.removeprefix("population/"): [rows[0][name], rows[-1][name]] for name in names}
+        members.append({"settings": settings, "curve": curve(folder, measure)})
+    events = [json.loads(line) for line in (run / "population.jsonl").read_text().splitlines()]
+    return {"members": members, "copies": sum(event["event"] == "copy" for event in events)}
+
+
 def command(config: RunConfig) -> str:
     """Words that repeat a run."""
     words = ["rl-train"]
@@ -49,6 +62,8 @@ def command(config: RunConfig) -> str:
         flag = SHORT.get(name, "--" + name.split(".")[-1].replace("_", "-"))
         if name in ("run_dir", "seed") or value is None:
             continue
+        if name.startswith("pbt."):
+            flag = f"--{name.replace('_', '-')}"
         if isinstance(value, dict):
             words += [flag, *(f"{key}={each}" for key, each in value.items())]
         elif isinstance(value, bool):
@@ -60,12 +75,13 @@ def command(config: RunConfig) -> str:
     return " ".join([*words, "--seed", str(config.seed)])
 
 
-def evaluation(run: Path, episodes: int, checkpoint: str) -> dict[str, Any]:
-    """What rl-eval says of a checkpoint."""
+def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -> dict[str, Any]:
+    """What rl-eval says of a checkpoint, in a world that differs from that of training by `env_args`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")
         words = [rl_eval, run, "--episodes", str(episodes), "--checkpoint", checkpoint, "--json", file]
+        words += ["--env-args", *env_args] if env_args else []
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         found = json.loads(file.read_text())
     return {key: value for key, value in found.items() if key not in ("run", *provenance())}
@@ -78,6 +94,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--evaluate", type=int, default=0, help="episodes of rl-eval per run")
     parser.add_argument("--checkpoint", default="latest", help="the one to evaluate: latest, best or a step")
+    parser.add_argument("--env-args", nargs="+", default=[], help="rl-eval's: KEY=VALUE, e.g. split=test")
     parser.add_argument("--measure", default="solved")
     given = parser.parse_args()
 
@@ -85,13 +102,23 @@ def main() -> None:
     results: dict[str, Any] = provenance("matplotlib") | {"runs": {}}
     for run in given.runs:
         config = from_dict(RunConfig, RunDirectory.open(run, lock=False).config())
-        points = curve(run, given.measure)
-        found: dict[str, Any] = {"command": command(config), "seed": config.seed, "curve": points}
+        found: dict[str, Any] = {"command": command(config), "seed": config.seed}
+        found |= population(run, given.measure) if config.population else {"curve": curve(run, given.measure)}
         if given.evaluate:
-            found["evaluation"] = evaluation(run, given.evaluate, given.checkpoint)
+            found["evaluation"] = evaluation(run, given.evaluate, given.checkpoint, given.env_args)
         results["runs"][run.name] = found
-        label = f"{config.env} {config.agent.core} ({points['seconds'][-1] / 60:.0f} min)"
-        axes.plot(np.array(points["step"]) / 1e6, points[given.measure], label=label)
+        curves = [member["curve"] for member in found["members"]] if config.population else [found["curve"]]
+        colour = None
+        for points in curves:
+            label = f"{run.name}: {config.env} {config.agent.core} ({points['seconds'][-1] / 60:.0f} min)"
+            (line,) = axes.plot(
+                np.array(points["step"]) / 1e6,
+                points[given.measure],
+                color=colour,
+                label=None if colour else label,
+                alpha=0.7 if config.population else 1.0,
+            )
+            colour = line.get_color()
     axes.set(xlabel="million environment steps", ylabel=given.measure, title=given.name)
     axes.grid(alpha=0.3)
     axes.legend()
