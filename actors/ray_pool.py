@@ -25,6 +25,7 @@ from ..agents.weights import Weights
 from .failures import Failures
 from .members import MakeActor, MemberActors, Turns
 from .pool import MAX_IN_FLIGHT, ActorStateError
+from .reaper import Reaper, Whereabouts, whereabouts
 from .unroll import Unroll
 
 PATIENCE = 2.0
@@ -54,13 +55,13 @@ class ActorProcess(MemberActors):
         share_tensors()
         super().__init__(make_actor, number, life)
 
-    def ready(self) -> str:
+    def ready(self) -> Whereabouts:
         """Make the first actor: importing and compiling its world is no part of any unroll's time.
 
-        Returns the address of the machine that this process is on.
+        Returns where this process is.
         """
         self.prepare()
-        return ray.util.get_node_ip_address()
+        return whereabouts(ray.util.get_node_ip_address())
 
 
 @dataclass(eq=False)
@@ -76,8 +77,8 @@ class _Seat:
     """Answered when the process is ready; None then."""
     since: float = 0.0
     """Monotonic time of the last sign of life; of an empty seat, the time from which it may be taken again."""
-    machine: str = ""
-    """The address of the machine that the process at work is on."""
+    process: Whereabouts | None = None
+    """Where the process at work is; None while it is starting or the seat is empty."""
 
     @property
     def at_work(self) -> bool:
@@ -134,6 +135,7 @@ class RayPool:
         self._stored: dict[int, ObjectRef[Any]] = {}
         """The newest weights of a member in the object store, once a request has carried them."""
         self._turns = Turns()
+        self._reaper = Reaper(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
             num_actors = max(1, int(ray.available_resources().get("CPU", 0) / max(cpus_per_actor, 0.01)))
@@ -250,10 +252,11 @@ class RayPool:
         self._open.pop(ref, None)
         seat.since = time.monotonic()
         if ref == seat.starting:
-            seat.starting, seat.machine = None, answer
+            seat.starting, seat.process = None, answer
             return None
         self._failures.forgive(seat.number)
-        self._unrolls_from[seat.machine] += 1
+        assert seat.process is not None, "it said where it is before its first request"
+        self._unrolls_from[seat.process.machine] += 1
         return answer
 
     def _ask(self, wanted: Callable[[_Seat], int], member: Callable[[], int]) -> None:
@@ -303,6 +306,7 @@ class RayPool:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
+        self._reaper.reap()
         for ref, seat in self._awaited().items():
             if seat.starting is None:
                 limit, what = self._timeout, "answered"
@@ -314,7 +318,9 @@ class RayPool:
     def _lose(self, seat: _Seat, why: str) -> None:
         """The end of a seat's process: its open requests go down with it."""
         ray.kill(seat.handle)
-        seat.handle = seat.starting = None
+        if seat.process is not None:
+            self._reaper.expect(seat.process)
+        seat.handle = seat.starting = seat.process = None
         for ref in [ref for ref, request in self._open.items() if request.seat is seat]:
             self._drop(ref)
         self._failures.add(seat.number, why)
