@@ -24,7 +24,7 @@ BELOW = {
 
 PACKAGES = {
     "envs": {"numpy", "numba", "gymnasium", "pycolab", "PIL"},
-    "agents": {"torch", "numpy"},
+    "agents": {"torch", "numpy", "numba"},
     "actors": {"torch", "numpy", "gymnasium"},
     "learners": {"torch", "numpy", "scipy"},
     "launch": {

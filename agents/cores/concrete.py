@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..kernels import Linear, linear
 from .blocks import Blocks, cut_into_blocks
 from .core import Core, at_least_one, full_precision
-from .pools import BLOCK, LinearFilter, LowPass, block_columns, block_response, chained, last_pools, parallel, places
+from .pool_views import Filters, Views
+from .pools import BLOCK, LowPass, block_columns, block_response, chained, last_pools, parallel, places
 
 
 class ConcreteState(NamedTuple):
@@ -43,6 +44,9 @@ class Concrete(Core):
     _feedback: Tensor
     _gain: Tensor
     _response: Tensor
+    _stages: Tensor
+    in_a_row = True
+    """Every pool smooths the one before it."""
 
     def __init__(
         self,
@@ -70,16 +74,15 @@ class Concrete(Core):
         self.viewport_weight = nn.Parameter(torch.empty(num_pools, pool_size, viewport_size).uniform_(-bound, bound))
         self.viewport_bias = nn.Parameter(torch.empty(num_pools, viewport_size).uniform_(-bound, bound))
         self.summariser = Linear(num_pools * viewport_size, summariser_size)
-        pools = self._pools(rates)
+        pools = (chained if self.in_a_row else parallel)(rates)
         pools = pools._replace(gain=pools.gain / rates[0])  # u_t holds a_1 already
         # Constants of the filters, kept in float64 until they are used; not part of the weights.
         self.register_buffer("_feedback", pools.feedback, persistent=False)
         self.register_buffer("_gain", pools.gain.unsqueeze(1), persistent=False)
         self.register_buffer("_response", block_response(pools), persistent=False)
-
-    def _pools(self, rates: list[float]) -> LinearFilter:
-        """All pools as one filter of the embedding."""
-        return chained(rates)
+        rate = torch.tensor(rates, dtype=torch.float64)
+        gains = torch.cat([torch.ones(1, dtype=torch.float64), rate[1:] if self.in_a_row else rate[1:] / rates[0]])
+        self.register_buffer("_stages", torch.stack([gains, 1 - rate]), persistent=False)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros."""
@@ -99,6 +102,32 @@ class Concrete(Core):
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
         """All T steps at once: see `Core.unroll`."""
+        if inputs.device.type == "cpu" and inputs.dtype in (torch.float32, torch.float64):
+            return self.unroll_compiled(inputs, reset, state, bptt_length)
+        return self.unroll_blocks(inputs, reset, state, bptt_length)
+
+    def unroll_compiled(
+        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConcreteState, None]:
+        """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
+        size, seen = inputs.shape[-1], self.viewport_bias.numel()
+        weight = self.embedding.weight
+        if size * seen > self.pool_size * (size + seen):  # cheaper in two products than in one
+            inputs, weight = self.embedding(inputs), None
+        kept = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
+        gains, decays = self._stages.to(inputs)
+        filters = Filters(gains, decays, self.in_a_row, kept)
+        cut = None if bptt_length is None else _cuts(reset, bptt_length)
+        views, pools = Views.apply(  # pyright: ignore
+            filters, reset, cut, inputs, state.pools, weight, self.viewport_weight, self.viewport_bias
+        )
+        outputs = self.summariser(views).relu_()
+        return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
+
+    def unroll_blocks(
+        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConcreteState, None]:
+        """`unroll` for other devices: blocks of steps by matrix products (pools.py)."""
         embedded = self.embedding(inputs)
         blocks = cut_into_blocks(reset, BLOCK)
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, state.pools).to(embedded)
@@ -139,8 +168,7 @@ class Parallel(Concrete):
     All else is as in `Concrete`: pool n holds inputs from base^n - 1 steps ago on average, the newest one most.
     """
 
-    def _pools(self, rates: list[float]) -> LinearFilter:
-        return parallel(rates)
+    in_a_row = False
 
 
 def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:

@@ -13,6 +13,7 @@ from engram.agents.cores.core import unroll_step_by_step
 from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
+WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_blocks"])
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
 
@@ -73,12 +74,13 @@ def blocked_loop(name, core, inputs, reset, pools, base=1.7):
 
 
 @BOTH
-def test_gradient_passes_through_the_first_pool_only(name):
+@WAYS
+def test_gradient_passes_through_the_first_pool_only(name, way):
     core = small(name)
     inputs, reset = random_inputs(SIZE, steps=40, density=0.05)
     state = random_state(core)
     results = []
-    for outputs in (core.unroll(inputs, reset, state)[0], blocked_loop(name, core, inputs, reset, state.pools)):
+    for outputs in (getattr(core, way)(inputs, reset, state)[0], blocked_loop(name, core, inputs, reset, state.pools)):
         gradients = torch.autograd.grad(outputs.square().sum(), [inputs, state.pools, *core.parameters()])
         results.append([outputs, *gradients])
     for ours, slow in zip(*results, strict=True):
@@ -94,11 +96,50 @@ def test_gradients_of_a_single_pool_are_those_of_finite_differences(name):
 
 
 @BOTH
+@WAYS
 @pytest.mark.parametrize("num_pools", [1, 2, 5])
 @pytest.mark.parametrize(("steps", "density", "bptt_length"), [(50, 0.05, None), (50, 0, 20), (50, 0.3, 3), (5, 1, 1)])
-def test_unroll_is_the_loop_over_steps(name, num_pools, steps, density, bptt_length):
+def test_unroll_is_the_loop_over_steps(name, way, num_pools, steps, density, bptt_length):
     core = small(name, num_pools=num_pools)
-    compare_with_loop(core, SIZE, bptt_length, steps=steps, density=density)
+    compare_with_loop(core, SIZE, bptt_length, steps=steps, density=density, unroll=getattr(type(core), way))
+
+
+@BOTH
+@pytest.mark.parametrize("bptt_length", [None, 7])
+def test_wide_inputs_are_embedded_before_they_are_seen(name, bptt_length):
+    """Three inputs to the one number of a pool: two products are fewer operations than one."""
+    compare_with_loop(small(name, pool_size=1), SIZE, bptt_length, steps=30, density=0.1)
+
+
+@BOTH
+@pytest.mark.parametrize("read", [0, 1], ids=["views", "pools"])
+def test_gradient_of_the_outputs_or_of_the_last_state_alone(name, read):
+    core = small(name)
+    inputs, reset = random_inputs(SIZE, steps=9, density=0.1)
+    state = random_state(core)
+    results = []
+    for way in (type(core).unroll, unroll_step_by_step):
+        outputs, last, _ = way(core, inputs, reset, state, 4)
+        end = (outputs, last.pools)[read]
+        sources = [inputs, state.pools, *core.parameters()]
+        results.append(torch.autograd.grad(end.square().sum(), sources, materialize_grads=True))
+    for ours, loop in zip(*results, strict=True):
+        torch.testing.assert_close(ours, loop, atol=1e-10, rtol=1e-10)
+
+
+@BOTH
+@WAYS
+def test_nothing_from_before_a_reset_stays_not_even_nan(name, way):
+    core = small(name)
+    inputs, reset = random_inputs(SIZE, steps=40)
+    reset[:], reset[20] = False, True
+    broken = inputs.detach().clone()
+    broken[:20] = math.nan
+    state = core.initial_state(len(reset[0]))
+    found = [getattr(core, way)(x, reset, state) for x in (inputs.detach(), broken)]
+    assert found[1][0][:20].isnan().any()
+    torch.testing.assert_close(found[1][0][20:], found[0][0][20:])
+    torch.testing.assert_close(found[1][1].pools, found[0][1].pools)
 
 
 @BOTH
@@ -210,7 +251,7 @@ def test_step_and_unroll_agree_to_float32_rounding_over_300_steps(name):
 
 
 def test_unroll_is_much_faster_than_its_own_loop():
-    """Training at a size of the paper's supervised search, T = 300 and B = 32; the ratio is 5 and more when idle."""
+    """Training at a size of the paper's supervised search, T = 300 and B = 32; the ratio is 10 and more when idle."""
     torch.manual_seed(0)
     core = make_core("concrete", 8, pool_size=16, num_pools=8, viewport_size=6, summariser_size=32)
     inputs, reset = torch.randn(300, 32, 8), torch.rand(300, 32) < 0.01
@@ -223,7 +264,7 @@ def test_unroll_is_much_faster_than_its_own_loop():
             best = min(best, time.process_time() - start)
         return best
 
-    assert 2 * seconds(type(core).unroll) < seconds(unroll_step_by_step)
+    assert 4 * seconds(type(core).unroll) < seconds(unroll_step_by_step)
 
 
 @BOTH

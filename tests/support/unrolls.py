@@ -1,5 +1,6 @@
 """What the tests of cores share: random cores and unrolls, and the loop that every fast unroll must equal."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,15 +54,21 @@ def values_and_gradients(
 
 
 def compare_with_loop(
-    core: Core, size: int, bptt_length: int | None, tolerance: float = 1e-10, steps: int = STEPS, density: float = 0.3
+    core: Core,
+    size: int,
+    bptt_length: int | None,
+    tolerance: float = 1e-10,
+    steps: int = STEPS,
+    density: float = 0.3,
+    unroll: Callable[..., Any] | None = None,
 ) -> None:
-    """`core.unroll` equals the plain loop over `core.forward`: values and gradients."""
+    """`core.unroll`, or another `unroll`, equals the plain loop over `core.forward`: values and gradients."""
     inputs, reset = random_inputs(size, steps, density=density)
     state = random_state(core)
     sources = [inputs, *state_leaves(state)]
     results: list[Any] = []
-    for unroll in (type(core).unroll, unroll_step_by_step):
-        outputs, last, loss = unroll(core, inputs, reset, state, bptt_length)
+    for way in (unroll or type(core).unroll, unroll_step_by_step):
+        outputs, last, loss = way(core, inputs, reset, state, bptt_length)
         results.append(values_and_gradients(core, outputs, last, sources, loss))
     for ours, loop in zip(*results, strict=True):
         torch.testing.assert_close(ours, loop, atol=tolerance, rtol=tolerance)
