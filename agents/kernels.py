@@ -1,15 +1,20 @@
 """Elementary operations by the fastest route torch has on this machine, equal to torch's own up to rounding.
 
 On a CPU torch sends float32 products to MKL, which uses half of the vector width on processors that are not Intel's,
-while oneDNN, which torch carries for its convolutions, uses all of it; and torch's tanh takes four times as long as
-its sigmoid. Where nothing is gained (other devices, other types, small products) these are torch's operations.
+while oneDNN, which torch carries for its convolutions, uses all of it (on Intel's MKL is the faster one); and torch's
+tanh takes four times as long as its sigmoid. Where nothing is gained (other devices, other types, small products)
+these are torch's operations.
 """
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .aside import aside
 
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: smaller products are not worth it."""
@@ -17,9 +22,21 @@ MIN_MULTIPLICATIONS = 2**20
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
 
+def _intel() -> bool:
+    """Whether the processor is Intel's, as far as the system tells."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "GenuineIntel" in platform.processor()
+
+
+prefer_onednn = _onednn is not None and not _intel()
+"""Whether products of matrices go to oneDNN."""
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in], weight [out, in], bias [out] -> x weight^T + bias [..., out]. Differentiable to any order."""
-    if not _suits_onednn(x, weight):
+    if not _is_large(x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     # With gradients switched off `apply` records nothing, so the same call serves acting and learning.
@@ -29,7 +46,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def add_linear(addend: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """addend [R, out], x [R, in], weight [out, in] -> addend + x weight^T [R, out]; no gradient."""
-    if not _suits_onednn(x, weight):
+    if not (_is_large(x, weight) and _suits_onednn(x, weight)):
         return torch.addmm(addend, x, weight.t())
     assert _onednn is not None
     return _onednn.binary(x, addend, weight, None, "add")
@@ -51,15 +68,20 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+def _is_large(x: Tensor, weight: Tensor) -> bool:
     return (
         x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS
-        and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
-        and _onednn is not None
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+    return (
+        prefer_onednn
+        and x.dtype == weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled  # pyright: ignore
-        and not torch.is_autocast_enabled("cpu")
         and _dense(weight)
         and (x.dim() != 2 or _dense(x))
     )
@@ -71,20 +93,23 @@ def _dense(matrix: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """The oneDNN product, with a gradient made of `linear` and so differentiable again."""
+    """A large product, with a gradient made of `linear` and so differentiable again."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        assert _onednn is not None
         ctx.save_for_backward(rows, weight)
+        if not _suits_onednn(rows, weight):
+            return F.linear(rows, weight, bias)
+        assert _onednn is not None
         return _onednn(rows, weight, bias, "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         for_rows, for_weight, for_bias = ctx.needs_input_grad
+        weight_grad = aside(linear, grad.t(), rows.t()) if for_weight else None
         return (
             linear(grad, weight.t()) if for_rows else None,
-            linear(grad.t(), rows.t()) if for_weight else None,
+            weight_grad.result() if weight_grad else None,
             grad.sum(0) if for_bias else None,
         )

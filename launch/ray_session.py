@@ -20,6 +20,9 @@ OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 ANSWER_SECONDS = 10.0
 """In which a cluster's head must answer."""
+START_ATTEMPTS = 5
+SLOW_START = "timed out during startup"
+"""What Ray says when its processes take longer than half a minute, as on a machine that does much else."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """Environment of every actor: its parallelism is other actors."""
 
@@ -53,13 +56,24 @@ def _start_private(num_actors: int) -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
     janitor.hire()
-    ray.init(
-        address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
-        num_cpus=max(num_actors, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=OBJECT_STORE_BYTES,
+    for _ in range(START_ATTEMPTS):
+        try:
+            ray.init(
+                address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
+                num_cpus=max(num_actors, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+            )
+            return
+        except Exception as problem:  # Ray has no class of its own for it
+            if SLOW_START not in str(problem):
+                raise
+            ray.shutdown()
+    raise UsageError(
+        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
+        "--local needs no other process"
     )
 
 

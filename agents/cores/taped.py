@@ -4,11 +4,10 @@
 input. A layer may be used many times; calls are undone in reverse order.
 """
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
+from ..aside import aside
 from ..kernels import add_linear, linear
 from .recurrence import Tape
 
@@ -22,7 +21,7 @@ class TapedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor, rectify: bool = False) -> None:
         self.weight, self.bias, self.rectify = weight, bias, rectify
-        self._sums: list[Tensor] | None = None
+        self._sums: Future[list[Tensor]] | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """(gradient of the output, input) of calls that `_sums` does not hold yet."""
 
@@ -45,18 +44,22 @@ class TapedLinear:
     @property
     def grads(self) -> list[Tensor]:
         """Of weight and bias, summed over the calls of `backward` so far."""
-        self._add_up()
-        return self._sums or [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
+        if self._waiting:
+            self._add_up()
+        return self._sums.result() if self._sums else [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
 
     def _add_up(self) -> None:
-        if not self._waiting:
-            return
-        grad, x = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*self._waiting, strict=True))
+        self._sums = aside(_added, self._sums, self._waiting)
         self._waiting = []
-        if self._sums is None:
-            self._sums = [linear(grad.t(), x.t()), grad.sum(0)]
-        else:
-            self._sums = [add_linear(self._sums[0], grad.t(), x.t()), self._sums[1].add_(grad.sum(0))]
+
+
+def _added(sums: Future[list[Tensor]] | None, calls: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Gradients of weight and bias with those of more calls (gradient of the output, input) added."""
+    grad, x = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*calls, strict=True))
+    if sums is None:
+        return [linear(grad.t(), x.t()), grad.sum(0)]
+    weight, bias = sums.result()
+    return [add_linear(weight, grad.t(), x.t()), bias.add_(grad.sum(0))]
 
 
 class TapedNorm:
@@ -67,11 +70,14 @@ class TapedNorm:
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.bias = weight, bias
+        self._grads: list[Tensor] | None = None
 
-    @cached_property
+    @property
     def grads(self) -> list[Tensor]:
         """Of gain and offset, summed over the calls of `backward` so far."""
-        return [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
+        if self._grads is None:
+            self._grads = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
+        return self._grads
 
     def forward(self, x: Tensor, tape: Tape) -> Tensor:
         """[R, D] -> [R, D]."""

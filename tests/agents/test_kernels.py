@@ -1,13 +1,25 @@
 """The fast routes equal torch's own operations."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
 
-from engram.agents import kernels, process
+from engram.agents import aside, kernels, process
 
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SIZES = [(64, 96, 200), (3, 4, 5)]
 """Rows, inputs, outputs: above and below the size from which a product takes the fast route."""
+
+
+@pytest.fixture(autouse=True, params=["oneDNN", "MKL"])
+def library(request, monkeypatch):
+    if request.param == "oneDNN" and not torch.backends.mkldnn.is_available():
+        pytest.skip("torch without oneDNN")
+    monkeypatch.setattr(kernels, "prefer_onednn", request.param == "oneDNN")
 
 
 def tensors(rows, inputs, outputs, dtype=torch.float32):
@@ -56,17 +68,31 @@ def test_add_linear_adds(size):
     assert torch.equal(addend, before)
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_large_products_take_the_fast_route_and_others_do_not():
     large, small = (tensors(*size) for size in SIZES)
     node = "_Linear"
-    assert node in type(kernels.linear(*large).grad_fn.next_functions[0][0]).__name__
+    fast = kernels.linear(*large)
+    assert node in type(fast.grad_fn.next_functions[0][0]).__name__
     assert node not in type(kernels.linear(*small).grad_fn).__name__
     with torch.backends.mkldnn.flags(enabled=False):
-        assert node not in type(kernels.linear(*large).grad_fn.next_functions[0][0]).__name__
+        torch.testing.assert_close(kernels.linear(*large), fast, atol=1e-4, rtol=0)
+    with torch.autocast("cpu"):
+        assert kernels.linear(*large).dtype == torch.bfloat16
     double = [t.double() for t in large]
     assert kernels.linear(*double).dtype == torch.float64
+
+
+def test_gradients_made_aside_are_the_same_to_the_bit(monkeypatch):
+    monkeypatch.setattr(aside, "available_cores", lambda: 2)
+    results = []
+    for use in (False, True):
+        aside.use_second_core(use)
+        x, weight, bias = tensors(*SIZES[0])
+        results.append(torch.autograd.grad(kernels.linear(x, weight, bias).square().sum(), [x, weight, bias]))
+    aside.use_second_core(False)
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-7), (torch.float64, 1e-15)])
@@ -96,3 +122,21 @@ def test_a_process_is_prepared():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="a system without transparent huge pages")
+def test_a_prepared_process_has_large_pages():
+    script = """if True:
+        import torch
+        from pathlib import Path
+        from engram.agents.process import prepare_process
+        def huge():
+            lines = Path("/proc/self/smaps").read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+        prepare_process(1)
+        before = huge()
+        kept = [torch.ones(2**20) for _ in range(16)]
+        print(huge() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 32 * 1024  # KiB; the tensors take 64 MiB

@@ -1,0 +1,47 @@
+"""A second thread for work whose result is not needed at once, such as the gradients of weights.
+
+A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The gradients of the weights
+are not in it, and they are a fourth of the work. Torch lets go of the interpreter while it multiplies, so another core
+can make them meanwhile. Results do not depend on whether it does: the same operations run in the same order.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_thread: ThreadPoolExecutor | None = None
+
+
+def use_second_core(use: bool = True) -> None:
+    """Let `aside` use another thread from now on, where this process may run on more than one core; or not."""
+    global _thread
+    _thread = ThreadPoolExecutor(1, "aside", _prepare) if use and available_cores() > 1 else None
+
+
+def available_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    """Start `work` beside what the caller does next; works are done in the order of these calls.
+
+    The caller must not change the arguments before the result is there. Work that needs a graph of autograd is done
+    at once: other threads record no gradients.
+    """
+    if _thread is None or torch.is_grad_enabled():
+        done: Future[R] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+    return _thread.submit(work, *args, **kwargs)
+
+
+def _prepare() -> None:
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)

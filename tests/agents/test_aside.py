@@ -1,0 +1,67 @@
+"""Work on a second thread: its results, its order, its errors."""
+
+import threading
+
+import pytest
+import torch
+
+from engram.agents import aside
+from engram.agents.cores.registry import make_core
+
+
+@pytest.fixture(params=[False, True], ids=["here", "aside"])
+def second_core(request, monkeypatch):
+    monkeypatch.setattr(aside, "available_cores", lambda: 2)
+    aside.use_second_core(request.param)
+    yield request.param
+    aside.use_second_core(False)
+
+
+def test_results_come_in_the_order_of_the_calls(second_core):
+    done = []
+    with torch.no_grad():
+        later = [aside.aside(done.append, number) for number in range(100)]
+        assert [x.result() for x in later] == [None] * 100
+    assert done == list(range(100))
+
+
+def test_work_is_done_on_another_thread_only_where_nothing_is_recorded(second_core):
+    with torch.no_grad():
+        assert (aside.aside(threading.get_ident).result() != threading.get_ident()) == second_core
+    assert aside.aside(threading.get_ident).result() == threading.get_ident()
+
+
+def test_the_other_thread_records_nothing_and_uses_one_core(second_core):
+    with torch.no_grad():
+        assert not aside.aside(torch.is_grad_enabled).result()
+        if second_core:
+            assert aside.aside(torch.get_num_threads).result() == 1
+
+
+def test_errors_come_with_the_result(second_core):
+    with torch.no_grad(), pytest.raises(ZeroDivisionError):
+        aside.aside(lambda: 1 // 0).result()
+
+
+def test_one_core_has_no_second_thread(monkeypatch):
+    monkeypatch.setattr(aside, "available_cores", lambda: 1)
+    aside.use_second_core()
+    with torch.no_grad():
+        assert aside.aside(threading.get_ident).result() == threading.get_ident()
+
+
+@pytest.mark.parametrize("name", ["rmc", "lstm", "gru", "conv-lstm"])
+def test_a_core_has_the_same_gradients_to_the_bit(monkeypatch, name):
+    monkeypatch.setattr(aside, "available_cores", lambda: 2)
+    results = []
+    for use in (False, True):
+        aside.use_second_core(use)
+        torch.manual_seed(0)
+        core = make_core(name, input_size=48)
+        inputs = torch.randn(20, 32, 48, requires_grad=True)
+        reset = torch.rand(20, 32) < 0.1
+        outputs, *_ = core.unroll(inputs, reset, core.initial_state(32))
+        results.append([outputs, *torch.autograd.grad(outputs.square().sum(), [inputs, *core.parameters()])])
+    aside.use_second_core(False)
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
