@@ -4,6 +4,8 @@
 input. A layer may be used many times; calls are undone in reverse order.
 """
 
+from concurrent.futures import Future
+
 import torch
 from torch import Tensor
 
