@@ -36,18 +36,26 @@ def supervise(arguments: Sequence[str]) -> int:
     words = without(arguments, ("--restarts",))
     resumed = value_of("--resume", words)
     if resumed is not None:
-        return _keep_alive(words, Path(resumed), int(number))
+        if "://" in resumed:
+            from .mirror import fetch  # here and once: what a restart goes on from is on this machine
+
+            resumed = str(fetch(resumed, value_of("--run-dir", words)))
+            words = [*without(words, ("--resume", "--run-dir")), "--resume", resumed]
+        # The same words again: one that dies early has not yet written down what they change.
+        return _keep_alive(words, words, Path(resumed), int(number))
     config = parse_run(words)
     run = Path(config.run_dir) if config.run_dir else new_path(config.name)
-    return _keep_alive([*without(words, ("--run-dir",)), "--run-dir", str(run)], run, int(number))
+    words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
+    return _keep_alive(words, ["--resume", str(run)], run, int(number))
 
 
-def _keep_alive(words: Sequence[str], run: Path, restarts: int) -> int:
+def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int) -> int:
+    """Run `words`, after a death `go_on`, until an end that is none of those to be made good; returns its exit code."""
     in_a_row, reached = 0, newest_step(run)
     with _Child() as child:
         while True:
             again = in_a_row > 0 and (run / CONFIG).exists()
-            code = child.run(["--resume", str(run)] if again else words)
+            code = child.run(go_on if again else words)
             if code in (0, 2) or child.asked_to_stop:
                 return code if code >= 0 else 128 - code
             now_at = newest_step(run)

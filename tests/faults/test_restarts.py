@@ -52,6 +52,27 @@ def test_a_learner_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path
     assert "restart 1 of 3" in output
 
 
+def test_a_run_that_is_fetched_from_a_url_goes_on_from_its_own_checkpoints(tmp_path: Path) -> None:
+    store, run = f"file://{tmp_path}/store", tmp_path / "run"
+    words = ("--local", "--total-steps", 100, "--checkpoint-url", store, "--run-dir", tmp_path / "first")
+    output, _ = start(*TINY, *words).communicate(timeout=120)
+    assert "finished" in output
+    process = start("--restarts", 1, "--resume", store, *FOREVER, "--checkpoint-every", 0.2, "--run-dir", run)
+    for _ in range(2):  # more often than --restarts
+        reached = max(steps_saved(run), default=100)
+        wait_for(lambda reached=reached: max(steps_saved(run), default=-1) > reached)
+        learner = learner_of(process.pid)
+        learner.kill()
+        wait_for(lambda learner=learner: gone([learner]))
+    before = steps_saved(run)[-1]
+    wait_for(lambda: steps_saved(run)[-1] > before)
+    code, output = stop(process)
+    assert code == 0, output
+    assert output.count("restart 1 of 1 in a row follows") == 2
+    steps = [row["step"] for row in rows(run)]
+    assert steps == sorted(set(steps))
+
+
 def test_a_run_that_comes_to_no_checkpoint_is_given_up(tmp_path: Path) -> None:
     process = start(*TINY, *FOREVER, "--local", "--run-dir", tmp_path / "run", "--restarts", 1)
     for _ in range(2):
