@@ -8,12 +8,27 @@ can make them meanwhile. Results do not depend on whether it does: the same oper
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Done(Generic[R]):
+    """What is there already. A Future would need a lock, which torch.compile cannot look into."""
+
+    def __init__(self, value: R) -> None:
+        self._value = value
+
+    def result(self) -> R:
+        """It."""
+        return self._value
+
+
+Later: TypeAlias = Done[R] | Future[R]
+"""What a piece of work returns, once it is done."""
 
 _thread: ThreadPoolExecutor | None = None
 
@@ -29,16 +44,14 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+def aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
     """Start `work` beside what the caller does next; works are done in the order of these calls.
 
     The caller must not change the arguments before the result is there. Work that needs a graph of autograd is done
-    at once: other threads record no gradients.
+    at once: other threads record no gradients. So is work that torch.compile looks at.
     """
-    if _thread is None or torch.is_grad_enabled():
-        done: Future[R] = Future()
-        done.set_result(work(*args, **kwargs))
-        return done
+    if torch.compiler.is_compiling() or _thread is None or torch.is_grad_enabled():
+        return Done(work(*args, **kwargs))
     return _thread.submit(work, *args, **kwargs)
 
 
