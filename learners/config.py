@@ -53,6 +53,8 @@ class LearnerConfig:
     helper_share: float = 0.0
     """Share of a batch that a second process differentiates, 0..0.9; 0 has none. Worth it where learning takes longer
     than acting and a core would idle."""
+    compile: bool = False
+    """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
 
     def __post_init__(self) -> None:
         for name, low, high in (

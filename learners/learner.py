@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..actors.unroll import Unroll, columns, to_device
 from ..agents.agent import Agent
+from ..agents.cores.compiled import compile_steps
 from ..agents.specs import log_policy, log_probability
 from . import losses, returns, vtrace
 from .boundaries import transitions
@@ -74,6 +75,8 @@ class Learner:
         self.skipped = 0
         """Updates left out because the loss or its gradient was not finite."""
         self.helper = helper or LocalHelper()
+        if config.compile:
+            compile_steps(agent.core)
         self._use_config()
 
     def step(self, batch: Unroll) -> dict[str, float]:

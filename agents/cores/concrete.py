@@ -45,6 +45,7 @@ class Concrete(Core):
     _gain: Tensor
     _response: Tensor
     _stages: Tensor
+    loops_over_time = False
     in_a_row = True
     """Every pool smooths the one before it."""
 

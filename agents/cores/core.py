@@ -26,6 +26,8 @@ class Core(nn.Module):
     """
 
     output_size: int
+    loops_over_time = True
+    """Whether `unroll` takes one step after the other."""
 
     def initial_state(self, batch_size: int) -> CoreState:
         """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""

@@ -15,6 +15,8 @@ class FeedforwardState(NamedTuple):
 class Feedforward(Core):
     """One hidden layer, y = relu(W x + b), W [hidden_size, input_size]."""
 
+    loops_over_time = False
+
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
         at_least_one(hidden_size=hidden_size)

@@ -62,6 +62,14 @@ class LSTM(Core):
         return linear(inputs, self.cell.weight_ih, bias), self.cell.weight_hh
 
 
+def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """a * b into a slice."""
+    if torch.compiler.is_compiling():
+        out.copy_(a * b)  # torch.compile knows no `out` that has gaps
+    else:
+        torch.mul(a, b, out=out)
+
+
 class LSTMSteps(Recurrence):
     """The equations of LSTM and their gradient; from_input [T, B, 4 H] = W_x x + b, weight [4 H, H] = W_h."""
 
@@ -92,9 +100,9 @@ class LSTMSteps(Recurrence):
         grad_c = grad_c + torch.ops.aten.tanh_backward(grad_h * o, squashed)
         grad = self.grad_gates[t]
         grad_i, grad_f, grad_g, grad_o = grad.chunk(4, 1)
-        torch.mul(grad_c, g, out=grad_i)
-        torch.mul(grad_c, c, out=grad_f)
-        torch.mul(grad_h, squashed, out=grad_o)
+        multiply(grad_c, g, grad_i)
+        multiply(grad_c, c, grad_f)
+        multiply(grad_h, squashed, grad_o)
         through_tanh = torch.ops.aten.tanh_backward(grad_c * i, g)
         torch.ops.aten.sigmoid_backward.grad_input(grad, gates, grad_input=grad)
         grad_g.copy_(through_tanh)

@@ -65,16 +65,16 @@ def run(
 
     `reset` (bool [T, B]) and `bptt_length` mean what they mean in `Core.unroll`.
     """
-    loop = _Plan(make, initial, reset, reset.any(1).tolist(), bptt_length, torch.is_grad_enabled())
-    outputs, *leaves = _Loop.apply(loop, *state, *tensors)  # pyright: ignore
-    return outputs, type(state)(*leaves)
+    return _run(
+        _Plan(make, initial, reset, reset.any(1).tolist(), bptt_length, torch.is_grad_enabled()), tensors, state
+    )
 
 
 def run_once(make: Callable[..., Recurrence], tensors: Sequence[Tensor], state: CoreState) -> CoreState:
     """One step of the recurrence, its sequences having one row: the next state."""
     if torch.is_grad_enabled():
         no_reset = torch.zeros(1, len(state[0]), dtype=torch.bool, device=state[0].device)
-        return run(make, tensors, state, state, no_reset, None)[1]
+        return _run(_Plan(make, state, no_reset, [False], None, recording=True), tensors, state)[1]
     return type(state)(*make(*tensors).forward(0, state, Tape(recording=False)))
 
 
@@ -85,6 +85,11 @@ class _Plan(NamedTuple):
     any_reset: list[bool]
     bptt_length: int | None
     recording: bool
+
+
+def _run(plan: _Plan, tensors: Sequence[Tensor], state: CoreState) -> tuple[Tensor, CoreState]:
+    outputs, *leaves = _Loop.apply(plan, *state, *tensors)  # pyright: ignore
+    return outputs, type(state)(*leaves)
 
 
 class _Loop(torch.autograd.Function):

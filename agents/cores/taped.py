@@ -4,12 +4,10 @@
 input. A layer may be used many times; calls are undone in reverse order.
 """
 
-from concurrent.futures import Future
-
 import torch
 from torch import Tensor
 
-from ..aside import aside
+from ..aside import Later, aside
 from ..kernels import add_linear, linear
 from .recurrence import Tape
 
@@ -23,7 +21,7 @@ class TapedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor, rectify: bool = False) -> None:
         self.weight, self.bias, self.rectify = weight, bias, rectify
-        self._sums: Future[list[Tensor]] | None = None
+        self._sums: Later[list[Tensor]] | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """(gradient of the output, input) of calls that `_sums` does not hold yet."""
 
@@ -55,7 +53,7 @@ class TapedLinear:
         self._waiting = []
 
 
-def _added(sums: Future[list[Tensor]] | None, calls: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def _added(sums: Later[list[Tensor]] | None, calls: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Gradients of weight and bias with those of more calls (gradient of the output, input) added."""
     grad, x = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*calls, strict=True))
     if sums is None:

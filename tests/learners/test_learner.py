@@ -157,3 +157,9 @@ def test_on_policy_ratios_are_one() -> None:
 def test_values_out_of_range_are_named(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{field} is .*allowed"):
         LearnerConfig(**{field: value})  # type: ignore[arg-type]
+
+
+def test_compiling_leaves_the_names_of_the_weights_alone() -> None:
+    learner, _ = make(compile=True)
+    assert type(learner.agent.core.unroll).__name__ == "CompiledUnroll"
+    assert list(learner.agent.state_dict()) == list(make()[0].agent.state_dict())

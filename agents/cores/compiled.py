@@ -1,0 +1,93 @@
+"""A core's step through torch.compile, for a learner that asks for it.
+
+A core with a loop over time starts dozens of small operations per step. On a GPU starting them takes longer than
+computing them; compiled, a step is one CUDA graph. Nothing of the core itself changes, neither its weights nor their
+names, and acting is as before.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
+
+
+def compile_steps(core: Core, backend: str = "inductor") -> None:
+    """Let `core.unroll`, where gradients are recorded, be the plain loop over the compiled step.
+
+    Compiling happens at the first unroll and again for another number of rows. Whatever goes wrong with it is said on
+    the standard error stream, in one line, and from then on the core's own unroll is used. The backend is one of
+    torch.compile's.
+    """
+    name = type(core).__name__
+    if core.loops_over_time:
+        core.unroll = CompiledUnroll(core, backend)
+    else:
+        _say(f"{name} has no loop over time, so there is no step to compile; --compile changes nothing")
+
+
+class CompiledUnroll:
+    """Stands in for the `unroll` of one core."""
+
+    def __init__(self, core: Core, backend: str) -> None:
+        self._core = core
+        mode = "reduce-overhead" if next(core.parameters()).is_cuda else None  # CUDA graphs
+        self._compiled: Any = torch.compile(core.forward, fullgraph=True, backend=backend, mode=mode)
+        self._tried: set[tuple[Any, ...]] = set()
+        self._works = True
+
+    def __call__(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """See `Core.unroll`."""
+        if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
+            return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
+        outputs, state, loss = self._unroll(inputs, reset, state, bptt_length)
+        # The next unroll may overwrite what a CUDA graph has returned.
+        return outputs, map_state(torch.clone, state), loss
+
+    def _unroll(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        if inputs.is_cuda:
+            torch.compiler.cudagraph_mark_step_begin()
+        return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
+
+    def _step(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        return self._compiled(_alike(inputs), map_state(_alike, state))
+
+    def _can_compile(self, inputs: Tensor) -> bool:
+        """Try the step and its gradient on rows of zeros, once for every shape."""
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device)
+        if kind in self._tried:
+            return True
+        begin = time.perf_counter()
+        try:
+            zeros = torch.zeros_like(inputs[:1]).expand(2, *inputs.shape[1:])
+            reset = torch.zeros(zeros.shape[:2], dtype=torch.bool, device=inputs.device)
+            outputs, state, _ = self._unroll(zeros, reset, self._core.initial_state(inputs.shape[1]), None)
+            total = torch.stack([end.sum() for end in (outputs, *state_leaves(state))]).sum()
+            torch.autograd.grad(total, list(self._core.parameters()), allow_unused=True)
+        except Exception as problem:  # a compiler may fail in any way
+            self._works = False
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+            _say(f"{type(self._core).__name__} is not compiled, its steps run one operation after the other: {reason}")
+            return False
+        self._tried.add(kind)
+        seconds = time.perf_counter() - begin
+        _say(f"{type(self._core).__name__} compiled in {seconds:.0f} s for {inputs.shape[1]} rows on {inputs.device}")
+        return True
+
+
+def _alike(leaf: Tensor) -> Tensor:
+    """Contiguous and wanting a gradient: so that all steps of an unroll are one case to the compiler."""
+    if leaf.is_floating_point() and not leaf.requires_grad:
+        leaf = leaf.detach().requires_grad_()
+    return leaf.contiguous()
+
+
+def _say(line: str) -> None:
+    print(f"engram: {line}", file=sys.stderr, flush=True)
