@@ -6,6 +6,7 @@ can make them meanwhile. Results do not depend on whether it does: the same oper
 """
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, ParamSpec, TypeAlias, TypeVar
@@ -33,6 +34,14 @@ Later: TypeAlias = Done[R] | Future[R]
 _thread: ThreadPoolExecutor | None = None
 
 
+class _Local(threading.local):
+    aside = False
+    """Whether this is the second thread; what it asks for, it does itself."""
+
+
+_local = _Local()
+
+
 def use_second_core(use: bool = True) -> None:
     """Let `aside` use another thread from now on, where this process may run on more than one core; or not."""
     global _thread
@@ -50,11 +59,12 @@ def aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
     The caller must not change the arguments before the result is there. Work that needs a graph of autograd is done
     at once: other threads record no gradients. So is work that torch.compile looks at.
     """
-    if torch.compiler.is_compiling() or _thread is None or torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or _thread is None or _local.aside or torch.is_grad_enabled():
         return Done(work(*args, **kwargs))
     return _thread.submit(work, *args, **kwargs)
 
 
 def _prepare() -> None:
+    _local.aside = True
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)

@@ -19,6 +19,9 @@ from .aside import aside
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: smaller products are not worth it."""
 
+TWO_CORES_FROM = 2**26
+"""Multiplications from which a product is made in two halves, on two cores where `aside` has a second one."""
+
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
 
@@ -98,18 +101,28 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        if not _suits_onednn(rows, weight):
-            return F.linear(rows, weight, bias)
-        assert _onednn is not None
-        return _onednn(rows, weight, bias, "none", [], "")
+        if rows.numel() * weight.shape[0] < TWO_CORES_FROM:
+            return _product(rows, weight, bias)
+        half = len(rows) // 2
+        second = aside(_product, rows[half:], weight, bias)
+        return torch.cat([_product(rows[:half], weight, bias), second.result()])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         for_rows, for_weight, for_bias = ctx.needs_input_grad
-        weight_grad = aside(linear, grad.t(), rows.t()) if for_weight else None
+        # One product on each core; `linear` would divide the first behind the second.
+        product = linear if torch.is_grad_enabled() else _product
+        weight_grad = aside(product, grad.t(), rows.t(), None) if for_weight else None
         return (
-            linear(grad, weight.t()) if for_rows else None,
+            product(grad, weight.t(), None) if for_rows else None,
             weight_grad.result() if weight_grad else None,
             grad.sum(0) if for_bias else None,
         )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if not _suits_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    assert _onednn is not None
+    return _onednn(x, weight, bias, "none", [], "")

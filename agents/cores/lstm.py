@@ -6,10 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..aside import Later, aside
 from ..kernels import add_linear, linear, tanh
 from .core import Core, at_least_one, full_precision
 from .gates import remember
 from .recurrence import Recurrence, Tape, run, run_once
+from .taped import ROWS_AT_ONCE
 
 
 class LSTMState(NamedTuple):
@@ -53,7 +55,7 @@ class LSTM(Core):
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
-        """As `Core.unroll`; W_x x of all steps is one product, and so is the gradient of W_h."""
+        """As `Core.unroll`; W_x x of all steps is one product, the gradient of W_h a few."""
         initial = self.initial_state(inputs.shape[1])
         return *run(LSTMSteps, self._tensors(inputs), state, initial, reset, bptt_length), None
 
@@ -77,6 +79,8 @@ class LSTMSteps(Recurrence):
         self.from_input, self.weight = from_input, weight
         self.grad_gates = torch.empty_like(from_input)
         self.inputs: list[Tensor] = []
+        """Of the latest calls of `backward`, whose share `grad_weight` does not hold yet."""
+        self.grad_weight: Later[Tensor] | None = None
 
     def forward(self, t: int, state: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """h, c [B, H] before step t -> h, c after it."""
@@ -107,12 +111,23 @@ class LSTMSteps(Recurrence):
         torch.ops.aten.sigmoid_backward.grad_input(grad, gates, grad_input=grad)
         grad_g.copy_(through_tanh)
         self.inputs.append(h)
+        if t == 0 or len(self.inputs) * len(h) >= ROWS_AT_ONCE:
+            self.grad_weight = aside(self._added, self.grad_weight, t, self.inputs)
+            self.inputs = []
         return self.seen_backward(linear(grad, self.weight.t())), grad_c * f
 
     def gradients(self) -> Sequence[Tensor]:
-        """Of from_input and of W_h: one product over all steps."""
-        seen = self.seen(torch.cat(self.inputs[::-1]))
-        return self.grad_gates, linear(self.grad_gates.flatten(0, 1).t(), seen.t())
+        """Of from_input and of W_h."""
+        assert self.grad_weight is not None, "`backward` reached step 0"
+        return self.grad_gates, self.grad_weight.result()
+
+    def _added(self, sum_: Later[Tensor] | None, t: int, inputs: list[Tensor]) -> Tensor:
+        """The gradient of W_h with the share of the steps from t on, whose inputs come last first."""
+        seen = self.seen(torch.cat(inputs[::-1]))
+        grad = self.grad_gates[t : t + len(inputs)].flatten(0, 1)
+        if sum_ is None:
+            return linear(grad.t(), seen.t())
+        return add_linear(sum_.result(), grad.t(), seen.t())
 
     def seen(self, h: Tensor) -> Tensor:
         """What W_h is applied to: h itself. Rows [R, H] -> [R, in]."""

@@ -43,6 +43,14 @@ def test_errors_come_with_the_result(second_core):
         aside.aside(lambda: 1 // 0).result()
 
 
+def test_work_may_ask_for_more_work(second_core):
+    def work():
+        return aside.aside(threading.get_ident).result() == threading.get_ident()
+
+    with torch.no_grad():
+        assert aside.aside(work).result()
+
+
 def test_one_core_has_no_second_thread(monkeypatch):
     monkeypatch.setattr(aside, "available_cores", lambda: 1)
     aside.use_second_core()
