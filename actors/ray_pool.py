@@ -10,10 +10,9 @@ failures follow each other. An answer that was lost is not made up for: nobody h
 import os
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import torch
@@ -26,6 +25,7 @@ from .failures import Failures
 from .members import MakeActor, MemberActors, Turns
 from .pool import MAX_IN_FLIGHT, ActorStateError
 from .reaper import Reaper, Whereabouts, whereabouts
+from .seats import Request, Seat
 from .unroll import Unroll
 
 PATIENCE = 2.0
@@ -64,34 +64,6 @@ class ActorProcess(MemberActors):
         return whereabouts(ray.util.get_node_ip_address())
 
 
-@dataclass(eq=False)
-class _Seat:
-    """The place of one actor, which processes take one after another."""
-
-    number: int
-    life: int = -1
-    """Processes that had this seat before."""
-    handle: Any = None
-    """The process at work or starting; None while the seat is empty."""
-    starting: "ObjectRef[Any] | None" = None
-    """Answered when the process is ready; None then."""
-    since: float = 0.0
-    """Monotonic time of the last sign of life; of an empty seat, the time from which it may be taken again."""
-    process: Whereabouts | None = None
-    """Where the process at work is; None while it is starting or the seat is empty."""
-
-    @property
-    def at_work(self) -> bool:
-        return self.handle is not None and self.starting is None
-
-
-class _Request(NamedTuple):
-    """An unroll that was asked for."""
-
-    seat: _Seat
-    member: int
-
-
 class RayPool:
     """Actors in Ray processes.
 
@@ -128,8 +100,10 @@ class RayPool:
         self._unrolls_from: Counter[str] = Counter()
         """Unrolls taken, by machine."""
         self._failures = Failures(max_failures, report)
-        self._open: dict[ObjectRef[Any], _Request] = {}
+        self._open: dict[ObjectRef[Any], Request] = {}
         """Requests, oldest first."""
+        self._answered: deque[tuple[ObjectRef[Any], Seat]] = deque()
+        """Answers that were seen to be here, to be taken before anybody looks for more."""
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
@@ -139,7 +113,7 @@ class RayPool:
         self._look_at = 0.0
         if num_actors is None:
             num_actors = max(1, int(ray.available_resources().get("CPU", 0) / max(cpus_per_actor, 0.01)))
-        self._seats = [_Seat(number) for number in range(num_actors)]
+        self._seats = [Seat(number) for number in range(num_actors)]
         for seat in self._seats:
             self._start(seat)
 
@@ -205,12 +179,13 @@ class RayPool:
             if seat.handle is not None:
                 ray.kill(seat.handle)
         self._seats, self._open = [], {}
+        self._answered.clear()
         if len(self._unrolls_from) > 1:
             self._report(
                 f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
             )
 
-    def _receive(self, wanted: Callable[[_Seat], int], member: Callable[[], int]) -> Unroll | None:
+    def _receive(self, wanted: Callable[[Seat], int], member: Callable[[], int]) -> Unroll | None:
         """The next answer, keeping `wanted` requests open per seat, each for the `member` that comes up.
 
         None if there was no answer for PATIENCE seconds.
@@ -220,25 +195,36 @@ class RayPool:
             self._fill_seats()
             self._ask(wanted, member)
             self._replace_silent()  # here, not where nothing came: the others may keep the learner busy
-            refs = self._awaited()
-            ready, _ = ray.wait(list(refs), num_returns=1, timeout=PATIENCE / 4) if refs else ([], [])
-            for ref in ready:
-                unroll = self._take(refs[ref], ref)
-                if unroll is not None:
-                    return unroll
+            if not self._answered:
+                self._look_for_answers()
+            while self._answered:
+                ref, seat = self._answered.popleft()
+                if ref in self._open or ref == seat.starting:  # its seat has not been lost since
+                    unroll = self._take(seat, ref)
+                    if unroll is not None:
+                        return unroll
             if time.monotonic() > patience:
                 return None
-            if not refs:
-                time.sleep(0.05)  # every seat is in its pause
 
-    def _awaited(self) -> "dict[ObjectRef[Any], _Seat]":
+    def _look_for_answers(self) -> None:
+        """Wait a while for an answer, and note all that are here then: a look takes the longer the more actors."""
+        refs = self._awaited()
+        if not refs:
+            time.sleep(0.05)  # every seat is in its pause
+            return
+        ready, _ = ray.wait(list(refs), num_returns=1, timeout=PATIENCE / 4)
+        if ready and len(refs) > 1:
+            ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+        self._answered.extend((ref, refs[ref]) for ref in ready)
+
+    def _awaited(self) -> "dict[ObjectRef[Any], Seat]":
         """What each seat is to answer next, oldest first: the second request comes after the first, even if here."""
-        first: dict[_Seat, ObjectRef[Any]] = {seat: seat.starting for seat in self._seats if seat.starting is not None}
+        first: dict[Seat, ObjectRef[Any]] = {seat: seat.starting for seat in self._seats if seat.starting is not None}
         for ref, request in self._open.items():
             first.setdefault(request.seat, ref)
         return {ref: seat for seat, ref in first.items()}
 
-    def _take(self, seat: _Seat, ref: "ObjectRef[Any]") -> Unroll | None:
+    def _take(self, seat: Seat, ref: "ObjectRef[Any]") -> Unroll | None:
         """The answer `ref` of `seat`, or None if it is no unroll: the process is ready, or something is lost."""
         try:
             answer = ray.get(ref, timeout=self._timeout)
@@ -249,7 +235,7 @@ class RayPool:
         except RayError as problem:
             self._lose(seat, _said(problem))
             return None
-        self._open.pop(ref, None)
+        self._close(ref)
         seat.since = time.monotonic()
         if ref == seat.starting:
             seat.starting, seat.process = None, answer
@@ -259,23 +245,21 @@ class RayPool:
         self._unrolls_from[seat.process.machine] += 1
         return answer
 
-    def _ask(self, wanted: Callable[[_Seat], int], member: Callable[[], int]) -> None:
+    def _ask(self, wanted: Callable[[Seat], int], member: Callable[[], int]) -> None:
         """Send requests to the seats at work that have too few open."""
-        missing = {seat: wanted(seat) for seat in self._seats if seat.at_work}
-        for request in self._open.values():
-            missing[request.seat] -= 1
-        while any(count > 0 for count in missing.values()):
-            for seat, count in missing.items():
-                if count > 0:
-                    missing[seat] = count - 1
-                    self._request(seat, member())
+        missing = [seat for seat in self._seats if seat.requests < wanted(seat) and seat.at_work]
+        while missing:
+            for seat in missing:
+                self._request(seat, member())
+            missing = [seat for seat in missing if seat.requests < wanted(seat)]
 
-    def _request(self, seat: _Seat, member: int) -> None:
+    def _request(self, seat: Seat, member: int) -> None:
         if member not in self._stored:
             self._stored[member] = ray.put(self._weights[member])
-        if all(request.seat is not seat for request in self._open.values()):
+        if not seat.requests:
             seat.since = time.monotonic()
-        self._open[seat.handle.unroll.remote(self._stored[member])] = _Request(seat, member)
+        seat.requests += 1
+        self._open[seat.handle.unroll.remote(self._stored[member])] = Request(seat, member)
 
     def _fill_seats(self) -> None:
         """Start a process for each empty seat whose pause is over.
@@ -286,7 +270,7 @@ class RayPool:
         if self._elastic and not any(seat.starting is not None for seat in self._seats):
             empty = [seat for seat in self._seats if seat.handle is None]
             if not empty:
-                empty = [_Seat(len(self._seats))]
+                empty = [Seat(len(self._seats))]
                 self._seats += empty
             if empty[0].since <= time.monotonic():
                 self._start(empty[0])
@@ -295,7 +279,7 @@ class RayPool:
                 if seat.handle is None and seat.since <= time.monotonic():
                     self._start(seat)
 
-    def _start(self, seat: _Seat) -> None:
+    def _start(self, seat: Seat) -> None:
         seat.life += 1
         seat.handle = self._remote.remote(self._make_ref, seat.number, seat.life, *self._options)
         seat.starting, seat.since = seat.handle.ready.remote(), time.monotonic()
@@ -315,7 +299,7 @@ class RayPool:
             if now - seat.since > limit and not ray.wait([ref], timeout=0)[0]:
                 self._lose(seat, f"actor {seat.number} has not {what} for {limit:.0f} s")
 
-    def _lose(self, seat: _Seat, why: str) -> None:
+    def _lose(self, seat: Seat, why: str) -> None:
         """The end of a seat's process: its open requests go down with it."""
         ray.kill(seat.handle)
         if seat.process is not None:
@@ -328,9 +312,16 @@ class RayPool:
 
     def _drop(self, ref: "ObjectRef[Any]") -> None:
         """An answer that will not come: its member is asked for another one before the others have their turn."""
-        request = self._open.pop(ref, None)
+        request = self._close(ref)
         if request is not None:
             self._turns.give_back(request.member)
+
+    def _close(self, ref: "ObjectRef[Any]") -> Request | None:
+        """The request that `ref` answers, if it is one, is open no more."""
+        request = self._open.pop(ref, None)
+        if request is not None:
+            request.seat.requests -= 1
+        return request
 
 
 def _said(problem: RayError) -> str:

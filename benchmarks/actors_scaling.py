@@ -1,43 +1,54 @@
 """Throughput with more and more actors, and what the plumbing costs per unroll.
 
-    python benchmarks/actors_scaling.py [--actors 1 2 4 8 16] [--plumbing 1 10 100] [--seconds 20]
+    python benchmarks/actors_scaling.py [--actors 1 2 4] [--plumbing 1 3 10 30 100] [--envs 1 32] [--seconds 20]
 
-Two tables, printed and written to benchmarks/results/actors_scaling.json.
+Two tables, printed and written to benchmarks/results/actors_scaling.json after every row.
 
-Throughput: `rl-train`'s own pool and learner, BoxWorld with an LSTM, for as many actors as the machine has cores for.
+Throughput: `rl-train --env boxworld --core rmc` with so many actors, the real command.
 
-Plumbing: actors that answer at once with an unroll made beforehand, of the paper's size (40 steps of 32 environments).
-What is left is the cost of asking, answering, fetching and joining: milliseconds and bytes per unroll, measured at the
-learner, processor time of the learner's process and wall time. It is set beside the time of the update that such an
-unroll feeds, with the paper's network; at the paper's 100 actors it should be at most a tenth of that. Instant actors
-need no core of their own, so their number may exceed the machine's.
+Plumbing: actors that answer at once with an unroll of 40 steps made beforehand, so that neither world nor policy takes
+time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls of the
+next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch, taking
+the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's own time
+(`update_ms`, measured before there are any actors); at the paper's 100 actors it should be at most 0.1. With --envs 1
+an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. `rate_...` is the same without the updates, as
+fast as it goes: the most that one learner could be fed, with all actors on this machine's cores.
+
+Instant actors claim no core, so there may be more of them than cores. One that is left out for want of memory is said
+so (`left_out`).
 """
 
 import argparse
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import torch
 
+from engram.actors import ray_pool
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import Unroll, nbytes
-from engram.agents.agent import AgentConfig
 from engram.agents.process import prepare_process
 from engram.agents.weights import Weights, flatten
+from engram.launch.config import RunConfig
 from engram.launch.machine import num_cores, provenance
+from engram.launch.presets import preset
+from engram.launch.process_tree import tree_memory
 from engram.launch.ray_session import start_ray
-from engram.learners.config import LearnerConfig
+from engram.launch.training_speed import training_speed
+from engram.learners.batcher import Batcher
 from engram.learners.learner import Learner
 
 RESULTS = Path(__file__).parent / "results"
-FACTORY = ActorFactory(
-    env="boxworld", agent=AgentConfig(core="lstm"), num_envs=32, unroll_length=40, seed=1
-)  # the paper's batch: 32 unrolls of 40 steps
+PAPER: RunConfig = preset("paper", "boxworld", "rmc")
+RESERVE_BYTES = 2 << 30
+"""Memory that is left to everything else."""
 
 
 class Instant:
@@ -51,14 +62,27 @@ class Instant:
         return self._unroll._replace(weights_version=torch.full_like(self._unroll.weights_version, weights.version))
 
 
-def instant(number: int, member: int, life: int) -> Any:
+def factory(num_envs: int) -> ActorFactory:
+    """Actors of the paper's network, so many environments each."""
+    return ActorFactory(
+        env=PAPER.env, agent=PAPER.agent, num_envs=num_envs, unroll_length=PAPER.unroll_length, seed=PAPER.seed
+    )
+
+
+class InstantFactory:
     """See MakeActor."""
-    return Instant(FACTORY.make_actor(number, member, life))
+
+    def __init__(self, num_envs: int) -> None:
+        self._factory = factory(num_envs)
+
+    def __call__(self, number: int, member: int, life: int) -> Any:
+        return Instant(self._factory.make_actor(number, member, life))
 
 
-def newest(learner: Learner) -> Weights:
-    """The learner's weights, for the actors."""
-    return Weights(learner.updates, 0, flatten(learner.agent))
+def new_learner() -> Learner:
+    """The paper's, undivided."""
+    agent = factory(1).make_agent(factory(1).make_batch())
+    return Learner(agent, type(PAPER.learner)(**(vars(PAPER.learner) | {"helper_share": 0.0})), PAPER.total_steps)
 
 
 def take(pool: RayPool) -> Unroll:
@@ -68,93 +92,153 @@ def take(pool: RayPool) -> Unroll:
     return unroll
 
 
-def new_learner() -> Learner:
-    """With the network that acts."""
-    return Learner(FACTORY.make_agent(FACTORY.make_batch()), LearnerConfig(), total_steps=1_000_000_000)
+class Feed:
+    """A pool of instant actors and the learner that they feed."""
+
+    def __init__(self, num_actors: int, num_envs: int) -> None:
+        self.learner, self.batcher = new_learner(), Batcher(PAPER.batch_size)
+        self.pool = RayPool(InstantFactory(num_envs), num_actors, 0, cpus_per_actor=0)
+        self.publish()
+        started: set[int] = set()
+        while len(started) < num_actors:
+            self.unroll = take(self.pool)
+            started.add(self.unroll.actor)
+
+    def publish(self) -> Weights:
+        """The learner's weights to the actors, as a new version."""
+        weights = Weights(self.learner.updates, 0, flatten(self.learner.agent))
+        self.pool.publish(weights)
+        return weights
+
+    def batch(self) -> Unroll:
+        """The next batch."""
+        batch = self.batcher.next(lambda: take(self.pool))
+        assert batch is not None, "take() waits"
+        return batch
 
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
-    """Environment steps per second that are learnt from, and where the learner's time goes."""
-    learner, pool = new_learner(), RayPool(FACTORY.make_actor, num_actors, 0, niceness=0)
-    pool.publish(newest(learner))
-    for _ in range(3 * num_actors):  # all have started and every kernel has run
-        learner.step(take(pool))
-        pool.publish(newest(learner))
-    begun, steps, waited = time.perf_counter(), learner.steps, 0.0
-    while (wall := time.perf_counter() - begun) < seconds:
-        asked = time.perf_counter()
-        unroll = take(pool)
-        waited += time.perf_counter() - asked
-        learner.step(unroll)
-        pool.publish(newest(learner))
-    pool.close()
-    return {
-        "actors": num_actors,
-        "steps_per_second": round((learner.steps - steps) / wall),
-        "learner_waits": round(waited / wall, 3),
-    }
+    """What `rl-train` reaches with so many actors."""
+    words = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "5000"]
+    found = training_speed(words, seconds, warm_up=max(5.0, seconds / 4))
+    row = {"actors": num_actors, "steps_per_second": round(found.steps_per_second)}
+    names = ("learner_busy", "queue_wait", "actor_busy")
+    return row | {name: round(found.metrics[f"perf/{name}"], 3) for name in names if f"perf/{name}" in found.metrics}
 
 
-def plumbing(num_actors: int, seconds: float, update_ms: float) -> dict[str, float]:
-    """Cost per unroll of everything but acting and learning."""
-    learner = new_learner()
-    pool = RayPool(instant, num_actors, 0, niceness=0, cpus_per_actor=0)
-    weights = newest(learner)
-    pool.publish(weights)
-    for _ in range(3 * num_actors):
-        unroll = take(pool)
-    size, count = nbytes(unroll), 0
-    began, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
-        take(pool)
-        weights = weights._replace(version=weights.version + 1)
-        pool.publish(weights)  # as after an update: a new version for every unroll
-        count += 1
-    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    pool.close()
+def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -> dict[str, float]:
+    """Cost of everything but acting and learning, beside updates that take `update_ms` alone."""
+    feed = Feed(num_actors, num_envs)
+    per_update = PAPER.batch_size / num_envs
+    idle = idle_rate(feed, seconds / 3)
+    updates: list[float] = []
+    moves: list[float] = []
+    cpu: list[float] = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or len(updates) < 5:
+        began, cpu_began = time.perf_counter(), time.process_time()
+        batch = feed.batch()
+        fetched, cpu_fetched = time.perf_counter(), time.process_time()
+        feed.learner.step(batch)
+        learnt, cpu_learnt = time.perf_counter(), time.process_time()
+        weights = feed.publish()
+        moves.append(fetched - began + time.perf_counter() - learnt)
+        cpu.append(cpu_fetched - cpu_began + time.process_time() - cpu_learnt)
+        updates.append(learnt - fetched)
+    memory, sizes = tree_memory(psutil.Process().pid), actor_sizes()
+    feed.pool.close()
+    while actor_sizes():
+        time.sleep(0.5)  # they make room for the next ones
+    moved = 1000 * statistics.mean(moves)
     return {
         "actors": num_actors,
-        "ms_per_unroll": round(1000 * wall / count, 3),
-        "learner_cpu_ms_per_unroll": round(1000 * cpu / count, 3),
-        "share_of_update": round(1000 * cpu / count / update_ms, 4),
-        "bytes_per_unroll": size,
+        "envs_per_actor": num_envs,
+        "bytes_per_unroll": nbytes(feed.unroll),
         "weights_bytes": weights.values.nbytes,
+        "ms_per_unroll": round(moved / per_update, 3),
+        "learner_cpu_ms_per_unroll": round(1000 * statistics.mean(cpu) / per_update, 3),
+        "ms_per_update": round(moved, 2),
+        "update_beside_actors_ms": round(1000 * statistics.mean(updates), 1),
+        "updates": len(updates),
+        "share_of_update": round(moved / update_ms, 4),
+        "rate_ms_per_unroll": round(idle, 3),
+        "actor_mb": round(statistics.mean(sizes) / 1e6),
+        "tree_mb": round(memory / 1e6),
     }
+
+
+def actor_sizes() -> list[int]:
+    """Bytes of each actor's process, pages that it shares with others counted in part."""
+    sizes: list[int] = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "ray::ActorProcess" in " ".join(child.cmdline()):
+                sizes.append(child.memory_full_info().pss)
+        except psutil.Error:
+            continue
+    return sizes
 
 
 def update_milliseconds() -> float:
-    """One update of 32 unrolls of 40 steps on this machine, one thread."""
-    learner = new_learner()
-    batch = FACTORY.make_actor(0).unroll()
-    best = float("inf")
-    for _ in range(8):
-        began = time.process_time()
+    """One update of the paper's batch with nothing else under way, in one thread."""
+    learner, batch = new_learner(), factory(PAPER.batch_size).make_actor(0).unroll()
+    times: list[float] = []
+    for _ in range(12):
+        began = time.perf_counter()
         learner.step(batch)
-        best = min(best, time.process_time() - began)
-    return 1000 * best
+        times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times[2:])
+
+
+def idle_rate(feed: Feed, seconds: float) -> float:
+    """Milliseconds per unroll for a learner that only takes batches and publishes."""
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        feed.batch()
+        feed.publish()
+        count += 1
+    return 1000 * (time.perf_counter() - began) / count / PAPER.batch_size * len(feed.unroll.weights_version)
+
+
+def fitting(num_actors: int, mb_per_actor: float) -> int:
+    """How many of so many actors there is memory for."""
+    room = psutil.virtual_memory().available - RESERVE_BYTES
+    return max(1, min(num_actors, int(room / (1e6 * mb_per_actor)))) if mb_per_actor else num_actors
 
 
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    cores = num_cores()
-    fitting = [n for n in (1, 2, 4, 8, 16) if n <= max(cores, 2)]
-    parser.add_argument("--actors", type=int, nargs="*", default=fitting)
-    parser.add_argument("--plumbing", type=int, nargs="*", default=[1, 2, 10, 30, 100])
+    some = [n for n in (1, 2, 4, 8, 16) if n <= max(num_cores(), 4)]
+    parser.add_argument("--actors", type=int, nargs="*", default=some)
+    parser.add_argument("--plumbing", type=int, nargs="*", default=[1, 3, 10, 30, 100])
+    parser.add_argument("--envs", type=int, nargs="*", default=[1, PAPER.batch_size])
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--name", default="actors_scaling")
     arguments = parser.parse_args()
-    prepare_process(1)
-    update_ms = update_milliseconds()
-    start_ray(max(arguments.actors, default=1))
-    result: dict[str, Any] = provenance() | {"update_ms": round(update_ms, 1), "throughput": [], "plumbing": []}
+    result: dict[str, Any] = provenance() | {"throughput": [], "plumbing": []}
+
+    def note(table: str, row: dict[str, float]) -> None:
+        print(row, flush=True)
+        result[table].append(row)
+        (RESULTS / f"{arguments.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
     for number in arguments.actors:
-        result["throughput"].append(throughput(number, arguments.seconds))
-        print(result["throughput"][-1], flush=True)
-    for number in arguments.plumbing:
-        result["plumbing"].append(plumbing(number, arguments.seconds, update_ms))
-        print(result["plumbing"][-1], flush=True)
+        note("throughput", throughput(number, arguments.seconds))
+    prepare_process(1)
+    result["update_ms"] = round(update_milliseconds(), 1)
+    print(f"one update alone: {result['update_ms']} ms", flush=True)
+    ray_pool.START_TIMEOUT = 3600.0  # a hundred take turns at starting on a few cores
+    ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
+    start_ray(1)
+    for num_envs in arguments.envs:
+        each = 0.0
+        for number in sorted(arguments.plumbing):
+            fits = fitting(number, each)
+            row = plumbing(fits, num_envs, arguments.seconds, result["update_ms"])
+            each = row["actor_mb"]
+            note("plumbing", row | ({"left_out": number - fits} if fits < number else {}))
     ray.shutdown()
-    (RESULTS / "actors_scaling.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """A thousand actors that die one after another: what stays of them.
 
-    python benchmarks/restarts.py [--restarts 1000]
+    python benchmarks/restarts.py [--restarts 1000] [--name restarts]
 
 The pool's own process that serves an actor is replaced by a tiny one that ends itself at its first unroll, since a
-thousand processes with torch would take an hour. Everything else is the pool's and Ray's own: seats, requests, pauses,
-failures. Noted every 50 restarts: memory of the driver and of all processes, open files, threads and processes. Writes
-benchmarks/results/restarts.json.
+thousand processes with torch would take an hour. All else is the pool's and Ray's own: seats, requests, failures;
+the pauses between them are left out. Noted twenty times: memory of the driver and of all processes, shared memory, the
+driver's open files and threads, processes, and what Ray has written to its session's folder. Writes
+benchmarks/results/restarts.json; `per_restart` is what each restart of the second half added.
 """
 
 import argparse
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import ray
 from engram.actors import failures as failures_module
 from engram.actors import ray_pool
 from engram.actors.ray_pool import RayPool
+from engram.actors.reaper import Whereabouts, whereabouts
 from engram.agents.weights import Weights
 from engram.launch.machine import provenance
 from engram.launch.process_tree import tree_memory
@@ -36,47 +39,61 @@ class ShortLived:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def ready(self) -> str:
+    def ready(self) -> Whereabouts:
         """See ActorProcess."""
-        return "here"
+        return whereabouts(ray.util.get_node_ip_address())
 
     def unroll(self, _: Any) -> None:
         """Die as from a signal."""
         os._exit(1)
 
 
-def sample(restarts: int, began: float) -> dict[str, float]:
+def sample(restarts: int, began: float, session: Path) -> dict[str, float]:
     """What there is of memory, files, threads and processes."""
-    own = psutil.Process()
+    own, written = psutil.Process(), [path.stat() for path in session.rglob("*") if path.is_file()]
     return {
         "restarts": restarts,
         "seconds": round(time.monotonic() - began, 1),
         "driver_mb": round(own.memory_info().rss / 1e6, 1),
         "tree_mb": round(tree_memory(own.pid) / 1e6, 1),
-        "files": own.num_fds(),
+        "shared_mb": round(shutil.disk_usage("/dev/shm").used / 1e6, 1),
+        "open_files": own.num_fds(),
         "threads": own.num_threads(),
         "processes": len(own.children(recursive=True)),
+        "session_files": len(written),
+        "session_mb": round(sum(each.st_size for each in written) / 1e6, 2),
     }
+
+
+def per_restart(samples: list[dict[str, float]]) -> dict[str, float]:
+    """The slope of each quantity over the second half of the samples, least squares."""
+    half = samples[len(samples) // 2 :]
+    at = [each["restarts"] for each in half]
+    return {name: round(float(np.polyfit(at, [each[name] for each in half], 1)[0]), 5) for name in half[0]}
 
 
 def main() -> None:
     """Restart, look, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--restarts", type=int, default=1000)
-    number = parser.parse_args().restarts
+    parser.add_argument("--name", default="restarts", help="of the file of results")
+    arguments = parser.parse_args()
+    number = arguments.restarts
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     ray_pool.ActorProcess = ShortLived  # type: ignore[assignment,misc]
     failures_module.LONGEST_PAUSE = 0.0  # they are all failures in a row
     start_ray(2)
     pool = RayPool(int, 1, max_failures=10 * number, report=lambda _: None)
     pool.publish(Weights(0, 0, np.zeros(1000, np.float32)))
+    node: Any = ray._private.worker._global_node
+    session, every = Path(node.get_session_dir_path()), max(1, number // 20)
     began, samples = time.monotonic(), []
     while pool.failures < number:
         seen = pool.failures
         while pool.failures == seen:
             pool.next()
-        if pool.failures % 50 == 0:
-            samples.append(sample(pool.failures, began))
+        if pool.failures % every == 0:
+            samples.append(sample(pool.failures, began, session))
             print(samples[-1], flush=True)
     pool.close()
     ray.shutdown()
@@ -84,8 +101,8 @@ def main() -> None:
     left = [
         child.name() for child in psutil.Process().children(recursive=True) if "janitor" not in str(child.cmdline())
     ]
-    result = provenance() | {"samples": samples, "processes_left": left}
-    (RESULTS / "restarts.json").write_text(json.dumps(result, indent=1) + "\n")
+    result = provenance() | {"per_restart": per_restart(samples), "samples": samples, "processes_left": left}
+    (RESULTS / f"{arguments.name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
