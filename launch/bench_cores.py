@@ -35,6 +35,14 @@ SETTINGS = {
 """World whose preset gives a core's options, and numbers that the core sees per step there."""
 BOXWORLD = ("boxworld", 650)
 """The same for all other cores: the convolutional features of BoxWorld's viewport."""
+SMALL_POOLS = {"pool_size": 16, "num_pools": 8, "viewport_size": 6, "summariser_size": 32}
+VARIANTS = {"concrete-small": ("concrete", 8, SMALL_POOLS)}
+"""More settings, by a name for the table: core, numbers per step, options. Of the search of Stepleton et al. 2018,
+table 1."""
+UNROLL_LENGTHS = {"concrete": 300, "concrete-small": 300, "parallel": 300}
+"""Steps of an unroll, as in the paper."""
+USUAL_LENGTH = 40
+"""The same for all other cores."""
 RESET_DENSITY = 1 / 30
 """Share of steps that begin an episode."""
 PRODUCT = (128, 256, 768)
@@ -54,8 +62,8 @@ class CoresConfig:
     """Rows that are stepped, and unrolled, together."""
     threads: tuple[int, ...] = (1, 2)
     """CPU threads per operation."""
-    unroll_length: int = 40
-    """Steps of an unroll."""
+    unroll_length: int = 0
+    """Steps of an unroll; 0: 300 for the pools, whose paper has that, and 40 for all others."""
     input_size: int = 0
     """Numbers that every core sees per step; 0: what its paper's world shows it."""
     device: str = "cpu"
@@ -69,10 +77,9 @@ class CoresConfig:
         for name in ("batch_sizes", "threads"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: numbers of at least 1")
-        if self.unroll_length < 1:
-            raise ValueError(f"unroll_length is {self.unroll_length}; allowed: at least 1")
-        if self.input_size < 0:
-            raise ValueError(f"input_size is {self.input_size}; allowed: at least 0")
+        for name in ("unroll_length", "input_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least 0")
         if self.seconds <= 0:
             raise ValueError(f"seconds is {self.seconds}; allowed: above 0")
 
@@ -86,6 +93,15 @@ class CoreSpeed(NamedTuple):
     """`core.unroll` with resets, and its gradient."""
     looped: float
     """The same unroll as the plain loop over the core's steps, and its gradient."""
+    unrolling: float
+    """`core.unroll` with resets, without gradients."""
+    unrolling_looped: float
+    """The same as the plain loop."""
+
+    @property
+    def gains(self) -> tuple[float, float]:
+        """How much faster than the plain loop: learning, unrolling."""
+        return self.learning / self.looped, self.unrolling / self.unrolling_looped
 
 
 def best_seconds(works: Sequence[Callable[[], Any]], seconds: float, threads: int, device: torch.device) -> list[float]:
@@ -155,16 +171,23 @@ def core_speed(
         core.zero_grad()
         inputs.grad = None
 
+    def only_unroll(unroll: Callable[..., Any]) -> None:
+        with torch.no_grad():
+            unroll(core, inputs, reset, start)
+
     act()
     start = map_state(torch.clone, state)  # what acting left, as ordinary tensors
-    works = [act, partial(learn, type(core).unroll), partial(learn, unroll_step_by_step)]
-    acting, learning, looped = best_seconds(works, seconds, threads, device)
-    steps = unroll_length * batch_size
-    return CoreSpeed(10 * batch_size / acting, steps / learning, steps / looped)
+    ways = (type(core).unroll, unroll_step_by_step)
+    works = [act, *(partial(learn, way) for way in ways), *(partial(only_unroll, way) for way in ways)]
+    acting, *unrolls = best_seconds(works, seconds, threads, device)
+    return CoreSpeed(10 * batch_size / acting, *(unroll_length * batch_size / each for each in unrolls))
 
 
 def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
     """A core with its paper's options, and the numbers that it sees per step (`input_size` if that is not 0)."""
+    if name in VARIANTS:
+        core, size, options = VARIANTS[name]
+        return make_core(core, input_size or size, **options), input_size or size
     world, size = SETTINGS.get(name, BOXWORLD)
     size = input_size or size
     return make_core(name, size, **CORES.get((world, name), {})), size
@@ -177,23 +200,19 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     device = find_device(config.device)
     prepare_process(1)
-    names = config.cores or tuple(core_names())
+    names = config.cores or (*core_names(), *VARIANTS)
     try:
         sizes = {name: paper_core(name, config.input_size) for name in names}
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
-    results: dict[str, Any] = {
-        "unroll_length": config.unroll_length,
-        "device": str(device),
-        "products": {},
-        "cores": {},
-    }
+    results: dict[str, Any] = {"device": str(device), "products": {}, "cores": {}}
     for threads in config.threads:
         torch.set_num_threads(threads)
         results["products"][threads] = product_speeds(config.seconds, threads, device)
     for name, (core, size) in sizes.items():
         console.print(f"measuring {name}", style="dim")
-        results["cores"][name] = _measure(core.to(device), size, config)
+        length = config.unroll_length or UNROLL_LENGTHS.get(name, USUAL_LENGTH)
+        results["cores"][name] = _measure(core.to(device), size, length, config)
     for table in (_product_table(results), _core_table(results)):
         console.print(table)
     if config.json:
@@ -201,17 +220,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _measure(core: Core, input_size: int, config: CoresConfig) -> dict[str, Any]:
+def _measure(core: Core, input_size: int, length: int, config: CoresConfig) -> dict[str, Any]:
     parameters, state_bytes = core_size(core)
     speeds: dict[str, dict[str, CoreSpeed]] = {}
     for threads in config.threads:
         torch.set_num_threads(threads)
         speeds[str(threads)] = {
-            str(batch): core_speed(core, input_size, batch, config.unroll_length, config.seconds, threads)
+            str(batch): core_speed(core, input_size, batch, length, config.seconds, threads)
             for batch in config.batch_sizes
         }
-    by_name = {t: {b: speed._asdict() for b, speed in each.items()} for t, each in speeds.items()}
-    return {"input_size": input_size, "parameters": parameters, "state_bytes": state_bytes, "threads": by_name}
+    by_name = {
+        t: {b: speed._asdict() | {"gains": speed.gains} for b, speed in each.items()} for t, each in speeds.items()
+    }
+    sizes = {"input_size": input_size, "parameters": parameters, "state_bytes": state_bytes, "unroll_length": length}
+    return sizes | {"threads": by_name}
 
 
 def _product_table(results: dict[str, Any]) -> Table:
@@ -225,27 +247,20 @@ def _product_table(results: dict[str, Any]) -> Table:
 
 
 def _core_table(results: dict[str, Any]) -> Table:
-    length = results["unroll_length"]
-    table = Table(title=f"Steps per second; learning: unrolls of {length} and gradient; gain: learning / step by step")
+    table = Table(title="Steps per second; learning: an unroll and its gradient; x: times as fast as step by step")
     table.add_column("core")
     for column in (
-        "inputs",
-        "parameters",
-        "state bytes",
-        "threads",
-        "batch",
-        "acting",
-        "learning",
-        "step by step",
-        "gain",
+        *("inputs", "parameters", "state bytes", "steps", "threads", "batch", "acting"),
+        *("learning", "step by step", "unrolling", "step by step", "x learning", "x unrolling"),
     ):
         table.add_column(column, justify="right")
     for name, each in results["cores"].items():
-        head = [name, *(f"{each[key]:,}" for key in ("input_size", "parameters", "state_bytes"))]
+        sizes = ("input_size", "parameters", "state_bytes", "unroll_length")
+        head = [name, *(f"{each[key]:,}" for key in sizes)]
         for threads, by_batch in each["threads"].items():
             for batch, speed in by_batch.items():
-                gain = f"{speed['learning'] / speed['looped']:.1f}"
-                table.add_row(*head, threads, batch, *(f"{rate:,.0f}" for rate in speed.values()), gain)
-                head = [""] * 4
+                rates = [f"{speed[field]:,.0f}" for field in CoreSpeed._fields]
+                table.add_row(*head, threads, batch, *rates, *(f"{gain:.1f}" for gain in speed["gains"]))
+                head = [""] * len(head)
         table.add_section()
     return table

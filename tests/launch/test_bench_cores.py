@@ -11,7 +11,7 @@ SHORT = ["--seconds", "0.01", "--batch-sizes", "2", "3", "--threads", "1", "--un
 
 
 def test_every_number_of_the_table_is_in_the_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # rich shortens numbers that do not fit
+    monkeypatch.setenv("COLUMNS", "250")  # rich shortens numbers that do not fit
     path = tmp_path / "cores.json"
     assert main(["lstm", "mnm-p", "feedforward", *SHORT, "--json", str(path)]) == 0
     found = json.loads(path.read_text())
@@ -23,9 +23,12 @@ def test_every_number_of_the_table_is_in_the_file(tmp_path, capsys, monkeypatch)
         assert set(core["threads"]) == {"1"}
         assert set(core["threads"]["1"]) == {"2", "3"}
         for speed in core["threads"]["1"].values():
-            assert set(speed) == {"acting", "learning", "looped"}
-            assert all(f"{rate:.0f}" in shown for rate in speed.values())
-            assert f"{speed['learning'] / speed['looped']:.1f}" in shown
+            rates = {"acting", "learning", "looped", "unrolling", "unrolling_looped"}
+            assert set(speed) == rates | {"gains"}
+            assert all(f"{speed[rate]:.0f}" in shown for rate in rates)
+            gains = [speed["learning"] / speed["looped"], speed["unrolling"] / speed["unrolling_looped"]]
+            assert speed["gains"] == pytest.approx(gains)
+            assert all(f"{gain:.1f}" in shown for gain in gains)
     assert found["products"]["1"]["torch.mm"] > 0
 
 
@@ -33,6 +36,15 @@ def test_the_papers_options_are_those_of_the_presets():
     assert sum(p.numel() for p in paper_core("mnm-p")[0].parameters()) == 542_001
     assert sum(p.numel() for p in paper_core("rmc")[0].parameters()) == 499_204
     assert paper_core("lstm", 7)[1] == 7
+
+
+def test_pools_are_unrolled_as_far_as_in_their_paper(tmp_path):
+    path = tmp_path / "cores.json"
+    words = ["concrete-small", "feedforward", *SHORT[:-2], "--json", str(path)]
+    assert main(words) == 0
+    found = json.loads(path.read_text())["cores"]
+    assert {name: core["unroll_length"] for name, core in found.items()} == {"concrete-small": 300, "feedforward": 40}
+    assert found["concrete-small"]["input_size"] == 8
 
 
 def test_an_unknown_core_is_named():
@@ -46,7 +58,7 @@ def test_an_unknown_core_is_named():
         ({"threads": (0,)}, r"threads is \(0,\); allowed: numbers of at least 1"),
         ({"batch_sizes": ()}, "batch_sizes is"),
         ({"seconds": 0.0}, r"seconds is 0.0; allowed: above 0"),
-        ({"unroll_length": 0}, "unroll_length is 0; allowed: at least 1"),
+        ({"unroll_length": -1}, "unroll_length is -1; allowed: at least 0"),
         ({"input_size": -1}, "input_size is -1; allowed: at least 0"),
     ],
 )
