@@ -30,7 +30,6 @@ import ray
 import torch
 
 from engram.actors import ray_pool
-from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import Unroll, nbytes
@@ -52,10 +51,10 @@ RESERVE_BYTES = 2 << 30
 
 
 class Instant:
-    """An actor that acts once and then gives the same unroll again and again, with what changes between them."""
+    """An actor that gives the same unroll again and again, with what changes between them."""
 
-    def __init__(self, actor: Actor) -> None:
-        self._unroll = actor.unroll()
+    def __init__(self, unroll: Unroll) -> None:
+        self._unroll = unroll
 
     def unroll(self, weights: Weights) -> Unroll:
         """The unroll, as of these weights."""
@@ -73,10 +72,11 @@ class InstantFactory:
     """See MakeActor."""
 
     def __init__(self, num_envs: int) -> None:
-        self._factory = factory(num_envs)
+        # Made here, so that a hundred processes need neither world nor network.
+        self._unroll = factory(num_envs).make_actor(0).unroll()
 
     def __call__(self, number: int, member: int, life: int) -> Any:
-        return Instant(self._factory.make_actor(number, member, life))
+        return Instant(self._unroll._replace(actor=number))
 
 
 def new_learner() -> Learner:
@@ -119,7 +119,7 @@ class Feed:
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
     """What `rl-train` reaches with so many actors."""
-    words = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "5000"]
+    words = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
     found = training_speed(words, seconds, warm_up=max(5.0, seconds / 4))
     row = {"actors": num_actors, "steps_per_second": round(found.steps_per_second)}
     names = ("learner_busy", "queue_wait", "actor_busy")

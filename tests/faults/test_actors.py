@@ -143,7 +143,7 @@ def test_a_gathering_that_was_interrupted_goes_on() -> None:
 
 
 def test_restarting_over_and_over_leaves_nothing_behind() -> None:
-    """Ten here; benchmarks/restarts.py does a thousand."""
+    """A few here; benchmarks/restarts.py does a thousand."""
     pool = RayPool(partial(pools.breaking, 0, 0, "exit", True), 1, 10, report=lambda _: None)
     pool.publish(weights(1))
     wait_for(lambda: (pool.next(), pool.failures >= 4)[1], seconds=120)
