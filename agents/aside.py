@@ -45,7 +45,10 @@ _local = _Local()
 def use_second_core(use: bool = True) -> None:
     """Let `aside` use another thread from now on, where this process may run on more than one core; or not."""
     global _thread
-    _thread = ThreadPoolExecutor(1, "aside", _prepare) if use and available_cores() > 1 else None
+    if not use or available_cores() == 1:
+        _thread = None
+    elif _thread is None:
+        _thread = ThreadPoolExecutor(1, "aside", _prepare)
 
 
 def available_cores() -> int:

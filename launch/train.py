@@ -15,6 +15,7 @@ from ..actors.factory import ActorFactory
 from ..actors.failures import ActorFailureError
 from ..actors.pool import ActorPool, LocalPool
 from ..agents.agent import Agent
+from ..agents.aside import use_second_core
 from ..agents.process import prepare_process
 from ..learners import checkpoints
 from ..learners.learner import Learner
@@ -69,6 +70,7 @@ def refuse_taken(url: str | None) -> None:
 def train(config: RunConfig, directory: RunDirectory | None) -> int:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists."""
     prepare_process(1)
+    use_second_core()
     factory, device = config.factory(), find_device(config.device)
     learners, fields = make_learners(config, factory, device)
     saved = newest_state(directory, config) if directory else None
