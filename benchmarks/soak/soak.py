@@ -222,7 +222,7 @@ def report(soak: Soak, faults: list[dict[str, Any]], arguments: argparse.Namespa
             errors.append(f"metrics go back from {earlier['step']} to {later['step']}")
     measures = ("episode/return", "episode/solved", "perf/actor_failures")
     result = provenance() | {
-        "command": " ".join(["rl-train", *soak.words]),
+        "command": " ".join(["rl-train", *soak.words]).replace(str(soak.folder), "FOLDER"),
         "minutes": round(soak.seconds() / 60, 1),
         "seed": arguments.seed,
         "began": round(time.time() - soak.seconds(), 1),
