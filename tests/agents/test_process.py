@@ -1,0 +1,39 @@
+"""What a process that runs networks sets before it starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.agents import process
+
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def test_a_process_is_prepared():
+    before = torch.get_num_threads()
+    try:
+        process.prepare_process(1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="a system without transparent huge pages")
+def test_a_prepared_process_has_large_pages():
+    script = """if True:
+        import torch
+        from pathlib import Path
+        from engram.agents.process import prepare_process
+        def huge():
+            lines = Path("/proc/self/smaps").read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+        prepare_process(1)
+        before = huge()
+        kept = [torch.ones(2**20) for _ in range(16)]
+        print(huge() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 32 * 1024  # KiB; the tensors take 64 MiB
