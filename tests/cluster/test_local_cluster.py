@@ -27,7 +27,7 @@ CLUSTER = f"{HOME}/cluster.yaml"
 JOBS = "--address http://127.0.0.1:8265"
 TRAIN = (
     "rl-train --ray-address auto --num-actors 2 --env boxworld --core lstm --preset easy --core-args hidden_size=16 "
-    f"--envs-per-actor 16 --batch-size 16 --total-steps 60000 --log-every 5000 --run-dir {HOME}/runs/first"
+    f"--envs-per-actor 16 --batch-size 16 --total-steps 300000 --log-every 20000 --run-dir {HOME}/runs/first"
 )
 OUTPUTS = ("output", "cluster after the run", "links left")
 """Of what was found, that which is not kept."""
@@ -45,12 +45,23 @@ def found() -> dict[str, Any]:
     with Hosts(2) as network:
         found = tour(network)
         inits = [host.init for host in (network.operator, *network.hosts)]
-    found["processes after the hosts' end"] = sum(Path("/proc", init).exists() for init in inits)
+    deadline = time.monotonic() + 10
+    while (left := sum(map(runs, inits))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found["processes after the hosts' end"] = left
     found["links left"] = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     if record := os.environ.get("ENGRAM_RECORD"):
         kept = {name: what for name, what in found.items() if name not in OUTPUTS}
         Path(record).write_text(json.dumps(provenance() | {"command": TRAIN} | kept, indent=1) + "\n")
     return found
+
+
+def runs(process: str) -> bool:
+    """Whether it does anything yet; one that has ended may wait long for its new parent to notice."""
+    try:
+        return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def tour(network: Hosts) -> dict[str, Any]:
