@@ -70,7 +70,6 @@ def refuse_taken(url: str | None) -> None:
 def train(config: RunConfig, directory: RunDirectory | None) -> int:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists."""
     prepare_process(1)
-    use_second_core()
     factory, device = config.factory(), find_device(config.device)
     learners, fields = make_learners(config, factory, device)
     saved = newest_state(directory, config) if directory else None
@@ -191,7 +190,8 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
 def add_helper(config: RunConfig, factory: ActorFactory, learners: Sequence[Learner]) -> None:
     """Give the learners a second process to share, where the configuration asks for one and Ray and a CPU are there.
 
-    Without it a learner does that share itself, with the same result.
+    Without it a learner does that share itself, with the same result, and has a second thread: both together would
+    only be in each other's way.
     """
     if config.learner.helper_share and not config.local and learners[0].device.type == "cpu":
         from .ray_helper import RayHelper
@@ -199,6 +199,8 @@ def add_helper(config: RunConfig, factory: ActorFactory, learners: Sequence[Lear
         helper = RayHelper(learners[0].agent, factory, niceness=0)
         for learner in learners:
             learner.helper = helper
+    else:
+        use_second_core()
 
 
 def steps_of(saved: dict[str, Any] | None) -> int:
