@@ -21,6 +21,8 @@ MIN_MULTIPLICATIONS = 2**20
 
 TWO_CORES_FROM = 2**26
 """Multiplications from which a product is made in two halves, on two cores where `aside` has a second one."""
+HALVES_FROM = 256
+"""Rows it must have for that: with few, reading the weights twice would take longer."""
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
@@ -101,7 +103,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        if rows.numel() * weight.shape[0] < TWO_CORES_FROM:
+        if len(rows) < HALVES_FROM or rows.numel() * weight.shape[0] < TWO_CORES_FROM:
             return _product(rows, weight, bias)
         half = len(rows) // 2
         second = aside(_product, rows[half:], weight, bias)

@@ -108,3 +108,9 @@ def test_linear_layer_is_linear():
     layer = kernels.Linear(96, 200)
     x = torch.randn(64, 96)
     torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 300])
+def test_products_of_few_rows_and_wide_weights(rows):
+    x, weight = torch.randn(rows, 4096), torch.randn(2**14, 4096)
+    torch.testing.assert_close(kernels.linear(x, weight), functional.linear(x, weight), atol=2e-3, rtol=0)
