@@ -1,8 +1,9 @@
 """A second thread for work whose result is not needed at once, such as the gradients of weights.
 
 A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The gradients of the weights
-are not in it, and they are a sixth of the work or more. Torch lets go of the interpreter while it multiplies, so another core
-can make them meanwhile. Results do not depend on whether it does: the same operations run in the same order.
+are not in it, and they are a sixth of the work or more. Torch lets go of the interpreter while it multiplies, so
+another core can make them meanwhile. Results do not depend on whether it does: the same operations run in the same
+order.
 """
 
 import os
