@@ -4,14 +4,21 @@ Any process can act for any member, so a population needs no more processes than
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..agents.weights import Weights
 from .actor import Actor
-from .unroll import Unroll
+from .unroll import Unroll, join
 
 MakeActor = Callable[[int, int, int], Actor]
 """(number, member, life) -> Actor."""
+
+
+class Known(NamedTuple):
+    """Stands for weights that were sent before: fetching them takes longer than all else in a request."""
+
+    member: int
+    version: int
 
 
 class MemberActors:
@@ -26,6 +33,8 @@ class MemberActors:
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
         self._actors: dict[int, Actor] = {}
+        self._versions: dict[int, int] = {}
+        """Of the weights that `unrolls` was given last, per member."""
 
     def prepare(self) -> None:
         """Make the first actor: importing and compiling its world is no part of any unroll's time."""
@@ -34,6 +43,17 @@ class MemberActors:
     def unroll(self, weights: Weights) -> Unroll:
         """One unroll of the weights' member."""
         return self._actor(weights.member).unroll(weights)
+
+    def unrolls(self, weights: Weights | Known, count: int) -> Unroll:
+        """The next `count` unrolls of the weights' member, side by side as one."""
+        if isinstance(weights, Weights):
+            first = self.unroll(weights)
+            self._versions[weights.member] = weights.version
+        elif self._versions.get(weights.member) == weights.version:
+            first = self._actor(weights.member).unroll()
+        else:
+            raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost on its way")
+        return join([first, *(self._actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
         """The exact state of every member's environments and memory."""

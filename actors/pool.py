@@ -6,7 +6,7 @@ A pool keeps a bounded number of requests open, so that neither policy lag nor m
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..agents.weights import Weights
 from .failures import Failures
@@ -14,7 +14,40 @@ from .members import MakeActor, MemberActors, Turns
 from .unroll import Unroll
 
 MAX_IN_FLIGHT = 2
-"""Unrolls that one actor may have requested or waiting: one being made while another is consumed."""
+"""Requests that one actor may have open: one being made while the answer to another is consumed."""
+
+
+BATCHES_IN_FLIGHT = 2
+"""Batches that requests for several unrolls may come to: one is made while the learner is busy with the other."""
+MOST_AT_ONCE = 8
+"""Unrolls per request that are enough to share its cost."""
+NARROW = 4
+"""Environments per actor up to which moving an unroll costs far less than asking for it."""
+
+
+class Asking(NamedTuple):
+    """How actors are asked."""
+
+    requests: int
+    """Open per actor, at most MAX_IN_FLIGHT."""
+    unrolls: int
+    """Per request, one after the other with the same weights."""
+
+
+ONE_AT_A_TIME = Asking(MAX_IN_FLIGHT, 1)
+
+
+def asking(batch_size: int, num_actors: int, num_envs: int) -> Asking:
+    """How to ask so many actors, of so many environments each, for batches of so many columns.
+
+    A request costs the learner half a millisecond, whatever is asked for. Few narrow actors are asked for several
+    unrolls at once, as long as all that is under way makes no more than BATCHES_IN_FLIGHT. Many are asked for two once
+    instead of for one twice: that is no more under way, and an actor that waits for its turn is not missed.
+    """
+    fits = BATCHES_IN_FLIGHT * batch_size // (MAX_IN_FLIGHT * num_actors * num_envs)
+    if num_envs > NARROW:
+        return ONE_AT_A_TIME
+    return Asking(MAX_IN_FLIGHT, min(MOST_AT_ONCE, fits)) if fits > 1 else Asking(1, MAX_IN_FLIGHT)
 
 
 class ActorStateError(RuntimeError):

@@ -1,7 +1,8 @@
 """The pool of actors in Ray processes, on this machine or on a cluster.
 
 Ray carries unrolls and weights, never single steps. At most MAX_IN_FLIGHT requests are open per actor; a new one is
-sent only when an unroll has been taken, with the newest weights, which are put into the object store once a version.
+sent only when an answer has been taken, with the newest weights, which are put into the object store once a version
+and fetched from there once by each process.
 
 Every actor has a seat. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
 failures follow each other. An answer that was lost is not made up for: nobody has learnt from it and nobody will.
@@ -22,10 +23,11 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ..agents.process import prepare_process
 from ..agents.weights import Weights
 from .failures import Failures
-from .members import MakeActor, MemberActors, Turns
-from .pool import MAX_IN_FLIGHT, ActorStateError
+from .members import Known, MakeActor, MemberActors, Turns
+from .parcel import Parcel, pack, unpack
+from .pool import ONE_AT_A_TIME, ActorStateError, Asking
 from .reaper import Reaper, Whereabouts, whereabouts
-from .seats import Request, Seat
+from .seats import Request, Seat, Wish
 from .unroll import Unroll
 
 PATIENCE = 2.0
@@ -39,11 +41,7 @@ START_TIMEOUT = 600.0
 def share_tensors() -> None:
     """Let Ray move tensors as numpy arrays: out-of-band buffers, read without a copy."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    ray.util.register_serializer(torch.Tensor, serializer=_to_numpy, deserializer=torch.from_numpy)
-
-
-def _to_numpy(tensor: torch.Tensor) -> Any:
-    return tensor.detach().numpy()
+    ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
 
 
 class ActorProcess(MemberActors):
@@ -63,6 +61,10 @@ class ActorProcess(MemberActors):
         self.prepare()
         return whereabouts(ray.util.get_node_ip_address())
 
+    def answer(self, weights: Weights | Known, count: int) -> Parcel | bytes:
+        """See MemberActors.unrolls."""
+        return pack(self.unrolls(weights, count))
+
 
 class RayPool:
     """Actors in Ray processes.
@@ -76,6 +78,7 @@ class RayPool:
         threads: torch threads per actor.
         niceness: how far actors step back when the learner wants their core (0..19).
         timeout: seconds without an answer after which an actor at work is replaced.
+        asking: how many requests `next` keeps open per actor, and for how many unrolls each; they come as one.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class RayPool:
         threads: int = 1,
         niceness: int = 0,
         timeout: float = 120.0,
+        asking: Asking = ONE_AT_A_TIME,
     ) -> None:
         share_tensors()
         self._elastic = num_actors is None
@@ -102,13 +106,14 @@ class RayPool:
         self._failures = Failures(max_failures, report)
         self._open: dict[ObjectRef[Any], Request] = {}
         """Requests, oldest first."""
-        self._answered: deque[tuple[ObjectRef[Any], Seat]] = deque()
-        """Answers that were seen to be here, to be taken before anybody looks for more."""
+        self._answered: deque[tuple[ObjectRef[Any], Seat, Any]] = deque()
+        """Answers that are here, or why they are lost, to be taken before anybody looks for more."""
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
         """The newest weights of a member in the object store, once a request has carried them."""
         self._turns = Turns()
+        self._stream = Wish(lambda seat: asking.requests, self._turns.next, asking.unrolls)
         self._reaper = Reaper(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
@@ -139,14 +144,15 @@ class RayPool:
 
     def next(self) -> Unroll | None:
         """See ActorPool."""
-        unroll = self._receive(lambda seat: MAX_IN_FLIGHT, self._turns.next)
-        self._ask(lambda seat: MAX_IN_FLIGHT, self._turns.next)  # before the learner is busy with this one
+        unroll = self._receive(self._stream)
+        self._ask(self._stream)  # before the learner is busy with this one
         return unroll
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """See ActorPool."""
+        wish = Wish(lambda seat: int(seat.number not in self._gathered), lambda: member, 1)
         while len(self._gathered) < len(self._seats):
-            unroll = self._receive(lambda seat: int(seat.number not in self._gathered), lambda: member)
+            unroll = self._receive(wish)
             if unroll is None:
                 return None
             self._gathered[unroll.actor] = unroll
@@ -167,6 +173,8 @@ class RayPool:
         """See ActorPool."""
         if len(saved) != len(self._seats):
             raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._seats)}")
+        for seat in self._seats:
+            seat.told.clear()  # loading weights also compares them with the state
         ray.get([seat.handle.restore.remote(state) for seat, state in zip(self._seats, saved, strict=True)])
 
     def open_requests(self) -> list[int]:
@@ -185,26 +193,22 @@ class RayPool:
                 f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
             )
 
-    def _receive(self, wanted: Callable[[Seat], int], member: Callable[[], int]) -> Unroll | None:
-        """The next answer, keeping `wanted` requests open per seat, each for the `member` that comes up.
-
-        None if there was no answer for PATIENCE seconds.
-        """
+    def _receive(self, wish: Wish) -> Unroll | None:
+        """The next answer, asking for what is wished. None if there was no answer for PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
         while True:
-            self._fill_seats()
-            self._ask(wanted, member)
-            self._replace_silent()  # here, not where nothing came: the others may keep the learner busy
-            if not self._answered:
-                self._look_for_answers()
             while self._answered:
-                ref, seat = self._answered.popleft()
+                ref, seat, answer = self._answered.popleft()
                 if ref in self._open or ref == seat.starting:  # its seat has not been lost since
-                    unroll = self._take(seat, ref)
+                    unroll = self._take(seat, ref, answer)
                     if unroll is not None:
                         return unroll
             if time.monotonic() > patience:
                 return None
+            self._fill_seats()
+            self._ask(wish)
+            self._replace_silent()
+            self._look_for_answers()
 
     def _look_for_answers(self) -> None:
         """Wait a while for an answer, and note all that are here then: a look takes the longer the more actors."""
@@ -215,7 +219,20 @@ class RayPool:
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=PATIENCE / 4)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
-        self._answered.extend((ref, refs[ref]) for ref in ready)
+        self._answered.extend((ref, refs[ref], answer) for ref, answer in zip(ready, self._fetch(ready), strict=True))
+
+    def _fetch(self, refs: "list[ObjectRef[Any]]") -> list[Any]:
+        """What each of `refs` holds; of those that are lost, the RayError."""
+        try:
+            return ray.get(refs, timeout=PATIENCE)
+        except RayError:  # any of them; one by one it shows whose it is
+            return [self._fetch_one(ref) for ref in refs]
+
+    def _fetch_one(self, ref: "ObjectRef[Any]") -> Any:
+        try:
+            return ray.get(ref, timeout=self._timeout)
+        except RayError as problem:
+            return problem
 
     def _awaited(self) -> "dict[ObjectRef[Any], Seat]":
         """What each seat is to answer next, oldest first: the second request comes after the first, even if here."""
@@ -224,42 +241,45 @@ class RayPool:
             first.setdefault(request.seat, ref)
         return {ref: seat for seat, ref in first.items()}
 
-    def _take(self, seat: Seat, ref: "ObjectRef[Any]") -> Unroll | None:
-        """The answer `ref` of `seat`, or None if it is no unroll: the process is ready, or something is lost."""
-        try:
-            answer = ray.get(ref, timeout=self._timeout)
-        except ObjectLostError as problem:
+    def _take(self, seat: Seat, ref: "ObjectRef[Any]", answer: Any) -> Unroll | None:
+        """The answer of `seat` to `ref`, or None if it is no unroll: the process is ready, or something is lost."""
+        if isinstance(answer, ObjectLostError):
             self._drop(ref)
-            self._failures.add(seat.number, _said(problem))  # the actor itself may live; if not, the next answer tells
+            seat.told.clear()  # it may have been the weights that were lost
+            self._failures.add(seat.number, _said(answer))  # the actor itself may live; if not, the next answer tells
             return None
-        except RayError as problem:
-            self._lose(seat, _said(problem))
+        if isinstance(answer, RayError):
+            self._lose(seat, _said(answer))
             return None
-        self._close(ref)
+        request = self._close(ref)
         seat.since = time.monotonic()
-        if ref == seat.starting:
+        if request is None:
             seat.starting, seat.process = None, answer
             return None
         self._failures.forgive(seat.number)
         assert seat.process is not None, "it said where it is before its first request"
-        self._unrolls_from[seat.process.machine] += 1
-        return answer
+        self._unrolls_from[seat.process.machine] += request.unrolls
+        return unpack(answer)
 
-    def _ask(self, wanted: Callable[[Seat], int], member: Callable[[], int]) -> None:
+    def _ask(self, wish: Wish) -> None:
         """Send requests to the seats at work that have too few open."""
-        missing = [seat for seat in self._seats if seat.requests < wanted(seat) and seat.at_work]
+        missing = [seat for seat in self._seats if seat.requests < wish.requests(seat) and seat.at_work]
         while missing:
             for seat in missing:
-                self._request(seat, member())
-            missing = [seat for seat in missing if seat.requests < wanted(seat)]
+                self._request(seat, wish.member(), wish.unrolls)
+            missing = [seat for seat in missing if seat.requests < wish.requests(seat)]
 
-    def _request(self, seat: Seat, member: int) -> None:
+    def _request(self, seat: Seat, member: int, unrolls: int) -> None:
         if member not in self._stored:
             self._stored[member] = ray.put(self._weights[member])
+        stored = self._stored[member]
+        has_them = seat.told.get(member) is stored
+        seat.told[member] = stored
         if not seat.requests:
             seat.since = time.monotonic()
         seat.requests += 1
-        self._open[seat.handle.unroll.remote(self._stored[member])] = Request(seat, member)
+        weights = Known(member, self._weights[member].version) if has_them else stored
+        self._open[seat.handle.answer.remote(weights, unrolls)] = Request(seat, member, unrolls)
 
     def _fill_seats(self) -> None:
         """Start a process for each empty seat whose pause is over.
@@ -281,6 +301,7 @@ class RayPool:
 
     def _start(self, seat: Seat) -> None:
         seat.life += 1
+        seat.told = {}
         seat.handle = self._remote.remote(self._make_ref, seat.number, seat.life, *self._options)
         seat.starting, seat.since = seat.handle.ready.remote(), time.monotonic()
 

@@ -1,6 +1,7 @@
 """The places of a pool's actors, and what they were asked for."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .reaper import Whereabouts
@@ -23,6 +24,8 @@ class Seat:
     """Where the process at work is; None while it is starting or the seat is empty."""
     requests: int = 0
     """Those of its requests that are open."""
+    told: dict[int, Any] = field(default_factory=dict[int, Any])
+    """The weights of each member that the process was sent last, as they lie in the object store."""
 
     @property
     def at_work(self) -> bool:
@@ -30,7 +33,19 @@ class Seat:
 
 
 class Request(NamedTuple):
-    """An unroll that was asked for."""
+    """Unrolls that were asked for."""
 
     seat: Seat
     member: int
+    unrolls: int
+
+
+class Wish(NamedTuple):
+    """What is asked for."""
+
+    requests: Callable[[Seat], int]
+    """How many are to be open per seat."""
+    member: Callable[[], int]
+    """Whom the next one is for."""
+    unrolls: int
+    """How many each of them is for."""

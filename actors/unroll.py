@@ -66,6 +66,7 @@ def join(parts: list[Unroll]) -> Unroll:
         agent=AgentOutput(*(torch.cat(x, 1) for x in zip(*(part.agent for part in parts), strict=True))),
         weights_version=torch.cat([part.weights_version for part in parts]),
         episodes=torch.cat([part.episodes for part in parts]),
+        seconds=sum(part.seconds for part in parts),
     )
 
 

@@ -11,8 +11,9 @@ time. The learner really learns, with the RMC paper's network and batch (32 x 40
 next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch, taking
 the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's own time
 (`update_ms`, measured before there are any actors); at the paper's 100 actors it should be at most 0.1. With --envs 1
-an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. `rate_...` is the same without the updates, as
-fast as it goes: the most that one learner could be fed, with all actors on this machine's cores.
+an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. Actors have the priority that they have in a
+run, and are asked for as many unrolls at once (`unrolls_per_request`) as `asking` says. `rate_...` is the same without
+the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's cores.
 
 Instant actors claim no core, so there may be more of them than cores. One that is left out for want of memory is said
 so (`left_out`).
@@ -31,6 +32,7 @@ import torch
 
 from engram.actors import ray_pool
 from engram.actors.factory import ActorFactory
+from engram.actors.pool import asking
 from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
@@ -40,6 +42,7 @@ from engram.launch.machine import num_cores, provenance
 from engram.launch.presets import preset
 from engram.launch.process_tree import tree_memory
 from engram.launch.ray_session import start_ray
+from engram.launch.train import ACTOR_NICENESS
 from engram.launch.training_speed import training_speed
 from engram.learners.batcher import Batcher
 from engram.learners.learner import Learner
@@ -56,9 +59,12 @@ class Instant:
     def __init__(self, unroll: Unroll) -> None:
         self._unroll = unroll
 
-    def unroll(self, weights: Weights) -> Unroll:
-        """The unroll, as of these weights."""
-        return self._unroll._replace(weights_version=torch.full_like(self._unroll.weights_version, weights.version))
+    def unroll(self, weights: Weights | None = None) -> Unroll:
+        """The unroll, as of these weights or the last."""
+        if weights is not None:
+            versions = torch.full_like(self._unroll.weights_version, weights.version)
+            self._unroll = self._unroll._replace(weights_version=versions)
+        return self._unroll
 
 
 def factory(num_envs: int) -> ActorFactory:
@@ -97,7 +103,15 @@ class Feed:
 
     def __init__(self, num_actors: int, num_envs: int) -> None:
         self.learner, self.batcher = new_learner(), Batcher(PAPER.batch_size)
-        self.pool = RayPool(InstantFactory(num_envs), num_actors, 0, cpus_per_actor=0)
+        self.asking = asking(PAPER.batch_size, num_actors, num_envs)
+        self.pool = RayPool(
+            InstantFactory(num_envs),
+            num_actors,
+            0,
+            cpus_per_actor=0,
+            niceness=ACTOR_NICENESS,
+            asking=self.asking,
+        )
         self.publish()
         started: set[int] = set()
         while len(started) < num_actors:
@@ -130,7 +144,7 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
     """Cost of everything but acting and learning, beside updates that take `update_ms` alone."""
     feed = Feed(num_actors, num_envs)
     per_update = PAPER.batch_size / num_envs
-    idle = idle_rate(feed, seconds / 3)
+    idle = idle_rate(feed, seconds / 3) / per_update
     updates: list[float] = []
     moves: list[float] = []
     cpu: list[float] = []
@@ -153,7 +167,8 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
     return {
         "actors": num_actors,
         "envs_per_actor": num_envs,
-        "bytes_per_unroll": nbytes(feed.unroll),
+        "unrolls_per_request": feed.asking.unrolls,
+        "bytes_per_unroll": nbytes(feed.unroll) // feed.asking.unrolls,
         "weights_bytes": weights.values.nbytes,
         "ms_per_unroll": round(moved / per_update, 3),
         "learner_cpu_ms_per_unroll": round(1000 * statistics.mean(cpu) / per_update, 3),
@@ -191,13 +206,13 @@ def update_milliseconds() -> float:
 
 
 def idle_rate(feed: Feed, seconds: float) -> float:
-    """Milliseconds per unroll for a learner that only takes batches and publishes."""
+    """Milliseconds per batch for a learner that only takes batches and publishes."""
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         feed.batch()
         feed.publish()
         count += 1
-    return 1000 * (time.perf_counter() - began) / count / PAPER.batch_size * len(feed.unroll.weights_version)
+    return 1000 * (time.perf_counter() - began) / count
 
 
 def fitting(num_actors: int, mb_per_actor: float) -> int:

@@ -43,7 +43,7 @@ class ShortLived:
         """See ActorProcess."""
         return whereabouts(ray.util.get_node_ip_address())
 
-    def unroll(self, _: Any) -> None:
+    def answer(self, *_: Any) -> None:
         """Die as from a signal."""
         os._exit(1)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engram.actors.failures import ActorFailureError
-from engram.actors.pool import LocalPool
+from engram.actors.pool import BATCHES_IN_FLIGHT, MAX_IN_FLIGHT, NARROW, LocalPool, asking
 from pools import FACTORY, make_breaking, weights
 
 
@@ -68,3 +68,14 @@ def test_weights_reach_the_actor() -> None:
     zero = weights(1)
     pool.publish(zero._replace(values=np.zeros_like(zero.values)))
     assert not pool.next().agent.logits.any()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, NARROW, NARROW + 1, 32])
+@pytest.mark.parametrize("num_actors", [1, 3, 10, 16, 17, 100])
+def test_asking_for_several_adds_no_lag(num_actors: int, num_envs: int) -> None:
+    """What is under way is at most what one unroll per request would be, or so few batches."""
+    requests, unrolls = asking(32, num_actors, num_envs)
+    assert 1 <= requests <= MAX_IN_FLIGHT
+    columns = requests * unrolls * num_actors * num_envs
+    assert columns <= max(MAX_IN_FLIGHT * num_actors * num_envs, BATCHES_IN_FLIGHT * 32)
+    assert unrolls > 1 or num_envs > NARROW

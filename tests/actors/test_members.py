@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from engram.actors.members import MemberActors, Turns
+from engram.actors.members import Known, MemberActors, Turns
 from engram.actors.pool import LocalPool
-from engram.actors.unroll import Unroll
+from engram.actors.unroll import Unroll, columns, join
 from engram.agents.weights import Weights
 from pools import FACTORY, weights
 
@@ -87,3 +87,27 @@ def test_copied_weights_begin_with_new_episodes_and_an_empty_memory() -> None:
     restored = actors()
     restored.restore(place.save())
     assert same(restored.unroll(of(0, version=4, copies=1)), other.unroll(of(0, version=4, copies=1)))
+
+
+def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:
+    one_by_one, at_once = actors(), actors()
+    expected = [one_by_one.unroll(of(0)) for _ in range(5)]
+    first, rest = at_once.unrolls(of(0), 2), at_once.unrolls(Known(0, 1), 3)
+    assert same(first, join(expected[:2]))
+    assert same(rest, join(expected[2:]))
+    assert torch.equal(columns(rest, slice(4, 8)).initial_state.core.h, expected[3].initial_state.core.h)
+    assert rest.weights_version.tolist() == [1] * 12
+    assert rest.episodes.tolist() == [episode for each in expected[2:] for episode in each.episodes.tolist()]
+    assert rest.seconds > 0
+
+
+def test_weights_that_did_not_arrive_are_not_taken_for_others() -> None:
+    place = actors()
+    for known in (Known(0, 1), Known(1, 1)):
+        with pytest.raises(RuntimeError, match="was lost on its way"):
+            place.unrolls(known, 1)
+    place.unrolls(of(0, version=2), 1)
+    for known in (Known(0, 1), Known(1, 2)):
+        with pytest.raises(RuntimeError, match="was lost on its way"):
+            place.unrolls(known, 1)
+    assert place.unrolls(Known(0, 2), 1).weights_version.tolist() == [2] * 4

@@ -7,11 +7,14 @@ from itertools import pairwise
 import pytest
 import ray
 import torch
+from ray.exceptions import ObjectLostError, RayError
 
 import pools
+from engram.actors import ray_pool
 from engram.actors.failures import ActorFailureError
-from engram.actors.pool import MAX_IN_FLIGHT, LocalPool
+from engram.actors.pool import MAX_IN_FLIGHT, Asking, LocalPool
 from engram.actors.ray_pool import RayPool
+from engram.actors.unroll import join
 from engram.launch.ray_session import start_ray
 from pools import FACTORY, gather, make_breaking, take, weights
 
@@ -69,6 +72,64 @@ def test_an_actors_unrolls_follow_each_other() -> None:
     unrolls = [take(pool) for _ in range(4)]
     for before, after in pairwise(unrolls):
         assert torch.equal(before.env.observation[-1], after.env.observation[0])
+    pool.close()
+
+
+def test_an_answer_can_be_several_unrolls() -> None:
+    pool, near = RayPool(FACTORY.make_actor, 1, 0, asking=Asking(1, 3)), LocalPool(FACTORY.make_actor, 1, 0)
+    for each in (pool, near):
+        each.publish(weights(1))
+    for version in (1, 1, 2):  # an answer is asked for when the one before is taken
+        unroll, expected = take(pool), join([near.next() for _ in range(3)])
+        assert unroll.weights_version.tolist() == [version] * 12
+        if version == 1:
+            assert torch.equal(unroll.agent.logits, expected.agent.logits)
+            pool.publish(weights(2))
+        assert pool.open_requests() == [0]
+    pool.close()
+
+
+def wait_for_all(pool: RayPool) -> None:
+    """Until every open request is answered."""
+    refs = list(pool._open)
+    ray.wait(refs, num_returns=len(refs), timeout=60)
+
+
+def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
+    pool = RayPool(FACTORY.make_actor, 1, 0)
+
+    @ray.remote(max_retries=0, num_cpus=0)
+    def fall() -> None:
+        raise RuntimeError("the floor gave way")
+
+    first, failed, last = pool._fetch([ray.put("first"), fall.remote(), ray.put("last")])
+    assert (first, last) == ("first", "last")
+    assert isinstance(failed, RayError)
+    assert "the floor gave way" in str(failed)
+    pool.close()
+
+
+def test_weights_are_sent_again_after_an_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = RayPool(FACTORY.make_actor, 1, max_failures=1, report=lambda _: None)
+    pool.publish(weights(1))
+    take(pool)
+    assert pool._seats[0].told
+    wait_for_all(pool)
+    ref, get = next(iter(pool._open)), ray.get
+    told: list[dict[int, object]] = []
+
+    def lossy(refs: object, **options: object) -> object:
+        if ref in (refs if isinstance(refs, list) else [refs]):
+            raise ObjectLostError(ref.hex(), ref.owner_address(), "")
+        return get(refs, **options)
+
+    request = pool._request
+    monkeypatch.setattr(pool, "_request", lambda seat, *rest: (told.append(dict(seat.told)), request(seat, *rest)))
+    monkeypatch.setattr(ray_pool.ray, "get", lossy)
+    assert [take(pool).actor for _ in range(3)] == [0, 0, 0]
+    assert told[0] == {}
+    assert pool.failures == 1
+    assert pool._seats[0].life == 0
     pool.close()
 
 
