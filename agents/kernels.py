@@ -103,28 +103,40 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        if len(rows) < HALVES_FROM or rows.numel() * weight.shape[0] < TWO_CORES_FROM:
-            return _product(rows, weight, bias)
-        half = len(rows) // 2
-        second = aside(_product, rows[half:], weight, bias)
-        return torch.cat([_product(rows[:half], weight, bias), second.result()])
+        return product(rows, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         for_rows, for_weight, for_bias = ctx.needs_input_grad
-        # One product on each core; `linear` would divide the first behind the second.
-        product = linear if torch.is_grad_enabled() else _product
-        weight_grad = aside(product, grad.t(), rows.t(), None) if for_weight else None
+        # One product on each core; `product` would divide the first behind the second.
+        multiply = linear if torch.is_grad_enabled() else _product
+        weight_grad = aside(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
-            product(grad, weight.t(), None) if for_rows else None,
+            multiply(grad, weight.t(), None) if for_rows else None,
             weight_grad.result() if weight_grad else None,
             grad.sum(0) if for_bias else None,
         )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if not _suits_onednn(x, weight):
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [R, in], weight [out, in], bias [out] -> x weight^T + bias [R, out]; no gradient."""
+    if not _is_large(x, weight):
         return F.linear(x, weight, bias)
-    assert _onednn is not None
-    return _onednn(x, weight, bias, "none", [], "")
+    if len(x) < HALVES_FROM or x.numel() * weight.shape[0] < TWO_CORES_FROM:
+        return _product(x, weight, bias)
+    half, out = len(x) // 2, x.new_empty(len(x), len(weight))
+    second = aside(_product, x[half:], weight, bias, out[half:])
+    _product(x[:half], weight, bias, out[:half])
+    second.result()
+    return out
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    if _suits_onednn(x, weight):
+        assert _onednn is not None
+        y = _onednn(x, weight, bias, "none", [], "")
+        return y if out is None else out.copy_(y)
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)

@@ -7,27 +7,14 @@ Shapes: T steps, B rows, k filters in a chain, C channels. The channels come in 
 what is seen at the end of filter m, so it passes filters 0..m of the chain (or filter m alone, if not `in_a_row`).
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-Function = TypeVar("Function", bound=Callable[..., Any])
+from .native import Array, compiled
 
-
-def compiled(function: Function) -> Function:
-    """Compile with numba, kept on disk where that is possible; a * b + c may be rounded once instead of twice."""
-    options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
-    try:
-        return njit(cache=True, **options)(function)  # pyright: ignore[reportReturnType]
-    except RuntimeError:  # nowhere to write
-        return njit(**options)(function)  # pyright: ignore[reportReturnType]
+_filters = compiled()
 
 
-@compiled
+@_filters
 def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, bias: Array) -> None:
     """relu(group m of z^m_t + bias) in the place of the inputs; z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}.
 
@@ -57,7 +44,7 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
                 y[c] = zero if value <= zero else value  # nan stays nan
 
 
-@compiled
+@_filters
 def see_backward(
     grad: Array, seen: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, out: Array, bias: Array
 ) -> Array:
@@ -91,7 +78,7 @@ def see_backward(
     return start
 
 
-@compiled
+@_filters
 def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Array) -> Array:
     """The adjoint of y_t = relu(z_t + bias), z_t = x_t + decay z_{t-1}; at a cut (bool [T, B]) z_{t-1} is constant.
 
@@ -114,7 +101,7 @@ def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Ar
     return start
 
 
-@compiled
+@_filters
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
     """What each filter holds of inputs [T, B, P] after the last step, in `pools` [B, k, P], which start the row.
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kernels import linear
-from ..kernels_filters import Array, hold, see, see_backward, smooth_backward
+from ..kernels_filters import hold, see, see_backward, smooth_backward
+from ..native import arrays
 
 
 class Filters(NamedTuple):
@@ -54,7 +55,7 @@ class Views(torch.autograd.Function):
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide
         views = linear(inputs, matrix.t())
-        gains, decays, on_start, resets, offset, seen = _arrays(
+        gains, decays, on_start, resets, offset, seen = arrays(
             filters.gains, filters.decays, start @ wide, reset, bias.flatten(), views
         )
         see(seen, on_start, resets, gains, decays, filters.in_a_row, offset)
@@ -119,7 +120,7 @@ def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[
     filters: Filters = ctx.filters
     count, width = len(viewports), viewports.shape[2]
     on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
-    g, seen, reset, gains, decays, out, offset = _arrays(
+    g, seen, reset, gains, decays, out, offset = arrays(
         grad, views, ctx.reset, filters.gains, filters.decays, on_inputs, bias
     )
     on_start = torch.from_numpy(see_backward(g, seen, reset, gains, decays, filters.in_a_row, out, offset))
@@ -127,7 +128,7 @@ def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[
         path, path_start = on_inputs[:, :, :width].contiguous(), on_start[:, 0, :width]
     else:
         path = views.new_empty(*views.shape[:2], width)
-        cut, out = _arrays(ctx.cut, path)
+        cut, out = arrays(ctx.cut, path)
         path_start = torch.from_numpy(smooth_backward(g, seen, cut, decays, out))
     return on_inputs, on_start, path, path_start, bias.view(count, width)
 
@@ -135,12 +136,7 @@ def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[
 def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:
     """The pools [B, k, P] after the last step."""
     pools = inputs.new_zeros(inputs.shape[1], len(filters.gains), inputs.shape[2])
-    held, x, resets, gains, decays = _arrays(pools, inputs, reset, filters.gains, filters.decays)
+    held, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
     hold(x, resets, gains, decays, filters.in_a_row, held)
     pools = pools if embedding is None else pools @ embedding.t()
     return pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.kept @ start)
-
-
-def _arrays(*tensors: Tensor) -> list[Array]:
-    """Contiguous arrays that share the memory of contiguous tensors."""
-    return [tensor.detach().contiguous().numpy() for tensor in tensors]

@@ -75,7 +75,9 @@ def run_once(make: Callable[..., Recurrence], tensors: Sequence[Tensor], state: 
     if torch.is_grad_enabled():
         no_reset = torch.zeros(1, len(state[0]), dtype=torch.bool, device=state[0].device)
         return _run(_Plan(make, state, no_reset, [False], None, recording=True), tensors, state)[1]
-    return type(state)(*make(*tensors).forward(0, state, Tape(recording=False)))
+    recurrence = make(*(tensor.detach().contiguous() for tensor in tensors))
+    leaves = [leaf.detach().contiguous() for leaf in state]
+    return type(state)(*recurrence.forward(0, leaves, Tape(recording=False)))
 
 
 class _Plan(NamedTuple):
@@ -99,8 +101,8 @@ class _Loop(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *leaves_and_tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = len(plan.initial)
         tensors = leaves_and_tensors[leaves:]
-        state = type(plan.initial)(*leaves_and_tensors[:leaves])
-        recurrence = plan.make(*tensors)
+        state = type(plan.initial)(*(leaf.detach().contiguous() for leaf in leaves_and_tensors[:leaves]))
+        recurrence = plan.make(*(tensor.detach().contiguous() for tensor in tensors))
         tape = Tape(recording=plan.recording)
         outputs: list[Tensor] = []
         for t, starts in enumerate(plan.any_reset):
@@ -121,8 +123,8 @@ class _Loop(torch.autograd.Function):
         plan: _Plan = ctx.plan
         saved = ctx.saved_tensors
         tape = Tape(saved[ctx.tensors :])
-        recurrence = plan.make(*saved[: ctx.tensors])
-        grads = list(grad_state)
+        recurrence = plan.make(*(tensor.contiguous() for tensor in saved[: ctx.tensors]))
+        grads = [grad.contiguous() for grad in grad_state]
         for t in reversed(range(len(plan.any_reset))):
             grads[0] = grads[0] + grad_outputs[t]
             grads = list(recurrence.backward(t, grads, tape))

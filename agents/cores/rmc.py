@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..kernels import Linear
 from .core import Core, at_least_one, full_precision
 from .recurrence import run, run_once
-from .rmc_steps import RMCShape, RMCSteps
+from .rmc_blocks import RMCShape
+from .rmc_steps import RMCSteps
 
 Gate = Literal["unit", "memory"]
 

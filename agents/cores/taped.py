@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..aside import Later, aside
-from ..kernels import add_linear, linear
+from ..kernels import add_linear, product
 from .recurrence import Tape
 
 ROWS_AT_ONCE = 512
@@ -30,7 +30,7 @@ class TapedLinear:
         if self.rectify:
             x = x.relu_()
         tape.save(x)
-        return linear(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias)
 
     def backward(self, grad: Tensor, tape: Tape) -> Tensor:
         """[R, out] -> [R, in]."""
@@ -38,7 +38,7 @@ class TapedLinear:
         self._waiting.append((grad, x))
         if len(self._waiting) * len(x) >= ROWS_AT_ONCE:
             self._add_up()
-        grad = linear(grad, self.weight.t())
+        grad = product(grad, self.weight.t())
         return torch.ops.aten.threshold_backward(grad, x, 0) if self.rectify else grad
 
     @property
@@ -57,7 +57,7 @@ def _added(sums: Later[list[Tensor]] | None, calls: list[tuple[Tensor, Tensor]])
     """Gradients of weight and bias with those of more calls (gradient of the output, input) added."""
     grad, x = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*calls, strict=True))
     if sums is None:
-        return [linear(grad.t(), x.t()), grad.sum(0)]
+        return [product(grad.t(), x.t()), grad.sum(0)]
     weight, bias = sums.result()
     return [add_linear(weight, grad.t(), x.t()), bias.add_(grad.sum(0))]
 
@@ -97,44 +97,34 @@ class TapedNorm:
 
 
 class TapedAttention:
-    """A = softmax(q k^T / sqrt(K)) v among the r rows of each batch element and head; N counts these pairs.
+    """A = softmax(q k^T / sqrt(K)) v among the r rows of each batch element, per head."""
 
-    Rows come first in memory, so that the products read q, k and v in place.
-    """
-
-    def __init__(self, key_size: int) -> None:
-        self.key_size, self.scale = key_size, key_size**-0.5
+    def __init__(self, heads: int, key_size: int) -> None:
+        self.heads, self.key_size, self.scale = heads, key_size, key_size**-0.5
 
     def forward(self, qkv: Tensor, queries: int, tape: Tape) -> Tensor:
-        """[r, N, 2 K + V] -> [queries, N, V] for the first `queries` rows."""
-        rows, pairs, _ = qkv.shape
-        q, k, v = self._slices(qkv, queries)
-        # Softmax over the first of two long dimensions: over a last dimension of five it takes seven times as long.
-        scores = torch.bmm(k, q.transpose(1, 2)).mul_(self.scale).transpose(0, 1).reshape(rows, -1)
-        weights = scores.softmax(0).view(rows, pairs, queries)
+        """[B, r, H (2 K + V)] -> [B, queries, H V] for the first `queries` rows."""
+        q, k, v = self._by_head(qkv)
+        weights = (q[:, :, :queries] @ k.transpose(2, 3)).mul_(self.scale).softmax(-1)
         tape.save(qkv, weights)
-        return torch.bmm(weights.permute(1, 2, 0), v).transpose(0, 1)
+        return (weights @ v).transpose(1, 2).flatten(2)
 
     def backward(self, grad: Tensor, tape: Tape) -> Tensor:
-        """[queries, N, V] -> [r, N, 2 K + V]."""
+        """[B, queries, H V] -> [B, r, H (2 K + V)]."""
         qkv, weights = tape.take(2)
-        rows, queries = len(qkv), len(grad)
-        q, k, v = self._slices(qkv, queries)
-        by_pair = grad.transpose(0, 1)
-        grad_weights = torch.bmm(v, by_pair.transpose(1, 2)).transpose(0, 1).reshape(rows, -1)
-        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights.view(rows, -1), 0, weights.dtype)
-        grad_scores = grad_scores.mul_(self.scale).view(weights.shape)
-        grad_qkv = torch.empty_like(qkv)
-        # Products into fresh tensors and copies: a product into a slice takes torch's slowest path.
-        grad_q, grad_k, grad_v = self._slices(grad_qkv, queries)
-        grad_q.copy_(torch.bmm(grad_scores.permute(1, 2, 0), k))
-        grad_k.copy_(torch.bmm(grad_scores.transpose(0, 1), q))
-        grad_v.copy_(torch.bmm(weights.transpose(0, 1), by_pair))
-        if queries < rows:
-            grad_qkv[queries:, :, : self.key_size] = 0
+        queries = grad.shape[1]
+        q, k, v = self._by_head(qkv)
+        by_head = grad.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        grad_weights = by_head @ v.transpose(2, 3)
+        grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(self.scale)
+        grad_qkv = torch.zeros_like(qkv)
+        grad_q, grad_k, grad_v = self._by_head(grad_qkv)
+        grad_q[:, :, :queries] = grad_scores @ k
+        grad_k.copy_(grad_scores.transpose(2, 3) @ q[:, :, :queries])
+        grad_v.copy_(weights.transpose(2, 3) @ by_head)
         return grad_qkv
 
-    def _slices(self, qkv: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The first `queries` of q [N, r, K], and all of k and v, as views."""
-        size, by_pair = self.key_size, qkv.transpose(0, 1)
-        return by_pair[:, :queries, :size], by_pair[:, :, size : 2 * size], by_pair[:, :, 2 * size :]
+    def _by_head(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        """q, k, v [B, H, r, .] as views."""
+        parts = qkv.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return parts.split([self.key_size, self.key_size, parts.shape[3] - 2 * self.key_size], 3)

@@ -5,8 +5,12 @@ import math
 import pytest
 import torch
 
+from engram.agents import kernels_attention, native
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.rmc import RMC, RMCState
+from engram.agents.cores.rmc_blocks import RMCShape
+from engram.agents.cores.rmc_native import NativeBlock, NativeGate
+from engram.agents.cores.rmc_steps import RMCSteps
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -28,6 +32,13 @@ VARIANTS = [
 ]
 
 Rows = list[list[float]]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def route(request, monkeypatch):
+    """Compiled functions between the products, or torch's operations, as on a GPU."""
+    monkeypatch.setattr(native, "enabled", request.param == "compiled")
+    return request.param
 
 
 def affine(x: list[float], weight: Rows, bias: list[float]) -> list[float]:
@@ -145,6 +156,34 @@ def test_at_full_size_in_float32_step_and_unroll_agree():
     outputs, _ = unroll(core, inputs, reset, core.initial_state(32))
     exact, _ = unroll(core.double(), inputs.double(), reset, core.initial_state(32))
     torch.testing.assert_close(outputs, exact.float(), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("gate", ["unit", "memory"])
+def test_both_routes_compute_the_same(gate, monkeypatch):
+    core = randomise(RMC(SIZE, num_slots=3, num_heads=2, head_size=7, gate=gate)).float()
+    inputs, reset = random_inputs(SIZE)
+    found = []
+    for enabled in (True, False):
+        monkeypatch.setattr(native, "enabled", enabled)
+        outputs, _ = unroll(core, inputs.float(), reset, core.initial_state(5))
+        found.append([outputs, *torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
+    for ours, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, torchs, atol=1e-5 * max(1.0, torchs.abs().max().item()), rtol=1e-4)
+
+
+def test_each_route_is_the_one_it_says(route):
+    gate, steps = torch.zeros(1, 2, 2), [torch.zeros(1, 2, 4), *(torch.zeros(4) for _ in range(14))]
+    made = RMCSteps(RMCShape(2, 1, 1, 1, 2, 1), steps[0], gate, *steps[1:])
+    assert isinstance(made.blocks[0], NativeBlock) == isinstance(made.gate, NativeGate) == (route == "compiled")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_tanh(dtype):
+    x = torch.cat([torch.linspace(-12, 12, 10_001), torch.tensor([0.0, math.inf, -math.inf, math.nan, 1e-30])])
+    x = x.to(dtype).view(1, -1)
+    y = torch.empty_like(x)
+    kernels_attention.tanh(x.numpy(), y.numpy())
+    torch.testing.assert_close(y, torch.tanh(x), atol=0, rtol=4e-7 if dtype == torch.float32 else 1e-15, equal_nan=True)
 
 
 @pytest.mark.parametrize(

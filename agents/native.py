@@ -1,0 +1,52 @@
+"""Functions compiled by numba, on the memory of torch's tensors, for a CPU.
+
+Small operations of a memory core cost more in starting them, and in bringing their numbers from memory, than in
+computing. Compiled loops do many of them in one pass. Elsewhere (on a GPU, under torch.compile, in half precision)
+torch's own operations are used.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+enabled = True
+"""Whether compiled functions are used where they can be."""
+
+
+def compiled(*fastmath: str) -> Callable[[Function], Function]:
+    """Compile with numba, kept on disk where that is possible; a * b + c may be rounded once instead of twice.
+
+    `fastmath` names what else may be changed about a sum: with "reassoc" and "nsz" its order, so that the processor
+    adds several numbers at once.
+    """
+    options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
+
+    def decorate(function: Function) -> Function:
+        try:
+            return njit(cache=True, **options)(function)  # pyright: ignore[reportReturnType]
+        except RuntimeError:  # nowhere to write
+            return njit(**options)(function)  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def suits(tensor: Tensor) -> bool:
+    """Whether compiled functions can work on such a tensor here and now."""
+    return (
+        enabled
+        and tensor.device.type == "cpu"
+        and tensor.dtype in (torch.float32, torch.float64)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def arrays(*tensors: Tensor) -> list[Array]:
+    """The same memory as numpy sees it; a tensor with gaps is copied."""
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
