@@ -13,7 +13,7 @@ import torch
 
 from ..actors.factory import ActorFactory
 from ..actors.failures import ActorFailureError
-from ..actors.pool import ActorPool, LocalPool
+from ..actors.pool import ONE_AT_A_TIME, ActorPool, LocalPool, asking
 from ..agents.agent import Agent
 from ..agents.aside import use_second_core
 from ..agents.process import prepare_process
@@ -176,6 +176,9 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     from .ray_session import start_ray
 
     start_ray(config.fixed_actors or 1, config.ray_address)
+    how = ONE_AT_A_TIME
+    if config.fixed_actors is not None:
+        how = asking(config.columns, config.fixed_actors, config.envs_per_actor)
     return RayPool(
         factory.make_actor,
         config.fixed_actors,
@@ -184,6 +187,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         cpus_per_actor=config.actor_cpus,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
+        asking=how,
     )
 
 
