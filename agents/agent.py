@@ -33,10 +33,15 @@ class AgentConfig:
     """The core also sees the previous reward, clipped to -1..1."""
     time_horizon: int = 0
     """The core also sees the fraction of an episode of this many steps that has passed; 0 leaves it out."""
+    policy_scale: float = 1.0
+    """Factor on the policy head's initial weights. Above 1 a new agent prefers some actions wherever it is: it walks
+    where one of scale 1 stays near its start, and so finds what is far away."""
 
     def __post_init__(self) -> None:
         if self.time_horizon < 0:
             raise ValueError(f"time_horizon is {self.time_horizon}; allowed: at least 0 (steps)")
+        if not 0 <= self.policy_scale < float("inf"):
+            raise ValueError(f"policy_scale is {self.policy_scale}; allowed: at least 0")
 
 
 class AgentState(NamedTuple):
@@ -73,6 +78,8 @@ class Agent(nn.Module):
         extra = config.previous_action * action.num_logits + config.previous_reward + (config.time_horizon > 0)
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **config.core_args)  # pyright: ignore
         self.policy = nn.Linear(self.core.output_size, action.num_logits)
+        with torch.no_grad():
+            self.policy.weight.mul_(config.policy_scale)
         self.value = nn.Linear(self.core.output_size, 1)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""

@@ -26,12 +26,19 @@ class TorsoConfig:
     """Append two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0
     """Width of a ReLU layer after the torso; 0 leaves it out."""
+    embedding_scale: float = 1.0
+    """Factor on that layer's initial weights."""
+    embedding_bias: float = 0.0
+    """Added to its initial biases. With large weights and biases below 0 a unit answers to few observations, so that a
+    memory which adds up what it is shown can tell what it saw for a moment from what it sees most of the time."""
 
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
             raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
         if self.embedding_size < 0:
             raise ValueError(f"embedding_size is {self.embedding_size}; allowed: at least 0")
+        if not 0 < self.embedding_scale < float("inf"):
+            raise ValueError(f"embedding_scale is {self.embedding_scale}; allowed: above 0")
 
 
 class ConvTorso(nn.Module):
@@ -89,11 +96,14 @@ class DictTorso(nn.Module):
 class EmbeddingTorso(nn.Module):
     """A torso followed by one linear layer and a ReLU."""
 
-    def __init__(self, torso: nn.Module, size: int) -> None:
+    def __init__(self, torso: nn.Module, config: TorsoConfig) -> None:
         super().__init__()
         self.torso = torso
-        self.linear = Linear(int(torso.output_size), size)  # pyright: ignore
-        self.output_size = size
+        self.linear = Linear(int(torso.output_size), config.embedding_size)  # pyright: ignore
+        with torch.no_grad():
+            self.linear.weight.mul_(config.embedding_scale)
+            self.linear.bias.add_(config.embedding_bias)
+        self.output_size = config.embedding_size
 
     def forward(self, observation: ObservationTensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
@@ -103,7 +113,7 @@ class EmbeddingTorso(nn.Module):
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     """The torso for an observation: convolutions for images [rows, cols, features], the plain vector for the rest."""
     torso = _torso(spec, config)
-    return EmbeddingTorso(torso, config.embedding_size) if config.embedding_size else torso
+    return EmbeddingTorso(torso, config) if config.embedding_size else torso
 
 
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:

@@ -38,7 +38,8 @@ class Concrete(Core):
 
     Open or contradictory in the paper, and settled so: the newest input weighs 1/b (section 2), not 1 - 1/b (App. G;
     the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
-    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU.
+    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, and begin as is usual before one
+    (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that what long pools hold is not lost.
     """
 
     _feedback: Tensor
@@ -71,10 +72,12 @@ class Concrete(Core):
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
             self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
-        bound = pool_size**-0.5
-        self.viewport_weight = nn.Parameter(torch.empty(num_pools, pool_size, viewport_size).uniform_(-bound, bound))
-        self.viewport_bias = nn.Parameter(torch.empty(num_pools, viewport_size).uniform_(-bound, bound))
+        seen = min(pool_size, input_size)  # the other features of a pool are zero at first
+        self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / seen) ** 0.5)
+        self.viewport_bias = nn.Parameter(torch.zeros(num_pools, viewport_size))
         self.summariser = Linear(num_pools * viewport_size, summariser_size)
+        nn.init.kaiming_normal_(self.summariser.weight, nonlinearity="relu")
+        nn.init.zeros_(self.summariser.bias)
         pools = (chained if self.in_a_row else parallel)(rates)
         pools = pools._replace(gain=pools.gain / rates[0])  # u_t holds a_1 already
         # Constants of the filters, kept in float64 until they are used; not part of the weights.
