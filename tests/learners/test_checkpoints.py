@@ -279,10 +279,12 @@ def test_a_state_that_cannot_be_kept_touches_nothing(tmp_path: Path) -> None:
 
 
 WRITER = """
+import signal
 import sys
 from pathlib import Path
 import numpy as np
 from engram.learners.checkpoints import save
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 print("ready", flush=True)
 for i in range(10**9):
     save(Path(sys.argv[1]), 7 + i % 2, {"number": i, "array": np.full(20_000, i)})
