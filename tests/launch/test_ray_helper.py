@@ -29,9 +29,13 @@ CONFIG = RunConfig(
 
 @pytest.fixture(scope="module")
 def rays() -> Iterator[None]:
+    """Ray, and one thread in this process, as learners and helpers have it: sums depend on their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     start_ray(1)
     yield
     ray.shutdown()
+    torch.set_num_threads(threads)
 
 
 def learner_and_batch() -> tuple[Learner, Unroll]:
