@@ -23,11 +23,12 @@ import numpy as np
 
 from engram.launch.config import RunConfig, differences, from_dict
 from engram.launch.machine import provenance
+from engram.launch.presets import preset
 from engram.launch.run_directory import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 120
-SHORT = {"agent.core": "--core", "agent.core_args": "--core-args", "env_args": "--env-args"}
+SHORT = {"agent.core_args": "--core-args", "env_args": "--env-args"}
 
 
 def curve(run: Path, measure: str) -> dict[str, list[float]]:
@@ -57,13 +58,15 @@ def population(run: Path, measure: str) -> dict[str, Any]:
 
 def command(config: RunConfig) -> str:
     """Words that repeat a run."""
-    words = ["rl-train"]
-    for name, _, value in differences(RunConfig(), config):
+    words = ["rl-train", "--env", config.env, "--core", config.agent.core]
+    for name, _, value in differences(preset("paper", config.env, config.agent.core), config):
         flag = SHORT.get(name, "--" + name.split(".")[-1].replace("_", "-"))
         if name in ("run_dir", "seed") or value is None:
             continue
         if name.startswith("pbt."):
             flag = f"--{name.replace('_', '-')}"
+        if name == "start_from":
+            value = Path(value).name
         if isinstance(value, dict):
             words += [flag, *(f"{key}={each}" for key, each in value.items())]
         elif isinstance(value, bool):
