@@ -10,7 +10,9 @@ Plumbing: actors that answer at once with an unroll of 40 steps made beforehand,
 time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls of the
 next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch, taking
 the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's own time
-(`update_ms`, measured before there are any actors); at the paper's 100 actors it should be at most 0.1. With --envs 1
+(`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in processor time of the learner's
+process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the paper's
+100 actors it should be at most 0.1. With --envs 1
 an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. Actors have the priority that they have in a
 run, and are asked for as many unrolls at once (`unrolls_per_request`) as `asking` says. `rate_...` is the same without
 the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's cores.
@@ -176,6 +178,7 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
         "update_beside_actors_ms": round(1000 * statistics.mean(updates), 1),
         "updates": len(updates),
         "share_of_update": round(moved / update_ms, 4),
+        "cpu_share_of_update": round(1000 * statistics.mean(cpu) / update_ms, 4),
         "rate_ms_per_unroll": round(idle, 3),
         "actor_mb": round(statistics.mean(sizes) / 1e6),
         "tree_mb": round(memory / 1e6),
