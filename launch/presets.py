@@ -78,8 +78,8 @@ _EASY_BOXWORLD: Preset = {
     "learner": {"lr": 2e-4},
 }
 
-# The shortest corridor; limbo is as long as in the paper. Few embedding units answer to what is seen most of the time, so
-# that the cue is not lost among the 280 steps of limbo; and those steps' random actions are no part of the credit.
+# The shortest corridor; limbo is as long as in the paper. Few embedding units answer to what is seen most of the time,
+# so that the cue is not lost among the 280 steps of limbo, and most of limbo's actions get no credit.
 _EASY_T_MAZE: Preset = {
     "env_args": {"difficulty": 0},
     "agent": {"torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0}},
