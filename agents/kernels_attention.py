@@ -18,6 +18,7 @@ EPS = 1e-5
 """That of `torch.nn.LayerNorm`."""
 
 _sums = compiled("reassoc", "nsz")
+_part = compiled("reassoc", "nsz", inline=True)
 
 
 @_sums
@@ -190,7 +191,7 @@ def add_through_tanh(total: Array, grad: Array, squashed: Array) -> None:
             x[c] += g[c] * (one - y[c] * y[c])
 
 
-@_sums
+@_part
 def _fill(qkv: Array, normal: Array, other: Array, gain: Array, offset: Array) -> None:
     """q, k, v of all rows [R + E, D]."""
     for r in range(len(normal)):
@@ -199,7 +200,7 @@ def _fill(qkv: Array, normal: Array, other: Array, gain: Array, offset: Array) -
         qkv[len(normal) + e, :] = other[e]
 
 
-@_sums
+@_part
 def _attend_head(qkv: Array, rows: Array, first: int, column: int, width: int, weights: Array, out: Array) -> None:
     """One head's columns of rows + A, with A = weights v and weights [Q, R + E] = softmax(q k^T / sqrt(K)).
 
@@ -220,7 +221,7 @@ def _attend_head(qkv: Array, rows: Array, first: int, column: int, width: int, w
             _add(y, weight[j], qkv[j, values:end])
 
 
-@_sums
+@_part
 def _attend_head_backward(
     grad: Array, qkv: Array, first: int, column: int, width: int, weights: Array, grad_qkv: Array
 ) -> None:
@@ -244,7 +245,7 @@ def _attend_head_backward(
             _add(grad_qkv[j, values:end], weight[j], above)
 
 
-@_sums
+@_part
 def _normalise(x: Array) -> float:
     """x <- (x - mean) / standard deviation; returns 1 / standard deviation."""
     one = x.dtype.type(1)
@@ -262,13 +263,13 @@ def _normalise(x: Array) -> float:
     return rstd
 
 
-@_sums
+@_part
 def _scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
     for c in range(len(out)):
         out[c] = normal[c] * gain[c] + offset[c]
 
 
-@_sums
+@_part
 def _normalise_backward(
     grad: Array, normal: Array, rstd: float, gain: Array, out: Array, grad_gain: Array, grad_offset: Array
 ) -> None:
@@ -287,7 +288,7 @@ def _normalise_backward(
         grad_offset[c] += grad[c]
 
 
-@_sums
+@_part
 def _softmax(x: Array) -> None:
     largest = x[0]
     for j in range(1, len(x)):
@@ -300,7 +301,7 @@ def _softmax(x: Array) -> None:
         x[j] /= total
 
 
-@_sums
+@_part
 def _dot(x: Array, y: Array) -> float:
     total = x.dtype.type(0)
     for c in range(len(x)):
@@ -308,13 +309,13 @@ def _dot(x: Array, y: Array) -> float:
     return total
 
 
-@_sums
+@_part
 def _add(total: Array, weight: float, x: Array) -> None:
     for c in range(len(total)):
         total[c] += weight * x[c]
 
 
-@_sums
+@_part
 def _tanh(x: Array, out: Array) -> None:
     if x.itemsize > 4:
         for c in range(len(x)):

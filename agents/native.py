@@ -20,13 +20,16 @@ enabled = True
 """Whether compiled functions are used where they can be."""
 
 
-def compiled(*fastmath: str) -> Callable[[Function], Function]:
+def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Function]:
     """Compile with numba, kept on disk where that is possible; a * b + c may be rounded once instead of twice.
 
     `fastmath` names what else may be changed about a sum: with "reassoc" and "nsz" its order, so that the processor
-    adds several numbers at once.
+    adds several numbers at once. A function that others call must be `inline`: called, it would be optimised one way
+    in the process that compiles it and another way in those that find it on disk, and round differently.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
+    if inline:
+        options["inline"] = "always"
 
     def decorate(function: Function) -> Function:
         try:

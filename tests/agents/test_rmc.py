@@ -1,6 +1,9 @@
 """RMC against its equations written element by element, and the properties they imply."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -290,3 +293,34 @@ def test_state_stays_float32_under_autocast():
 def test_bad_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         make_core("rmc", SIZE, **options)
+
+
+PROGRAM = """
+import torch
+from engram.agents.cores.rmc import RMC
+torch.manual_seed(0)
+torch.set_num_threads(1)
+core = RMC(9, num_slots=3, num_heads=2, head_size=20)
+inputs = torch.randn(12, 5, 9)
+outputs, _, _ = core.unroll(inputs, torch.zeros(12, 5, dtype=torch.bool), core.initial_state(5))
+found = torch.cat([g.flatten() for g in torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
+print(found.double().sum().item().hex(), (found.double() * torch.arange(len(found))).sum().item().hex())
+"""
+
+
+def test_code_found_on_disk_rounds_like_code_just_compiled(tmp_path, route):
+    """Else a run that is resumed would not go on with the numbers of the one that was stopped."""
+    if route == "torch":
+        pytest.skip("nothing is compiled")
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbi"))
+    assert said[0] == said[1]
