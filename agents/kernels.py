@@ -45,8 +45,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     # With gradients switched off `apply` records nothing, so the same call serves acting and learning.
-    product: Tensor = _Linear.apply(rows, weight, bias)  # pyright: ignore
-    return product.view(*x.shape[:-1], weight.shape[0])
+    y: Tensor = _Linear.apply(rows, weight, bias)  # pyright: ignore
+    return y.view(*x.shape[:-1], weight.shape[0])
 
 
 def add_linear(addend: Tensor, x: Tensor, weight: Tensor) -> Tensor:

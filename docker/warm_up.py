@@ -1,7 +1,9 @@
-"""Compiles every world, so that no container has to: numba keeps the machine code in NUMBA_CACHE_DIR."""
+"""Compiles every world and core, so that no container has to: numba keeps the machine code in NUMBA_CACHE_DIR."""
 
 import numpy as np
+import torch
 
+from engram.agents.cores import make_core
 from engram.envs.registration import make_batch, world_names
 
 for name in world_names():
@@ -11,4 +13,10 @@ for name in world_names():
     ended = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     batch.reset_into(observation, 1)
     batch.step_into(np.zeros((n, *space.shape), np.int64), observation, reward, *ended)
+    print(f"compiled {name}")
+
+for name in ("concrete", "parallel", "rmc"):
+    core, inputs = make_core(name, 8), torch.randn(2, 3, 8)
+    outputs, _, _ = core.unroll(inputs, torch.zeros(2, 3, dtype=torch.bool), core.initial_state(3))
+    torch.autograd.grad(outputs.sum(), list(core.parameters()))
     print(f"compiled {name}")

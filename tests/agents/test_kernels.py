@@ -112,5 +112,6 @@ def test_linear_layer_is_linear():
 
 @pytest.mark.parametrize("rows", [1, 2, 300])
 def test_products_of_few_rows_and_wide_weights(rows):
-    x, weight = torch.randn(rows, 4096), torch.randn(2**14, 4096)
+    x, weight, bias = torch.randn(rows, 4096), torch.randn(2**14, 4096), 100 * torch.randn(2**14)
     torch.testing.assert_close(kernels.linear(x, weight), functional.linear(x, weight), atol=2e-3, rtol=0)
+    torch.testing.assert_close(kernels.linear(x, weight, bias), functional.linear(x, weight, bias), atol=2e-3, rtol=0)
