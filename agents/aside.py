@@ -68,6 +68,28 @@ def aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
     return _thread.submit(work, *args, **kwargs)
 
 
+def share(work: Callable[[int], R], count: int) -> list[R]:
+    """[work(0), ..., work(count - 1)]; each piece is done by whichever thread is free first.
+
+    For work that lets go of the interpreter and needs no gradients.
+    """
+    results: dict[int, R] = {}
+    turns = iter(range(count))
+
+    def take() -> None:
+        for turn in turns:
+            results[turn] = work(turn)
+
+    if _thread is None or _local.aside or count < 2:
+        take()
+    else:
+        second = _thread.submit(take)
+        take()
+        if not second.cancel():
+            second.result()
+    return [results[turn] for turn in range(count)]
+
+
 def _prepare() -> None:
     _local.aside = True
     torch.set_num_threads(1)

@@ -6,8 +6,6 @@ tanh takes four times as long as its sigmoid. Where nothing is gained (other dev
 these are torch's operations.
 """
 
-import platform
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .aside import aside
+from .process import on_intel
 
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: smaller products are not worth it."""
@@ -27,15 +26,7 @@ HALVES_FROM = 256
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
 
-def _intel() -> bool:
-    """Whether the processor is Intel's, as far as the system tells."""
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "GenuineIntel" in platform.processor()
-
-
-prefer_onednn = _onednn is not None and not _intel()
+prefer_onednn = _onednn is not None and not on_intel()
 """Whether products of matrices go to oneDNN."""
 
 

@@ -1,6 +1,8 @@
 """What a process that runs networks on a CPU should set before it starts."""
 
 import ctypes
+import functools
+import platform
 import sys
 from pathlib import Path
 
@@ -57,6 +59,15 @@ def use_huge_pages() -> bool:
     finally:
         for block in blocks:
             libc.free(block)
+
+
+@functools.cache
+def on_intel() -> bool:
+    """Whether the processor is Intel's, as far as the system tells."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "GenuineIntel" in platform.processor()
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -6,8 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .. import native
 from ..aside import Later, aside
 from ..kernels import add_linear, linear, tanh
+from . import lstm_native
 from .core import Core, at_least_one, full_precision
 from .gates import remember
 from .recurrence import Recurrence, Tape, run, run_once
@@ -48,6 +50,10 @@ class LSTM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        if native.suits(inputs):
+            no_reset = torch.zeros(1, len(inputs), dtype=torch.bool)
+            _, h, c = lstm_native.run(*self._tensors(inputs.unsqueeze(0)), *state, no_reset, None)
+            return h, LSTMState(h, c)
         state = run_once(LSTMSteps, self._tensors(inputs.unsqueeze(0)), state)
         return state.h, state
 
@@ -56,6 +62,9 @@ class LSTM(Core):
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
         """As `Core.unroll`; W_x x of all steps is one product, the gradient of W_h a few."""
+        if native.suits(inputs):
+            outputs, *last = lstm_native.run(*self._tensors(inputs), *state, reset, bptt_length)
+            return outputs, LSTMState(*last), None
         initial = self.initial_state(inputs.shape[1])
         return *run(LSTMSteps, self._tensors(inputs), state, initial, reset, bptt_length), None
 

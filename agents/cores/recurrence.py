@@ -116,10 +116,7 @@ class _Loop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_outputs: Tensor, *grad_state: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "this core has no second derivative: its gradient is written by hand (create_graph=True)"
-            )
+        refuse_second_derivative()
         plan: _Plan = ctx.plan
         saved = ctx.saved_tensors
         tape = Tape(saved[ctx.tensors :])
@@ -133,6 +130,12 @@ class _Loop(torch.autograd.Function):
             if plan.bptt_length is not None and t > 0 and t % plan.bptt_length == 0:
                 grads = [torch.zeros_like(grad) for grad in grads]
         return None, *grads, *recurrence.gradients()
+
+
+def refuse_second_derivative() -> None:
+    """Raises RuntimeError in the backward pass of a graph that shall be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("this core has no second derivative: its gradient is written by hand (create_graph=True)")
 
 
 def _zero_rows(grad: Tensor, rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
+from . import rmc_native
 from .core import Core, at_least_one, full_precision
 from .recurrence import run, run_once
 from .rmc_blocks import RMCShape
@@ -102,14 +103,22 @@ class RMC(Core):
 
     def initial_state(self, batch_size: int) -> RMCState:
         """The identity matrix in every row of the batch: [batch_size, N, F]."""
+        return RMCState(self._identity().repeat(batch_size, 1, 1))
+
+    def _identity(self) -> Tensor:
         weight = self.input_projection.weight
-        identity = torch.eye(self.shape.slots, self.width, dtype=weight.dtype, device=weight.device)
-        return RMCState(identity.repeat(batch_size, 1, 1))
+        return torch.eye(self.shape.slots, self.width, dtype=weight.dtype, device=weight.device)
 
     @full_precision
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """inputs [B, input_size], state -> output [B, N F], next state."""
-        state = run_once(self._steps, self._tensors(inputs.unsqueeze(0)), state)
+        tensors = self._tensors(inputs.unsqueeze(0))
+        if rmc_native.suits(self.shape, inputs):
+            no_reset = torch.zeros(1, len(inputs), dtype=torch.bool)
+            memory = rmc_native.run(self.shape, tensors, state.memory, self._identity(), no_reset, None)[1]
+            state = RMCState(memory)
+        else:
+            state = run_once(self._steps, tensors, state)
         return state.memory.flatten(1), state
 
     @full_precision
@@ -117,8 +126,12 @@ class RMC(Core):
         self, inputs: Tensor, reset: Tensor, state: RMCState, bptt_length: int | None = None
     ) -> tuple[Tensor, RMCState, None]:
         """As `Core.unroll`; all that depends on the inputs alone is computed for all steps at once."""
+        tensors = self._tensors(inputs)
+        if rmc_native.suits(self.shape, inputs):
+            memory, last = rmc_native.run(self.shape, tensors, state.memory, self._identity(), reset, bptt_length)
+            return memory.flatten(2), RMCState(last), None
         initial = self.initial_state(inputs.shape[1])
-        memory, state = run(self._steps, self._tensors(inputs), state, initial, reset, bptt_length)
+        memory, state = run(self._steps, tensors, state, initial, reset, bptt_length)
         return memory.flatten(2), state, None
 
     def _steps(self, *tensors: Tensor) -> RMCSteps:

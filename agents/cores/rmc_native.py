@@ -1,104 +1,169 @@
-"""The parts of the relational memory core's step with compiled functions between the products, for a CPU."""
+"""The relational memory core's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .. import kernels_attention as kernels
-from ..native import Array, arrays
-from .recurrence import Tape
-from .rmc_blocks import Block, Gate, RMCShape
-from .taped import TapedLinear
+from .. import native
+from ..blas import gemm
+from ..native import Array
+from .columns import by_columns, groups, matrix_gradients, turned
+from .recurrence import refuse_second_derivative
+from .rmc_blocks import RMCShape
+from .rmc_kernels import Gradients, Inputs, Record, Weights, backward, forward
+
+COLUMNS = 8
+"""Columns of a batch that are learnt from at once: so few that two threads can share a batch."""
+COLUMNS_OF_A_STEP = 32
+"""Columns that act at once: a single step has to bring the weights from memory for each such group anew."""
 
 
-class NativeBlock(Block):
-    """See Block."""
-
-    def __init__(self, shape: RMCShape, tensors: Iterator[Tensor], mlp: list[TapedLinear]) -> None:
-        super().__init__(shape, tensors, mlp)
-        self.heads = shape.heads
-        self.norms = [_Norm(norm.weight, norm.bias) for norm in (self.qkv_norm, self.attention_norm, self.mlp_norm)]
-
-    def _attend(self, projected: Tensor, rows: Tensor, queries: int, other: Tensor, tape: Tape) -> Tensor:
-        batch, own, width = rows.shape
-        weights = rows.new_empty(batch, self.heads, queries, own + other.shape[1])
-        normal, out = rows.new_empty(2, batch, queries, width)
-        rstd, sum_rstd = rows.new_empty(batch, own), rows.new_empty(batch, queries)
-        first, second, _ = self.norms
-        norms = (first.gain, first.offset, second.gain, second.offset)
-        arguments = (*_numbers(projected, other, rows), *norms, *_numbers(rstd, weights, normal, sum_rstd, out))
-        kernels.attend(*arguments)
-        tape.save(projected, other, rstd, weights, normal, sum_rstd)
-        return out.flatten(0, 1)
-
-    def _attend_backward(self, grad: Tensor, more: Tensor, rows: int, tape: Tape) -> tuple[Tensor, Tensor, Tensor]:
-        projected, other, *saved = tape.take(6)
-        results = torch.empty_like(grad), torch.empty_like(projected), torch.empty_like(other)
-        first, second, _ = self.norms
-        before = (*_numbers(grad, more, projected, other), first.gain, first.offset, second.gain)
-        arguments = (*before, *_numbers(*saved, *results), *first.grads, *second.grads)
-        kernels.attend_backward(*arguments)
-        return results
-
-    def _add_norm(self, y: Tensor, z: Tensor, tape: Tape) -> Tensor:
-        norm = self.norms[2]
-        rstd, out = y.new_empty(len(y)), torch.empty_like(y)
-        arguments = (*_numbers(y, z), norm.gain, norm.offset, *_numbers(rstd, out))
-        kernels.add_norm(*arguments)
-        tape.save(y, rstd)
-        return out
-
-    def _add_norm_backward(self, grad: Tensor, tape: Tape) -> Tensor:
-        norm, out = self.norms[2], torch.empty_like(grad)
-        arguments = (*_numbers(grad, *tape.take(2)), norm.gain, *_numbers(out), *norm.grads)
-        kernels.norm_backward(*arguments)
-        return out
-
-    @property
-    def grads(self) -> list[Tensor]:
-        """See Block."""
-        return [*self.qkv.grads, *(torch.from_numpy(grad) for norm in self.norms for grad in norm.grads)]
+def suits(shape: RMCShape, tensor: Tensor) -> bool:
+    """Whether this form can be used; it knows one block of attention only."""
+    return shape.blocks == 1 and native.suits(tensor)
 
 
-class NativeGate(Gate):
-    """See Gate."""
+def run(
+    shape: RMCShape,
+    tensors: Sequence[Tensor],
+    memory: Tensor,
+    initial: Tensor,
+    reset: Tensor,
+    bptt_length: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Memories [T, B, N, F] after each step, and the last one.
 
-    def _tanh(self, memory: Tensor) -> Tensor:
-        out = torch.empty_like(memory)
-        kernels.tanh(*_rows(memory, out))
-        return out
-
-    def _mix(self, memory: Tensor, candidate: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        out = torch.empty_like(memory)
-        kernels.mix(*_rows(memory, candidate, gates, out))
-        return candidate, out
-
-    def _mix_backward(
-        self, grad: Tensor, memory: Tensor, candidate: Tensor, gates: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        results = torch.empty_like(grad), torch.empty_like(grad), torch.empty_like(gates)
-        kernels.mix_backward(*_rows(grad, memory, candidate, gates, *results))
-        return results
-
-    def _add_through_tanh(self, total: Tensor, grad: Tensor, squashed: Tensor) -> Tensor:
-        kernels.add_through_tanh(*_rows(total, grad, squashed))
-        return total
+    Args:
+        shape: of the core.
+        tensors: what `RMCSteps` takes.
+        memory: before the first step, [B, N, F].
+        initial: the memory of a new episode, [N, F].
+        reset, bptt_length: as in `Core.unroll`.
+    """
+    plan = _Plan(shape, initial.numpy(), reset.numpy(), bptt_length or 0, torch.is_grad_enabled())
+    return _Unroll.apply(plan, memory, *tensors)  # pyright: ignore
 
 
-class _Norm:
-    """A LayerNorm's gain and offset and the sums of their gradients."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.gain, self.offset = arrays(weight, bias)
-        self.grads: list[Array] = arrays(torch.zeros_like(weight), torch.zeros_like(bias))
-
-
-def _numbers(*tensors: Tensor) -> list[Array]:
-    """The same memory as numpy sees it, of tensors without gaps and without a graph."""
-    return [tensor.numpy() for tensor in tensors]
+class _Plan(NamedTuple):
+    shape: RMCShape
+    initial: Array
+    reset: Array
+    cut: int
+    recording: bool
 
 
-def _rows(*tensors: Tensor) -> list[Array]:
-    """[B, N, F] -> [B N, F]."""
-    return [numbers.reshape(-1, numbers.shape[-1]) for numbers in _numbers(*tensors)]
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, memory: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        given, weights = _arguments(plan, memory, tensors)
+        steps, batch = plan.reset.shape
+        record = _record(plan.shape, steps, batch, given) if plan.recording else None
+        out = memory.new_empty(steps, *memory.shape)
+        address, numbers = gemm(memory.dtype), out.numpy()
+        # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
+        many = steps > 1
+        width = COLUMNS if many else COLUMNS_OF_A_STEP
+        if many:
+            weights = weights._replace(qkv=turned(weights.qkv), mlp=turned(weights.mlp), gates=turned(weights.gates))
+
+        def columns(_: int, first: int, last: int) -> None:
+            own = record or _record(plan.shape, 1, min(width, batch), given)
+            forward(address, first, last, given, weights, many, own, numbers)
+
+        by_columns(columns, batch, width)
+        if plan.recording:
+            ctx.plan, ctx.record = plan, record
+            ctx.save_for_backward(memory, *tensors)
+        return out, out[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        refuse_second_derivative()
+        plan, record = ctx.plan, ctx.record
+        memory, *tensors = ctx.saved_tensors
+        given, weights = _arguments(plan, memory, tensors)
+        batch = len(given.state)
+        grads = _gradients(given, weights, record, groups(batch, COLUMNS))
+        address = gemm(memory.dtype)
+        above = grad_out.contiguous().numpy(), grad_last.contiguous().numpy()
+
+        def columns(group: int, first: int, last: int) -> None:
+            backward(address, group, first, last, plan.cut, given, weights, record, *above, grads)
+
+        by_columns(columns, batch, COLUMNS)
+        return None, torch.from_numpy(grads.state), *_in_order(plan.shape, grads, record)
+
+
+def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[Inputs, Weights]:
+    """The tensors of `RMCSteps` as compiled functions take them, matrices as they are: [outputs, inputs]."""
+    qkv_input, *rest = native.arrays(*tensors)
+    (state,) = native.arrays(memory)
+    steps, batch = plan.reset.shape
+    empty = np.empty((steps, batch, 0), state.dtype)
+    gates_input = rest.pop(0) if plan.shape.gates else empty
+    qkv, qkv_bias, qkv_gain, qkv_offset, *norms = rest[:8]
+    mlp = rest[8 : 8 + 2 * plan.shape.mlp_layers]
+    no_gates = empty[0, 0], np.empty((0, state.shape[2]), state.dtype)
+    gates_bias, gates = rest[: -3 : -1] if plan.shape.gates else no_gates
+    weights = Weights(
+        qkv, np.stack(mlp[::2]), gates, qkv_bias, qkv_gain, qkv_offset, *norms, np.stack(mlp[1::2]), gates_bias
+    )
+    return Inputs(qkv_input, gates_input, plan.reset, plan.initial, state), weights
+
+
+def _record(shape: RMCShape, steps: int, batch: int, given: Inputs) -> Record:
+    slots, width = given.initial.shape
+
+    def room(*sizes: int) -> Array:
+        return np.empty((steps, batch, *sizes), given.state.dtype)
+
+    gated = (slots, width) if shape.gates else (slots, 0)
+    return Record(
+        memory=room(slots, width),
+        projected=room(slots, given.qkv.shape[2]),
+        projected_rstd=room(slots),
+        attention=room(shape.heads, slots, slots + 1),
+        attended=room(slots, width),
+        attended_rstd=room(slots),
+        hidden=np.empty((shape.mlp_layers + 1, steps, batch, slots, width), given.state.dtype),
+        hidden_rstd=room(slots),
+        candidate=room(*gated),
+        squashed=room(*gated),
+        gates=room(slots, 2 * shape.gates),
+    )
+
+
+def _gradients(given: Inputs, weights: Weights, record: Record, groups: int) -> Gradients:
+    def sums(parameter: Array) -> Array:
+        return np.zeros((groups, *parameter.shape), parameter.dtype)
+
+    return Gradients(
+        qkv_input=np.empty_like(given.qkv),
+        gates_input=np.empty_like(given.gates),
+        state=np.empty_like(given.state),
+        projected=np.empty_like(record.projected),
+        mlp=np.empty_like(record.hidden[1:]),
+        gates=np.empty_like(record.gates),
+        **{name: sums(getattr(weights, name)) for name in Weights._fields[3:]},
+    )
+
+
+def _in_order(shape: RMCShape, grads: Gradients, record: Record) -> list[Tensor]:
+    """Gradients of what `RMCSteps` takes."""
+    pairs = [(grads.projected, record.memory), *zip(grads.mlp, record.hidden[:-1], strict=True)]
+    if shape.gates:
+        pairs.append((grads.gates, record.squashed))
+
+    qkv, *rest = matrix_gradients(pairs)
+    bias, *norms = (torch.from_numpy(getattr(grads, name).sum(0)) for name in Weights._fields[3:10])
+    mlp_bias = torch.from_numpy(grads.mlp_bias.sum(0))
+    inputs = [torch.from_numpy(grads.qkv_input)]
+    layers = [part for pair in zip(rest, mlp_bias, strict=False) for part in pair]
+    gates: list[Tensor] = []
+    if shape.gates:
+        inputs.append(torch.from_numpy(grads.gates_input))
+        gates = [rest[-1], torch.from_numpy(grads.gates_bias.sum(0))]
+    return [*inputs, qkv, bias, *norms, *layers, *gates]

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import native
 from .recurrence import Recurrence, Tape
 from .rmc_blocks import Block, Gate, RMCShape
-from .rmc_native import NativeBlock, NativeGate
 from .taped import TapedLinear
 
 
@@ -23,15 +21,14 @@ class RMCSteps(Recurrence):
     def __init__(self, shape: RMCShape, *tensors: Tensor) -> None:
         """from_input, input's share of the gates [T, B, 2 gates], blocks, MLP, memory's share of the gates."""
         self.shape = shape
-        block, gate = (NativeBlock, NativeGate) if native.suits(tensors[0]) else (Block, Gate)
         remaining = iter(tensors)
         self.from_input = next(remaining)
         self.gates_from_input = next(remaining) if shape.gates else None
         self.mlp: list[TapedLinear] = []
-        self.blocks = [block(shape, remaining, self.mlp) for _ in range(shape.blocks)]
+        self.blocks = [Block(shape, remaining, self.mlp) for _ in range(shape.blocks)]
         for depth in range(shape.mlp_layers):
             self.mlp.append(TapedLinear(next(remaining), next(remaining), rectify=depth > 0))
-        self.gate = gate(next(remaining), next(remaining)) if shape.gates else None
+        self.gate = Gate(next(remaining), next(remaining)) if shape.gates else None
         self.grads_from_input: list[Tensor] = []
         self.grads_gates: list[Tensor] = []
 

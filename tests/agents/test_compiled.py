@@ -58,7 +58,7 @@ class TinyState(NamedTuple):
 def test_values_and_gradients_are_those_of_the_eager_unroll(name, capsys):
     """Traced as for the compiler and run as traced: compiling it all takes minutes."""
     torch.manual_seed(0)
-    compare(make_core(name, SIZE, **SMALL[name]), "aot_eager", capsys)
+    compare(make_core(name, SIZE, **SMALL[name]).double(), "aot_eager", capsys)
 
 
 def test_compiled_code_computes_the_same(capsys):
@@ -68,7 +68,7 @@ def test_compiled_code_computes_the_same(capsys):
 
 def compare(core, backend, capsys):
     names = list(core.state_dict())
-    inputs = torch.randn(6, ROWS, SIZE, requires_grad=True)
+    inputs = torch.randn(6, ROWS, SIZE, dtype=next(core.parameters()).dtype, requires_grad=True)
     reset = torch.rand(6, ROWS) < 0.3
     results = []
     for compiled in (False, True):

@@ -8,12 +8,9 @@ import sys
 import pytest
 import torch
 
-from engram.agents import kernels_attention, native
-from engram.agents.cores import make_core, unroll
+from engram.agents import kernels_elementwise, native
+from engram.agents.cores import make_core, rmc_native, unroll
 from engram.agents.cores.rmc import RMC, RMCState
-from engram.agents.cores.rmc_blocks import RMCShape
-from engram.agents.cores.rmc_native import NativeBlock, NativeGate
-from engram.agents.cores.rmc_steps import RMCSteps
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -29,6 +26,7 @@ SMALL = {"num_slots": 2, "num_heads": 2, "head_size": 3}
 VARIANTS = [
     {**SMALL},
     {**SMALL, "gate": "unit", "key_size": 2},
+    {**SMALL, "gate": None, "mlp_layers": 3},
     {**SMALL, "gate": None, "num_blocks": 2},
     {**SMALL, "gate": "unit", "num_blocks": 3, "mlp_layers": 3, "key_size": 4},
     {**SMALL, "num_slots": 1, "mlp_layers": 1, "input_bias": -0.5, "forget_bias": 2.0},
@@ -39,7 +37,7 @@ Rows = list[list[float]]
 
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def route(request, monkeypatch):
-    """Compiled functions between the products, or torch's operations, as on a GPU."""
+    """The compiled loop, for one block of attention on a CPU, or torch's operations, for all else."""
     monkeypatch.setattr(native, "enabled", request.param == "compiled")
     return request.param
 
@@ -145,7 +143,7 @@ def test_unroll_is_the_loop_over_steps(options, bptt_length):
     compare_with_loop(randomise(RMC(SIZE, **options)), SIZE, bptt_length)
 
 
-@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[3]])
+@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[4]])
 def test_pieces_of_an_unroll_are_the_unroll(options):
     compare_chunks(randomise(RMC(SIZE, **options)), SIZE)
 
@@ -174,18 +172,37 @@ def test_both_routes_compute_the_same(gate, monkeypatch):
         torch.testing.assert_close(ours, torchs, atol=1e-5 * max(1.0, torchs.abs().max().item()), rtol=1e-4)
 
 
-def test_each_route_is_the_one_it_says(route):
-    gate, steps = torch.zeros(1, 2, 2), [torch.zeros(1, 2, 4), *(torch.zeros(4) for _ in range(14))]
-    made = RMCSteps(RMCShape(2, 1, 1, 1, 2, 1), steps[0], gate, *steps[1:])
-    assert isinstance(made.blocks[0], NativeBlock) == isinstance(made.gate, NativeGate) == (route == "compiled")
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_each_route_is_the_one_it_says(route, num_blocks):
+    core = RMC(SIZE, **SMALL, num_blocks=num_blocks)
+    inputs, reset = random_inputs(SIZE)
+    memory = core.unroll(inputs.float(), reset, core.initial_state(5))[1].memory
+    compiled = route == "compiled" and num_blocks == 1
+    assert memory.grad_fn.name() == ("_UnrollBackward" if compiled else "_LoopBackward")
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 100])
+def test_columns_are_computed_in_groups_of_any_size(monkeypatch, columns):
+    core = randomise(RMC(SIZE, **SMALL))
+    inputs, reset = random_inputs(SIZE)
+    found = []
+    for group in (5, columns):
+        monkeypatch.setattr(rmc_native, "COLUMNS", group)
+        monkeypatch.setattr(rmc_native, "COLUMNS_OF_A_STEP", group)
+        outputs, state = unroll(core, inputs, reset, core.initial_state(5))
+        with torch.no_grad():
+            step, _ = core(inputs[0], state)
+        found.append([outputs, step, *torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(pieces, whole, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compiled_tanh(dtype):
     x = torch.cat([torch.linspace(-12, 12, 10_001), torch.tensor([0.0, math.inf, -math.inf, math.nan, 1e-30])])
-    x = x.to(dtype).view(1, -1)
+    x = x.to(dtype)
     y = torch.empty_like(x)
-    kernels_attention.tanh(x.numpy(), y.numpy())
+    kernels_elementwise.tanh(x.numpy(), y.numpy())
     torch.testing.assert_close(y, torch.tanh(x), atol=0, rtol=4e-7 if dtype == torch.float32 else 1e-15, equal_nan=True)
 
 
