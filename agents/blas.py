@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
+from threadpoolctl import threadpool_limits
 
 from .native import Array, compiled
 from .process import on_intel
@@ -32,7 +33,9 @@ def gemm(dtype: torch.dtype) -> int:
                 address = ctypes.cast(routine, ctypes.c_void_p).value
                 assert address is not None
                 return address
-    return get_cython_function_address("scipy.linalg.cython_blas", name)
+    address = get_cython_function_address("scipy.linalg.cython_blas", name)
+    threadpool_limits(1, "blas")  # threads are shared out above, by columns
+    return address
 
 
 @compiled(inline=True)
@@ -44,7 +47,7 @@ def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array)
     # BLAS counts columns first: to it these matrices are the transposed ones, and so the factors change places.
     letter = TRANSPOSED if transpose else PLAIN
     sizes = out.shape[1], len(x), x.shape[1], weight.shape[1]
-    _call(routine, letter, sizes, weight.ctypes.data, x.ctypes.data, out.ctypes.data, out[0, 0])
+    _call(routine, letter, sizes, weight.ctypes.data, x.ctypes.data, out.ctypes.data, out[0, 0])  # pyright: ignore
 
 
 @intrinsic

@@ -29,7 +29,7 @@ def attend(
     projected [N, D] are the normal numbers of the rows' q, k, v, other [D] is ready; written are qkv [N + 1, D], all
     of them, and weights [H, N, N + 1] of the attention.
     """
-    heads, queries = weights.shape[:2]
+    heads = len(weights)
     width, size = out.shape[1] // heads, qkv.shape[1] // heads
     fill(qkv, projected, other, gain, offset)
     for h in range(heads):

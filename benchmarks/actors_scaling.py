@@ -90,7 +90,7 @@ class InstantFactory:
 def new_learner() -> Learner:
     """The paper's, undivided."""
     agent = factory(1).make_agent(factory(1).make_batch())
-    return Learner(agent, type(PAPER.learner)(**(vars(PAPER.learner) | {"helper_share": 0.0})), PAPER.total_steps)
+    return Learner(agent, PAPER.learner, PAPER.total_steps)
 
 
 def take(pool: RayPool) -> Unroll:

@@ -160,11 +160,17 @@ def to_dict(config: Any) -> dict[str, Any]:
     return asdict(config)
 
 
+GONE = {"learner.helper_share"}
+"""Settings that older runs have written down and that nothing depends on any more."""
+
+
 def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     """A configuration of dataclass `cls` from nested dicts. Raises ValueError naming unknown settings."""
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for key, value in data.items():
+        if path + key in GONE:
+            continue
         if key not in hints:
             near = difflib.get_close_matches(key, hints, n=1) or sorted(hints)
             raise ValueError(f"unknown setting {path + key!r}; did you mean: {', '.join(near)}?")

@@ -1,6 +1,6 @@
 """What a run will take and give, predicted from a few seconds of its own work in this process.
 
-memory        learner (twice, with a helper) + actors x actor + what they share + object store + Ray itself
+memory        learner + actors x actor + what they share + object store + Ray itself
 object store  actors x MAX_IN_FLIGHT x unroll + the versions of the weights that requests hold
 steps/s       the speed of light of the cores at hand (launch/speed.py), of which training reaches REACHED
 disk          checkpoints kept, the best one, and one being written
@@ -36,7 +36,7 @@ class Prediction(NamedTuple):
     object_store: int
     """Most that unrolls and weights under way occupy; 0 with --local."""
     learner: int
-    """Memory of the learner and its helper."""
+    """Memory of the learner."""
     memory: int
     """All processes and the object store, were they on one machine."""
     gpu_memory: int
@@ -68,8 +68,6 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
     store, memory = 0, learning + shared
     if not config.local:
         store = actors * MAX_IN_FLIGHT * unroll + (1 + actors * MAX_IN_FLIGHT) * weights
-        if config.learner.helper_share and device.type == "cpu":
-            learning *= 2
         memory = learning + actors * acting + shared + store + RAY_BYTES
     return Prediction(
         parameters=sum(p.numel() for p in actor.agent.parameters()),

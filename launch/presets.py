@@ -138,9 +138,6 @@ CORES: dict[tuple[str, str], dict[str, Any]] = {
 }
 """A paper's core options for its own pairing of world and core."""
 
-HELPER_SHARES = {"rmc": 0.26, "lstm": 0.22}
-"""Cores whose updates take a second learner process on a CPU: learning takes about three times as long as acting."""
-
 EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
     ("t-maze", "concrete"): {"viewport_size": 8},
@@ -162,7 +159,6 @@ def preset(name: str, env: str, core: str) -> RunConfig:
         {
             "env": env,
             "agent": {"core": core, "core_args": CORES.get((world, core), {})},
-            "learner": {"helper_share": HELPER_SHARES.get(core, 0.0)},
         },
         PAPER.get(world, {}),
     )

@@ -26,7 +26,6 @@ MAY_CHANGE = {
     "actor_cpus",
     "ray_address",
     "learner.compile",
-    "learner.helper_share",
 }
 """Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
 

@@ -177,8 +177,7 @@ def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
 
 
 def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: torch.device) -> Work:
-    undivided = replace(config.learner, helper_share=0.0)
-    learner = Learner(config.factory().make_agent(actor.batch).to(device), undivided, config.total_steps)
+    learner = Learner(config.factory().make_agent(actor.batch).to(device), config.learner, config.total_steps)
     batcher = Batcher(config.columns)
     sources = iter(unrolls)
     first = batcher.next(lambda: next(sources, None) or actor.unroll())

@@ -82,7 +82,7 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
     with directory, make_panel(config, directory.path, config.name) as panel:
         panel.message(describe(config, learners[0], device))
         pool = make_pool(config, factory, panel.message)
-        add_helper(config, factory, learners)
+        use_second_core()
         try:
             # Signals are taken over only now: starting Ray installs handlers of its own.
             with StopFlag() as stop, ExitStack() as files:
@@ -191,22 +191,6 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     )
 
 
-def add_helper(config: RunConfig, factory: ActorFactory, learners: Sequence[Learner]) -> None:
-    """Give the learners a second process to share, where the configuration asks for one and Ray and a CPU are there.
-
-    Without it a learner does that share itself, with the same result, and has a second thread: both together would
-    only be in each other's way.
-    """
-    if config.learner.helper_share and not config.local and learners[0].device.type == "cpu":
-        from .ray_helper import RayHelper
-
-        helper = RayHelper(learners[0].agent, factory, niceness=0)
-        for learner in learners:
-            learner.helper = helper
-    else:
-        use_second_core()
-
-
 def steps_of(saved: dict[str, Any] | None) -> int:
     """Environment steps that all members had learnt from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
@@ -238,12 +222,9 @@ def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
     where = "in this process" if config.local else "in actor processes, 1 torch thread each"
-    helper = (
-        f" (a helper takes {config.learner.helper_share:.0%} of each update)" if config.learner.helper_share else ""
-    )
     return (
         f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
-        f"{config.learner.algorithm} on {device}{helper}\n"
+        f"{config.learner.algorithm} on {device}\n"
         f"{actors} x {config.envs_per_actor} environments {where}; "
         f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
     )

@@ -50,9 +50,6 @@ class LearnerConfig:
     """RMSProp's momentum, 0..1."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
-    helper_share: float = 0.0
-    """Share of a batch that a second process differentiates, 0..0.9; 0 has none. Worth it where learning takes longer
-    than acting and a core would idle."""
     compile: bool = False
     """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
 
@@ -70,7 +67,6 @@ class LearnerConfig:
             ("rmsprop_decay", 0, 1),
             ("rmsprop_momentum", 0, 1),
             ("max_grad_norm", 0, None),
-            ("helper_share", 0, 0.9),
         ):
             value = getattr(self, name)
             if not value >= low or (high is not None and not value <= high):

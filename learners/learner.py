@@ -2,13 +2,12 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll, columns, to_device
+from ..actors.unroll import Unroll, to_device
 from ..agents.agent import Agent
 from ..agents.cores.compiled import compile_steps
 from ..agents.specs import log_policy, log_probability
@@ -37,7 +36,7 @@ _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "mo
 
 
 class LossTerms(NamedTuple):
-    """The loss of a batch, or of some of its columns, to be summed over columns."""
+    """The loss of a batch."""
 
     total: Tensor
     """Scalar with gradient."""
@@ -52,12 +51,9 @@ class Learner:
         agent: the network, on the device it shall learn on.
         config: the algorithm and its coefficients.
         total_steps: environment steps after which a linear learning rate is zero.
-        helper: where the share of a batch that the configuration names is differentiated; here, if None.
     """
 
-    def __init__(
-        self, agent: Agent, config: LearnerConfig, total_steps: int, helper: "GradientHelper | None" = None
-    ) -> None:
+    def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
         self.optimiser = make_optimiser(
@@ -74,7 +70,6 @@ class Learner:
         """Environment steps consumed."""
         self.skipped = 0
         """Updates left out because the loss or its gradient was not finite."""
-        self.helper = helper or LocalHelper()
         if config.compile:
             compile_steps(agent.core)
         self._use_config()
@@ -148,67 +143,14 @@ class Learner:
         return lr
 
     def _set_gradients(self, batch: Unroll, steps: int) -> Tensor:
-        """Leave the gradient of the batch's loss in the parameters; returns the metrics.
-
-        The loss is a sum over columns, so a helper can take some of them; the two parts are added in one order.
-        """
+        """Leave the gradient of the batch's loss in the parameters; returns the metrics."""
+        scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
+        total, metrics = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps)
         parameters = list(self.agent.parameters())
-        scale, metric_scale = 1.0 / steps if self.config.reduction == "mean" else 1.0, 1.0 / steps
-        width = batch.env.reward.shape[1]
-        share = self.config.helper_share if self.device.type == "cpu" else 0.0
-        own = width - min(int(width * share), width - 1)
-        if own < width:
-            self.helper.start(self.agent, self.config, columns(batch, slice(own, width)), scale, metric_scale)
-        gradients, metrics = differentiate(self.agent, columns(batch, slice(0, own)), self.config, scale, metric_scale)
-        if own < width:
-            more, more_metrics = self.helper.finish()
-            gradients = [_sum(a, b) for a, b in zip(gradients, more, strict=True)]
-            metrics = metrics + more_metrics
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         return metrics
-
-
-Gradients: TypeAlias = Sequence[Tensor | None]
-"""One per parameter, in order; None where the loss does not depend on it."""
-
-
-class GradientHelper(Protocol):
-    """Differentiates part of a batch while the learner does the rest; learners may share one."""
-
-    def start(self, agent: Agent, config: LearnerConfig, part: Unroll, scale: float, metric_scale: float) -> None:
-        """Begin on some columns of a batch, with the learner's agent and configuration of this update."""
-        ...
-
-    def finish(self) -> tuple[Gradients, Tensor]:
-        """What `differentiate` returns for the part that `start` was given."""
-        ...
-
-
-class LocalHelper:
-    """The helper that is no help: the same numbers, one after the other in this process."""
-
-    def start(self, agent: Agent, config: LearnerConfig, part: Unroll, scale: float, metric_scale: float) -> None:
-        """See GradientHelper."""
-        self._work = (agent, part, config, scale, metric_scale)
-
-    def finish(self) -> tuple[Gradients, Tensor]:
-        """See GradientHelper."""
-        return differentiate(*self._work)
-
-
-def differentiate(
-    agent: Agent, part: Unroll, config: LearnerConfig, scale: float, metric_scale: float
-) -> tuple[Gradients, Tensor]:
-    """The gradient of some columns' loss, and their share of the metrics."""
-    total, metrics = batch_loss(agent, part, config, scale, metric_scale)
-    return torch.autograd.grad(total, list(agent.parameters()), allow_unused=True), metrics
-
-
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
 
 
 def batch_loss(agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float) -> LossTerms:

@@ -29,7 +29,7 @@ def turned(matrices: Array) -> Array:
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]]) -> list[Tensor]:
-    """For products y = x W^T of all steps, given as gradient of y [..., O] and x [..., I]: the gradients of W [O, I]."""
+    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I]."""
     rows = [tuple(torch.from_numpy(part.reshape(-1, part.shape[-1])) for part in pair) for pair in pairs]
     results = [grad.new_empty(grad.shape[1], x.shape[1]) for grad, x in rows]
     pieces = [

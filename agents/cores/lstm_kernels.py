@@ -5,8 +5,6 @@ Shapes: T steps, B columns, H cells.
 
 from typing import NamedTuple
 
-import numpy as np
-
 from ..blas import multiply
 from ..kernels_elementwise import add, sigmoid, tanh
 from ..native import Array, compiled
@@ -50,7 +48,7 @@ def forward(
 ) -> None:
     """All steps of columns `first` to `last`: their h [T, B, H] in `out`, their last c [B, H] in `cells`.
 
-    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step, or of no more columns than these, is written
+    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step and of a group's columns is written
     over and over: for acting.
     """
     start = first % record.h.shape[1]

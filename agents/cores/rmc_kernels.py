@@ -19,6 +19,7 @@ from ..kernels_elementwise import (
     add_through_tanh,
     normalise,
     normalise_backward,
+    part,
     rectify,
     scale,
     sigmoid,
@@ -118,74 +119,108 @@ class Gradients(NamedTuple):
     gates_bias: Array
 
 
-@compiled("reassoc", "nsz", inline=True)
-def _rows(x: Array) -> Array:
-    """[b, N, .] -> [b N, .], the same memory."""
-    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+class Columns(NamedTuple):
+    """Columns of one step: in `given` and the result row t, from `first` on; in the record row s, from `start` on."""
+
+    t: int
+    first: int
+    s: int
+    start: int
+    width: int
+
+
+@part
+def _rows(x: Array, own: Columns) -> Array:
+    """The columns of [B, N, .] as rows [b N, .], the same memory."""
+    return x[own.start : own.start + own.width].reshape(own.width * x.shape[1], x.shape[2])
 
 
 @compiled("reassoc", "nsz")
-def forward(gemm: int, first: int, last: int, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
+def forward(
+    gemm: int, first: int, last: int, given: Inputs, w: Weights, turned: bool, record: Record, out: Array
+) -> None:
     """All steps of columns `first` to `last`; writes those columns of the record and of the memories [T, B, N, F].
 
-    With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a group.s columns is written over and over: for acting.
+    With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
+    group's columns is written over and over: for acting.
     """
-    layers, slots = len(w.mlp), len(given.initial)
-    start = first % record.memory.shape[1]
-    shift, end = first - start, start + last - first
-    columns, own = range(start, end), slice(start, end)
-    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
+    qkv = np.empty((len(given.initial) + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
-        s = t % len(record.memory)
-        memory, projected, attended = record.memory[s], record.projected[s], record.attended[s]
-        for b in columns:
-            if given.reset[t, b + shift]:
-                memory[b] = given.initial
-            elif t > 0:
-                memory[b] = out[t - 1, b + shift]
-            else:
-                memory[b] = given.state[b + shift]
+        own = Columns(t, first, t % len(record.memory), first % record.memory.shape[1], last - first)
+        _remember(own, given, record, out)
+        _attention(gemm, own, given, w, turned, record, qkv)
+        _mlp(gemm, own, w, turned, record, out[t])
+        if len(w.gates_bias) > 0:
+            _gates(gemm, own, given, w, turned, record, out[t])
 
-        multiply(gemm, _rows(memory[own]), w.qkv, not turned, _rows(projected[own]))
-        x = record.hidden[0, s]
-        for b in columns:
-            for n in range(slots):
-                add(projected[b, n], w.qkv_bias)
-                record.projected_rstd[s, b, n] = normalise(projected[b, n])
-            weights, other = record.attention[s, b], given.qkv[t, b + shift]
-            attend(projected[b], other, memory[b], w.qkv_gain, w.qkv_offset, qkv, weights, attended[b])
-            for n in range(slots):
-                record.attended_rstd[s, b, n] = normalise(attended[b, n])
-                scale(attended[b, n], w.attention_gain, w.attention_offset, x[b, n])
 
-        for layer in range(layers):
-            y = record.hidden[layer + 1, s]
-            multiply(gemm, _rows(record.hidden[layer, s, own]), w.mlp[layer], not turned, _rows(y[own]))
-            for b in columns:
-                for n in range(slots):
-                    if layer < layers - 1:
-                        rectify(y[b, n], w.mlp_bias[layer])
-                        continue
-                    add(y[b, n], w.mlp_bias[layer])
-                    add(y[b, n], x[b, n])
-                    record.hidden_rstd[s, b, n] = normalise(y[b, n])
-                    scale(y[b, n], w.mlp_gain, w.mlp_offset, out[t, b + shift, n])
-        if len(w.gates_bias) == 0:
-            continue
+@part
+def _remember(own: Columns, given: Inputs, record: Record, out: Array) -> None:
+    """The memory before the step."""
+    memory = record.memory[own.s]
+    for b in range(own.width):
+        if given.reset[own.t, own.first + b]:
+            memory[own.start + b] = given.initial
+        elif own.t > 0:
+            memory[own.start + b] = out[own.t - 1, own.first + b]
+        else:
+            memory[own.start + b] = given.state[own.first + b]
 
-        squashed, gates = record.squashed[s], record.gates[s]
-        for b in columns:
-            for n in range(slots):
-                tanh(memory[b, n], squashed[b, n])
-        multiply(gemm, _rows(squashed[own]), w.gates, not turned, _rows(gates[own]))
-        for b in columns:
-            for n in range(slots):
-                candidate, new = record.candidate[s, b, n], out[t, b + shift, n]
-                add(gates[b, n], given.gates[t, b + shift])
-                add(gates[b, n], w.gates_bias)
-                sigmoid(gates[b, n])
-                tanh(new, candidate)
-                mix(memory[b, n], candidate, gates[b, n], new)
+
+@part
+def _attention(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
+    """LayerNorm(M + A): what the MLP is given."""
+    s = own.s
+    memory, projected, attended = record.memory[s], record.projected[s], record.attended[s]
+    multiply(gemm, _rows(memory, own), w.qkv, not turned, _rows(projected, own))
+    for b in range(own.start, own.start + own.width):
+        for n in range(memory.shape[1]):
+            add(projected[b, n], w.qkv_bias)
+            record.projected_rstd[s, b, n] = normalise(projected[b, n])
+        weights, other = record.attention[s, b], given.qkv[own.t, own.first + b - own.start]
+        attend(projected[b], other, memory[b], w.qkv_gain, w.qkv_offset, qkv, weights, attended[b])
+        for n in range(memory.shape[1]):
+            record.attended_rstd[s, b, n] = normalise(attended[b, n])
+            scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
+
+
+@part
+def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out: Array) -> None:
+    """LayerNorm(Z + MLP(Z)) in `out` [B, N, F]."""
+    s, layers = own.s, len(w.mlp)
+    z, last = record.hidden[0, s], record.hidden[layers, s]
+    for layer in range(layers):
+        y = record.hidden[layer + 1, s]
+        multiply(gemm, _rows(record.hidden[layer, s], own), w.mlp[layer], not turned, _rows(y, own))
+        if layer < layers - 1:
+            for b in range(own.start, own.start + own.width):
+                for n in range(y.shape[1]):
+                    rectify(y[b, n], w.mlp_bias[layer])
+    for b in range(own.start, own.start + own.width):
+        for n in range(z.shape[1]):
+            add(last[b, n], w.mlp_bias[layers - 1])
+            add(last[b, n], z[b, n])
+            record.hidden_rstd[s, b, n] = normalise(last[b, n])
+            scale(last[b, n], w.mlp_gain, w.mlp_offset, out[own.first + b - own.start, n])
+
+
+@part
+def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
+    """The new memory, gated, from the candidate in `out` [B, N, F]."""
+    memory, squashed, gates = record.memory[own.s], record.squashed[own.s], record.gates[own.s]
+    for b in range(own.start, own.start + own.width):
+        for n in range(memory.shape[1]):
+            tanh(memory[b, n], squashed[b, n])
+    multiply(gemm, _rows(squashed, own), w.gates, not turned, _rows(gates, own))
+    for b in range(own.start, own.start + own.width):
+        column = own.first + b - own.start
+        for n in range(memory.shape[1]):
+            candidate, new = record.candidate[own.s, b, n], out[column, n]
+            add(gates[b, n], given.gates[own.t, column])
+            add(gates[b, n], w.gates_bias)
+            sigmoid(gates[b, n])
+            tanh(new, candidate)
+            mix(memory[b, n], candidate, gates[b, n], new)
 
 
 @compiled("reassoc", "nsz")
@@ -199,105 +234,124 @@ def backward(
     w: Weights,
     record: Record,
     grad_out: Array,
-    grad_state: Array,
     grads: Gradients,
 ) -> None:
-    """The adjoint of `forward` for gradients of the memories [T, B, N, F] and of the last one [B, N, F].
+    """The adjoint of `forward` for gradients of the memories [T, B, N, F].
 
-    Sums go to row `group` of their arrays. Gradients are cut before every `cut`-th step; 0 cuts none.
+    `grads.state` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
+    their arrays. Gradients are cut before every `cut`-th step; 0 cuts none.
     """
-    layers, slots = len(w.mlp), len(given.initial)
-    gated = len(w.gates_bias) > 0
-    shape = (last - first, slots, len(given.initial[0]))
-    grad = np.empty(shape, grad_out.dtype)
-    through = np.empty_like(grad)
-    old = np.empty_like(grad)
-    residual = np.empty_like(grad)
-    qkv = np.empty((slots + 1, len(w.qkv_gain)), grad_out.dtype)
-    grad_qkv = np.empty_like(qkv)
-    row = np.empty_like(grad[0, 0])
-    grad[:] = grad_state[first:last]
+    memory_grad = grads.state
+    through = np.empty((last - first, *given.initial.shape), grad_out.dtype)
+    old = np.zeros_like(through)
     for t in range(len(grad_out) - 1, -1, -1):
-        to_gates = grads.gates[t, first:last]
-        for b in range(last - first):
-            if gated:
-                grads.gates_input[t, first + b, :] = 0
-            for n in range(slots):
-                above = grad[b, n]
-                add(above, grad_out[t, first + b, n])
-                if gated:
-                    mix_backward(
-                        above,
-                        record.memory[t, first + b, n],
-                        record.candidate[t, first + b, n],
-                        record.gates[t, first + b, n],
-                        old[b, n],
-                        row,
-                        to_gates[b, n],
-                    )
-                    add(grads.gates_input[t, first + b], to_gates[b, n])
-                    above[:] = row
-                normalise_backward(
-                    above,
-                    record.hidden[layers, t, first + b, n],
-                    record.hidden_rstd[t, first + b, n],
-                    w.mlp_gain,
-                    grads.mlp[layers - 1, t, first + b, n],
-                    grads.mlp_gain[group],
-                    grads.mlp_offset[group],
-                )
-                add(grads.mlp_bias[group, layers - 1], grads.mlp[layers - 1, t, first + b, n])
-        if gated:
-            multiply(gemm, _rows(to_gates), w.gates, False, _rows(through))
-            for b in range(last - first):
-                add(grads.gates_bias[group], grads.gates_input[t, first + b])
-                for n in range(slots):
-                    add_through_tanh(old[b, n], through[b, n], record.squashed[t, first + b, n])
-
-        for layer in range(layers - 1, -1, -1):
-            multiply(gemm, _rows(grads.mlp[layer, t, first:last]), w.mlp[layer], False, _rows(through))
-            if layer > 0:
-                for b in range(last - first):
-                    for n in range(slots):
-                        below = grads.mlp[layer - 1, t, first + b, n]
-                        through_relu(through[b, n], record.hidden[layer, t, first + b, n], below)
-                        add(grads.mlp_bias[group, layer - 1], below)
-
-        for b in range(last - first):
-            for n in range(slots):
-                add(through[b, n], grads.mlp[layers - 1, t, first + b, n])
-                normalise_backward(
-                    through[b, n],
-                    record.attended[t, first + b, n],
-                    record.attended_rstd[t, first + b, n],
-                    w.attention_gain,
-                    residual[b, n],
-                    grads.attention_gain[group],
-                    grads.attention_offset[group],
-                )
-            fill(qkv, record.projected[t, first + b], given.qkv[t, first + b], w.qkv_gain, w.qkv_offset)
-            attend_backward(residual[b], qkv, record.attention[t, first + b], grad_qkv)
-            for n in range(slots):
-                below = grads.projected[t, first + b, n]
-                normalise_backward(
-                    grad_qkv[n],
-                    record.projected[t, first + b, n],
-                    record.projected_rstd[t, first + b, n],
-                    w.qkv_gain,
-                    below,
-                    grads.qkv_gain[group],
-                    grads.qkv_offset[group],
-                )
-                add(grads.qkv_bias[group], below)
-            grads.qkv_input[t, first + b, :] = grad_qkv[slots]
-        multiply(gemm, _rows(grads.projected[t, first:last]), w.qkv, False, _rows(grad))
-
-        for b in range(last - first):
-            if given.reset[t, first + b] or (cut > 0 and t > 0 and t % cut == 0):
-                grad[b] = 0
+        own = Columns(t, first, t, first, last - first)
+        for b in range(first, last):
+            for n in range(memory_grad.shape[1]):
+                add(memory_grad[b, n], grad_out[t, b, n])
+        if len(w.gates_bias) > 0:
+            _gates_backward(gemm, group, own, w, record, memory_grad, through, old, grads)
+        _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
+        _attention_backward(gemm, group, own, given, w, record, through, memory_grad, grads)
+        for b in range(first, last):
+            if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+                memory_grad[b] = 0
                 continue
-            for n in range(slots):
-                add(grad[b, n], residual[b, n])
-                if gated:
-                    add(grad[b, n], old[b, n])
-    grads.state[first:last] = grad
+            for n in range(memory_grad.shape[1]):
+                add(memory_grad[b, n], through[b - first, n])
+                add(memory_grad[b, n], old[b - first, n])
+
+
+@part
+def _gates_backward(
+    gemm: int,
+    group: int,
+    own: Columns,
+    w: Weights,
+    record: Record,
+    grad: Array,
+    through: Array,
+    old: Array,
+    grads: Gradients,
+) -> None:
+    """Gradient `grad` [B, N, F] of the new memory -> in its place that of the candidate, in `old` of the memory."""
+    t, first = own.t, own.first
+    memory, gates, to_gates = record.memory[t], record.gates[t], grads.gates[t]
+    row = np.empty_like(grad[0, 0])
+    for b in range(own.width):
+        to_input = grads.gates_input[t, first + b]
+        to_input[:] = 0
+        for n in range(grad.shape[1]):
+            above, candidate = grad[first + b, n], record.candidate[t, first + b, n]
+            down = to_gates[first + b, n]
+            mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
+            above[:] = row
+            add(to_input, down)
+        add(grads.gates_bias[group], to_input)
+    here = Columns(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
+    for b in range(own.width):
+        for n in range(grad.shape[1]):
+            add_through_tanh(old[b, n], through[b, n], record.squashed[t, first + b, n])
+
+
+@part
+def _mlp_backward(
+    gemm: int, group: int, own: Columns, w: Weights, record: Record, grad: Array, through: Array, grads: Gradients
+) -> None:
+    """Gradient `grad` [B, N, F] of LayerNorm(Z + MLP(Z)) -> of Z, in `through` [b, N, F]."""
+    t, first, layers = own.t, own.first, len(w.mlp)
+    last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
+    to_gain, to_offset, to_bias = grads.mlp_gain[group], grads.mlp_offset[group], grads.mlp_bias[group]
+    for b in range(first, first + own.width):
+        for n in range(grad.shape[1]):
+            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
+            add(to_bias[layers - 1], top[b, n])
+    here = Columns(t, 0, 0, 0, own.width)
+    for layer in range(layers - 1, -1, -1):
+        multiply(gemm, _rows(grads.mlp[layer, t], own), w.mlp[layer], False, _rows(through, here))
+        if layer > 0:
+            for b in range(own.width):
+                for n in range(grad.shape[1]):
+                    below = grads.mlp[layer - 1, t, first + b, n]
+                    through_relu(through[b, n], record.hidden[layer, t, first + b, n], below)
+                    add(to_bias[layer - 1], below)
+    for b in range(own.width):
+        for n in range(grad.shape[1]):
+            add(through[b, n], top[first + b, n])
+
+
+@part
+def _attention_backward(
+    gemm: int,
+    group: int,
+    own: Columns,
+    given: Inputs,
+    w: Weights,
+    record: Record,
+    through: Array,
+    grad: Array,
+    grads: Gradients,
+) -> None:
+    """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `grad` [B, N, F] of M by A."""
+    t, first = own.t, own.first
+    qkv = np.empty((through.shape[1] + 1, len(w.qkv_gain)), grad.dtype)
+    grad_qkv = np.empty_like(qkv)
+    row = np.empty_like(through[0, 0])
+    projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.projected[t]
+    attended, rstd = record.attended[t], record.attended_rstd[t]
+    to_gain, to_offset = grads.attention_gain[group], grads.attention_offset[group]
+    to_qkv_gain, to_qkv_offset = grads.qkv_gain[group], grads.qkv_offset[group]
+    for b in range(first, first + own.width):
+        to_sum = through[b - first]
+        for n in range(len(to_sum)):
+            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
+            to_sum[n, :] = row
+        fill(qkv, projected[b], given.qkv[t, b], w.qkv_gain, w.qkv_offset)
+        attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
+        for n in range(len(to_sum)):
+            normal, size = projected[b, n], projected_rstd[b, n]
+            normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
+            add(grads.qkv_bias[group], down[b, n])
+        grads.qkv_input[t, b, :] = grad_qkv[len(to_sum)]
+    multiply(gemm, _rows(down, own), w.qkv, False, _rows(grad, own))

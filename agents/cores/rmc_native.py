@@ -86,12 +86,11 @@ class _Unroll(torch.autograd.Function):
         memory, *tensors = ctx.saved_tensors
         given, weights = _arguments(plan, memory, tensors)
         batch = len(given.state)
-        grads = _gradients(given, weights, record, groups(batch, COLUMNS))
-        address = gemm(memory.dtype)
-        above = grad_out.contiguous().numpy(), grad_last.contiguous().numpy()
+        grads = _gradients(given, weights, record, grad_last, groups(batch, COLUMNS))
+        address, above = gemm(memory.dtype), grad_out.contiguous().numpy()
 
         def columns(group: int, first: int, last: int) -> None:
-            backward(address, group, first, last, plan.cut, given, weights, record, *above, grads)
+            backward(address, group, first, last, plan.cut, given, weights, record, above, grads)
 
         by_columns(columns, batch, COLUMNS)
         return None, torch.from_numpy(grads.state), *_in_order(plan.shape, grads, record)
@@ -102,15 +101,11 @@ def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[
     qkv_input, *rest = native.arrays(*tensors)
     (state,) = native.arrays(memory)
     steps, batch = plan.reset.shape
-    empty = np.empty((steps, batch, 0), state.dtype)
-    gates_input = rest.pop(0) if plan.shape.gates else empty
-    qkv, qkv_bias, qkv_gain, qkv_offset, *norms = rest[:8]
+    gates_input = rest.pop(0) if plan.shape.gates else np.empty((steps, batch, 0), state.dtype)
+    qkv, *vectors = rest[:8]
     mlp = rest[8 : 8 + 2 * plan.shape.mlp_layers]
-    no_gates = empty[0, 0], np.empty((0, state.shape[2]), state.dtype)
-    gates_bias, gates = rest[: -3 : -1] if plan.shape.gates else no_gates
-    weights = Weights(
-        qkv, np.stack(mlp[::2]), gates, qkv_bias, qkv_gain, qkv_offset, *norms, np.stack(mlp[1::2]), gates_bias
-    )
+    gates, gates_bias = rest[-2:] if plan.shape.gates else (np.empty((0, state.shape[2]), state.dtype), state[0, 0, :0])
+    weights = Weights(qkv, np.stack(mlp[::2]), gates, *vectors, np.stack(mlp[1::2]), gates_bias)  # pyright: ignore
     return Inputs(qkv_input, gates_input, plan.reset, plan.initial, state), weights
 
 
@@ -136,14 +131,14 @@ def _record(shape: RMCShape, steps: int, batch: int, given: Inputs) -> Record:
     )
 
 
-def _gradients(given: Inputs, weights: Weights, record: Record, groups: int) -> Gradients:
+def _gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tensor, groups: int) -> Gradients:
     def sums(parameter: Array) -> Array:
         return np.zeros((groups, *parameter.shape), parameter.dtype)
 
     return Gradients(
         qkv_input=np.empty_like(given.qkv),
         gates_input=np.empty_like(given.gates),
-        state=np.empty_like(given.state),
+        state=grad_last.contiguous().numpy().copy(),
         projected=np.empty_like(record.projected),
         mlp=np.empty_like(record.hidden[1:]),
         gates=np.empty_like(record.gates),

@@ -46,11 +46,6 @@ def raise_in_world(soak: "Soak", draw: random.Random) -> None:
     soak.flag.touch()
 
 
-def kill_helper(soak: "Soak", draw: random.Random) -> None:
-    """SIGKILL of the learner's second process."""
-    draw.choice(workers(soak.process, "HelperProcess")).send_signal(signal.SIGKILL)
-
-
 def kill_learner(soak: "Soak", draw: random.Random) -> None:
     """SIGKILL of the process that holds the weights; resumed from the newest checkpoint."""
     soak.stop(signal.SIGKILL)
@@ -119,7 +114,6 @@ FAULTS: list[Callable[["Soak", random.Random], None]] = [
     kill_actor,
     hang_actor,
     raise_in_world,
-    kill_helper,
     kill_learner,
     spot_notice,
     truncate_checkpoint,

@@ -2,7 +2,7 @@
 
     sudo python benchmarks/soak/soak.py [--minutes 60] [--every 30] [--seed 1] [--folder FOLDER]
 
-Trains a small T-maze with an LSTM, two actors and a helper in Ray processes, and injects the faults of faults.py in
+Trains a small T-maze with an LSTM, two actors in Ray processes, and injects the faults of faults.py in
 random order, each as often as the others. Writes benchmarks/results/soak.json and soak.png: the learning curve, every
 fault with the seconds until training went on, what the ledger says of frames and unrolls (ledger.py), and the memory of
 all processes over time. Root is needed to mount the small disk that the run directory is on.
@@ -41,7 +41,7 @@ WORDS = [
     *("--env", "soak_world:FlaggedTMaze", "--core", "lstm", "--core-args", "hidden_size=64", "--conv-channels", "8"),
     *("--embedding-size", "64", "--num-actors", "2", "--envs-per-actor", str(ENVS), "--batch-size", "16"),
     *("--unroll-length", "50", "--discount", "0.98", "--entropy-cost", "0.003", "--lr", "0.0003"),
-    *("--lr-schedule", "constant", "--max-grad-norm", "40", "--helper-share", "0.25", "--seed", "1"),
+    *("--lr-schedule", "constant", "--max-grad-norm", "40", "--seed", "1"),
     *("--checkpoint-every", "5", "--log-every", "4000", "--actor-timeout", "40", "--total-steps", "1000000000"),
 ]
 

@@ -10,7 +10,7 @@ from engram.launch import train
 from engram.learners import checkpoints
 
 WORDS = ["--core", "lstm", "--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--batch-size", "8"]
-WORDS += ["--unroll-length", "10", "--helper-share", "0"]
+WORDS += ["--unroll-length", "10"]
 EASY = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=5", "grid_size=6"]
 HARDER = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9", "grid_size=8"]
 

@@ -10,7 +10,7 @@ from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.learners.config import LearnerConfig
-from engram.learners.learner import METRICS, Learner, batch_loss
+from engram.learners.learner import Learner, batch_loss
 
 
 def make(core: str = "lstm", num_envs: int = 6, **config: object) -> tuple[Learner, Unroll]:
@@ -40,20 +40,6 @@ def test_counts_only_steps_whose_action_counted() -> None:
     learner.step(unroll)
     assert learner.steps == 20 * 6 - int(over.sum())
     assert learner.updates == 1
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("core", ["lstm", "rmc"])
-def test_a_helper_does_not_change_the_update(core: str, reduction: str) -> None:
-    results = []
-    for share in (0.0, 0.4):
-        learner, unroll = make(core, reduction=reduction, helper_share=share, max_grad_norm=0.0)
-        metrics = learner.step(unroll)
-        results.append((torch.cat([p.grad.flatten() for p in learner.agent.parameters()]), metrics))  # type: ignore[union-attr]
-    scale = results[0][0].abs().max().item()
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-5 * scale)
-    for name in METRICS:
-        assert results[0][1][name] == pytest.approx(results[1][1][name], rel=1e-4, abs=1e-5)
 
 
 def test_nothing_at_an_ignored_step_reaches_the_gradient() -> None:
@@ -150,7 +136,6 @@ def test_on_policy_ratios_are_one() -> None:
         ("lr", 0.0),
         ("entropy_cost", -1.0),
         ("algorithm", "ppo"),
-        ("helper_share", 0.95),
         ("discount", math.nan),
     ],
 )
