@@ -3,7 +3,7 @@
 Parts of the compiled loop in `cores/rmc_kernels.py`, each for one batch element or one row, so that its numbers stay in
 the processor's cache from the first operation to the last and do not depend on which others are in the batch.
 
-Shapes: N rows of F numbers; one more row, of which only keys and values matter; H heads of width V = F / H; keys of
+Shapes: N + 1 rows of F numbers, of the last of which only keys and values matter; H heads of width V = F / H; keys of
 size K; D = H (2 K + V), per head query, key and value.
 """
 
@@ -14,24 +14,16 @@ from .native import Array
 
 
 @part
-def attend(
-    projected: Array,
-    other: Array,
-    rows: Array,
-    gain: Array,
-    offset: Array,
-    qkv: Array,
-    weights: Array,
-    out: Array,
-) -> None:
-    """out [N, F] = rows + attention of the rows over themselves and the other one.
+def attend(normal: Array, rows: Array, gain: Array, offset: Array, qkv: Array, weights: Array, out: Array) -> None:
+    """out [N, F] = the first N rows + their attention over all N + 1.
 
-    projected [N, D] are the normal numbers of the rows' q, k, v, other [D] is ready; written are qkv [N + 1, D], all
-    of them, and weights [H, N, N + 1] of the attention.
+    normal [N + 1, D] are the normal numbers of the rows' q, k, v; written are qkv [N + 1, D], and the attention's
+    weights [H, N, N + 1].
     """
     heads = len(weights)
     width, size = out.shape[1] // heads, qkv.shape[1] // heads
-    fill(qkv, projected, other, gain, offset)
+    for n in range(len(qkv)):
+        scale(normal[n], gain, offset, qkv[n])
     for h in range(heads):
         _attend_head(qkv, rows, h * size, h * width, width, weights[h], out)
 
@@ -44,14 +36,6 @@ def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array) ->
     grad_qkv[:] = 0
     for h in range(heads):
         _attend_head_backward(grad, qkv, h * size, h * width, width, weights[h], grad_qkv)
-
-
-@part
-def fill(qkv: Array, normal: Array, other: Array, gain: Array, offset: Array) -> None:
-    """q, k, v of all rows [N + 1, D]."""
-    for n in range(len(normal)):
-        scale(normal[n], gain, offset, qkv[n])
-    qkv[len(normal), :] = other
 
 
 @part

@@ -15,7 +15,7 @@ for name in world_names():
     batch.step_into(np.zeros((n, *space.shape), np.int64), observation, reward, *ended)
     print(f"compiled {name}")
 
-for name in ("concrete", "parallel", "rmc"):
+for name in ("concrete", "parallel", "rmc", "lstm"):
     core, inputs = make_core(name, 8), torch.randn(2, 3, 8)
     outputs, _, _ = core.unroll(inputs, torch.zeros(2, 3, dtype=torch.bool), core.initial_state(3))
     torch.autograd.grad(outputs.sum(), list(core.parameters()))

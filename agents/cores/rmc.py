@@ -13,8 +13,7 @@ from ..kernels import Linear
 from . import rmc_native
 from .core import Core, at_least_one, full_precision
 from .recurrence import run, run_once
-from .rmc_blocks import RMCShape
-from .rmc_steps import RMCSteps
+from .rmc_steps import RMCShape, RMCSteps
 
 Gate = Literal["unit", "memory"]
 
@@ -140,9 +139,7 @@ class RMC(Core):
     def _tensors(self, inputs: Tensor) -> list[Tensor]:
         """What `RMCSteps` takes, for inputs [T, B, input_size]."""
         projected = self.input_projection(inputs)
-        first = self.blocks[0]
-        assert isinstance(first, RelationalBlock)
-        tensors = [first.qkv_norm(first.qkv(projected)) if len(self.blocks) == 1 else projected]
+        tensors = [projected]
         for layer in self.input_gates:
             biases = projected.new_tensor([self.input_bias, self.forget_bias]).repeat_interleave(self.shape.gates)
             tensors.append(layer(projected) + biases)

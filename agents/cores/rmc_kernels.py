@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..blas import multiply
-from ..kernels_attention import attend, attend_backward, fill, mix, mix_backward
+from ..kernels_attention import attend, attend_backward, mix, mix_backward
 from ..kernels_elementwise import (
     add,
     add_through_tanh,
@@ -56,8 +56,8 @@ class Weights(NamedTuple):
 class Inputs(NamedTuple):
     """What the loop is given."""
 
-    qkv: Array
-    """[T, B, D]: of the input's row."""
+    row: Array
+    """[T, B, F]: the projected input."""
     gates: Array
     """[T, B, 2 G]: the input's share."""
     reset: Array
@@ -71,12 +71,12 @@ class Inputs(NamedTuple):
 class Record(NamedTuple):
     """What the way back needs of the way forward."""
 
-    memory: Array
-    """[T, B, N, F], before each step, after resets."""
+    rows: Array
+    """[T, B, N + 1, F]: the memory before each step, after resets, and the projected input."""
     projected: Array
-    """[T, B, N, D], normal numbers."""
+    """[T, B, N + 1, D], normal numbers."""
     projected_rstd: Array
-    """[T, B, N]."""
+    """[T, B, N + 1]."""
     attention: Array
     """[T, B, H, N, N + 1]: weights."""
     attended: Array
@@ -98,12 +98,12 @@ class Record(NamedTuple):
 class Gradients(NamedTuple):
     """What the way back writes. The last fields are sums, in which every group of columns has its own row."""
 
-    qkv_input: Array
+    row: Array
     gates_input: Array
     state: Array
     """As in Inputs."""
     projected: Array
-    """[T, B, N, D]: of the product with the matrix of q, k and v."""
+    """[T, B, N + 1, D]: of the product with the matrix of q, k and v."""
     mlp: Array
     """[L, T, B, N, F]: of the products of the MLP."""
     gates: Array
@@ -146,9 +146,9 @@ def forward(
     """
     qkv = np.empty((len(given.initial) + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
-        own = Columns(t, first, t % len(record.memory), first % record.memory.shape[1], last - first)
+        own = Columns(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
         _remember(own, given, record, out)
-        _attention(gemm, own, given, w, turned, record, qkv)
+        _attention(gemm, own, w, turned, record, qkv)
         _mlp(gemm, own, w, turned, record, out[t])
         if len(w.gates_bias) > 0:
             _gates(gemm, own, given, w, turned, record, out[t])
@@ -156,30 +156,31 @@ def forward(
 
 @part
 def _remember(own: Columns, given: Inputs, record: Record, out: Array) -> None:
-    """The memory before the step."""
-    memory = record.memory[own.s]
+    """The rows that attend: the memory before the step and the input."""
+    slots = len(given.initial)
     for b in range(own.width):
-        if given.reset[own.t, own.first + b]:
-            memory[own.start + b] = given.initial
+        rows, column = record.rows[own.s, own.start + b], own.first + b
+        rows[slots, :] = given.row[own.t, column]
+        if given.reset[own.t, column]:
+            rows[:slots] = given.initial
         elif own.t > 0:
-            memory[own.start + b] = out[own.t - 1, own.first + b]
+            rows[:slots] = out[own.t - 1, column]
         else:
-            memory[own.start + b] = given.state[own.first + b]
+            rows[:slots] = given.state[column]
 
 
 @part
-def _attention(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
+def _attention(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
     """LayerNorm(M + A): what the MLP is given."""
     s = own.s
-    memory, projected, attended = record.memory[s], record.projected[s], record.attended[s]
-    multiply(gemm, _rows(memory, own), w.qkv, not turned, _rows(projected, own))
+    rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
+    multiply(gemm, _rows(rows, own), w.qkv, not turned, _rows(projected, own))
     for b in range(own.start, own.start + own.width):
-        for n in range(memory.shape[1]):
+        for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
-            record.projected_rstd[s, b, n] = normalise(projected[b, n])
-        weights, other = record.attention[s, b], given.qkv[own.t, own.first + b - own.start]
-        attend(projected[b], other, memory[b], w.qkv_gain, w.qkv_offset, qkv, weights, attended[b])
-        for n in range(memory.shape[1]):
+            rstd[b, n] = normalise(projected[b, n])
+        attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, qkv, record.attention[s, b], attended[b])
+        for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalise(attended[b, n])
             scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
 
@@ -207,14 +208,14 @@ def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out:
 @part
 def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
     """The new memory, gated, from the candidate in `out` [B, N, F]."""
-    memory, squashed, gates = record.memory[own.s], record.squashed[own.s], record.gates[own.s]
+    memory, squashed, gates = record.rows[own.s], record.squashed[own.s], record.gates[own.s]
     for b in range(own.start, own.start + own.width):
-        for n in range(memory.shape[1]):
+        for n in range(squashed.shape[1]):
             tanh(memory[b, n], squashed[b, n])
     multiply(gemm, _rows(squashed, own), w.gates, not turned, _rows(gates, own))
     for b in range(own.start, own.start + own.width):
         column = own.first + b - own.start
-        for n in range(memory.shape[1]):
+        for n in range(squashed.shape[1]):
             candidate, new = record.candidate[own.s, b, n], out[column, n]
             add(gates[b, n], given.gates[own.t, column])
             add(gates[b, n], w.gates_bias)
@@ -244,6 +245,7 @@ def backward(
     memory_grad = grads.state
     through = np.empty((last - first, *given.initial.shape), grad_out.dtype)
     old = np.zeros_like(through)
+    rows_grad = np.empty((last - first, len(given.initial) + 1, given.initial.shape[1]), grad_out.dtype)
     for t in range(len(grad_out) - 1, -1, -1):
         own = Columns(t, first, t, first, last - first)
         for b in range(first, last):
@@ -252,12 +254,14 @@ def backward(
         if len(w.gates_bias) > 0:
             _gates_backward(gemm, group, own, w, record, memory_grad, through, old, grads)
         _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
-        _attention_backward(gemm, group, own, given, w, record, through, memory_grad, grads)
+        _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
         for b in range(first, last):
+            grads.row[t, b, :] = rows_grad[b - first, memory_grad.shape[1]]
             if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
                 memory_grad[b] = 0
                 continue
             for n in range(memory_grad.shape[1]):
+                memory_grad[b, n, :] = rows_grad[b - first, n]
                 add(memory_grad[b, n], through[b - first, n])
                 add(memory_grad[b, n], old[b - first, n])
 
@@ -276,7 +280,7 @@ def _gates_backward(
 ) -> None:
     """Gradient `grad` [B, N, F] of the new memory -> in its place that of the candidate, in `old` of the memory."""
     t, first = own.t, own.first
-    memory, gates, to_gates = record.memory[t], record.gates[t], grads.gates[t]
+    memory, gates, to_gates = record.rows[t], record.gates[t], grads.gates[t]
     row = np.empty_like(grad[0, 0])
     for b in range(own.width):
         to_input = grads.gates_input[t, first + b]
@@ -323,19 +327,11 @@ def _mlp_backward(
 
 @part
 def _attention_backward(
-    gemm: int,
-    group: int,
-    own: Columns,
-    given: Inputs,
-    w: Weights,
-    record: Record,
-    through: Array,
-    grad: Array,
-    grads: Gradients,
+    gemm: int, group: int, own: Columns, w: Weights, record: Record, through: Array, out: Array, grads: Gradients
 ) -> None:
-    """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `grad` [B, N, F] of M by A."""
-    t, first = own.t, own.first
-    qkv = np.empty((through.shape[1] + 1, len(w.qkv_gain)), grad.dtype)
+    """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `out` of the rows by A."""
+    t, first, slots = own.t, own.first, through.shape[1]
+    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
     grad_qkv = np.empty_like(qkv)
     row = np.empty_like(through[0, 0])
     projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.projected[t]
@@ -344,14 +340,15 @@ def _attention_backward(
     to_qkv_gain, to_qkv_offset = grads.qkv_gain[group], grads.qkv_offset[group]
     for b in range(first, first + own.width):
         to_sum = through[b - first]
-        for n in range(len(to_sum)):
+        for n in range(slots):
             normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
             to_sum[n, :] = row
-        fill(qkv, projected[b], given.qkv[t, b], w.qkv_gain, w.qkv_offset)
+        for n in range(slots + 1):
+            scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
         attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
-        for n in range(len(to_sum)):
+        for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
             normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias[group], down[b, n])
-        grads.qkv_input[t, b, :] = grad_qkv[len(to_sum)]
-    multiply(gemm, _rows(down, own), w.qkv, False, _rows(grad, own))
+    here = Columns(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

@@ -12,8 +12,8 @@ from ..blas import gemm
 from ..native import Array
 from .columns import by_columns, groups, matrix_gradients, turned
 from .recurrence import refuse_second_derivative
-from .rmc_blocks import RMCShape
 from .rmc_kernels import Gradients, Inputs, Record, Weights, backward, forward
+from .rmc_steps import RMCShape
 
 COLUMNS = 8
 """Columns of a batch that are learnt from at once: so few that two threads can share a batch."""
@@ -59,8 +59,8 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, memory: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         given, weights = _arguments(plan, memory, tensors)
-        steps, batch = plan.reset.shape
-        record = _record(plan.shape, steps, batch, given) if plan.recording else None
+        (steps, batch), size = plan.reset.shape, len(weights.qkv)
+        record = _record(plan.shape, steps, batch, given, size) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
         address, numbers = gemm(memory.dtype), out.numpy()
         # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
@@ -70,7 +70,7 @@ class _Unroll(torch.autograd.Function):
             weights = weights._replace(qkv=turned(weights.qkv), mlp=turned(weights.mlp), gates=turned(weights.gates))
 
         def columns(_: int, first: int, last: int) -> None:
-            own = record or _record(plan.shape, 1, min(width, batch), given)
+            own = record or _record(plan.shape, 1, min(width, batch), given, size)
             forward(address, first, last, given, weights, many, own, numbers)
 
         by_columns(columns, batch, width)
@@ -98,7 +98,7 @@ class _Unroll(torch.autograd.Function):
 
 def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[Inputs, Weights]:
     """The tensors of `RMCSteps` as compiled functions take them, matrices as they are: [outputs, inputs]."""
-    qkv_input, *rest = native.arrays(*tensors)
+    row, *rest = native.arrays(*tensors)
     (state,) = native.arrays(memory)
     steps, batch = plan.reset.shape
     gates_input = rest.pop(0) if plan.shape.gates else np.empty((steps, batch, 0), state.dtype)
@@ -106,10 +106,10 @@ def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[
     mlp = rest[8 : 8 + 2 * plan.shape.mlp_layers]
     gates, gates_bias = rest[-2:] if plan.shape.gates else (np.empty((0, state.shape[2]), state.dtype), state[0, 0, :0])
     weights = Weights(qkv, np.stack(mlp[::2]), gates, *vectors, np.stack(mlp[1::2]), gates_bias)  # pyright: ignore
-    return Inputs(qkv_input, gates_input, plan.reset, plan.initial, state), weights
+    return Inputs(row, gates_input, plan.reset, plan.initial, state), weights
 
 
-def _record(shape: RMCShape, steps: int, batch: int, given: Inputs) -> Record:
+def _record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: int) -> Record:
     slots, width = given.initial.shape
 
     def room(*sizes: int) -> Array:
@@ -117,9 +117,9 @@ def _record(shape: RMCShape, steps: int, batch: int, given: Inputs) -> Record:
 
     gated = (slots, width) if shape.gates else (slots, 0)
     return Record(
-        memory=room(slots, width),
-        projected=room(slots, given.qkv.shape[2]),
-        projected_rstd=room(slots),
+        rows=room(slots + 1, width),
+        projected=room(slots + 1, size),
+        projected_rstd=room(slots + 1),
         attention=room(shape.heads, slots, slots + 1),
         attended=room(slots, width),
         attended_rstd=room(slots),
@@ -136,7 +136,7 @@ def _gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tenso
         return np.zeros((groups, *parameter.shape), parameter.dtype)
 
     return Gradients(
-        qkv_input=np.empty_like(given.qkv),
+        row=np.empty_like(given.row),
         gates_input=np.empty_like(given.gates),
         state=grad_last.contiguous().numpy().copy(),
         projected=np.empty_like(record.projected),
@@ -147,15 +147,15 @@ def _gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tenso
 
 
 def _in_order(shape: RMCShape, grads: Gradients, record: Record) -> list[Tensor]:
-    """Gradients of what `RMCSteps` takes."""
-    pairs = [(grads.projected, record.memory), *zip(grads.mlp, record.hidden[:-1], strict=True)]
+    """Gradients of the tensors of `RMCSteps`."""
+    pairs = [(grads.projected, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
     if shape.gates:
         pairs.append((grads.gates, record.squashed))
 
     qkv, *rest = matrix_gradients(pairs)
     bias, *norms = (torch.from_numpy(getattr(grads, name).sum(0)) for name in Weights._fields[3:10])
     mlp_bias = torch.from_numpy(grads.mlp_bias.sum(0))
-    inputs = [torch.from_numpy(grads.qkv_input)]
+    inputs = [torch.from_numpy(grads.row)]
     layers = [part for pair in zip(rest, mlp_bias, strict=False) for part in pair]
     gates: list[Tensor] = []
     if shape.gates:
