@@ -1,9 +1,9 @@
-"""A second thread for work whose result is not needed at once, such as the gradients of weights.
+"""A second thread for large pieces of a learner's work, in `share` or beside what the first one does, with `aside`.
 
-A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The gradients of the weights
-are not in it, and they are a sixth of the work or more. Torch lets go of the interpreter while it multiplies, so
-another core can make them meanwhile. Results do not depend on whether it does: the same operations run in the same
-order.
+A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The columns of a batch are
+chains of their own, and the gradients of the weights are in none. Torch and compiled functions let go of the
+interpreter while they compute, so another core can do some of it meanwhile. Results do not depend on whether it does:
+the same operations are done, and what they give is added up in the same order.
 """
 
 import os

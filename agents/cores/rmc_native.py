@@ -43,7 +43,7 @@ def run(
         initial: the memory of a new episode, [N, F].
         reset, bptt_length: as in `Core.unroll`.
     """
-    plan = _Plan(shape, initial.numpy(), reset.numpy(), bptt_length or 0, torch.is_grad_enabled())
+    plan = _Plan(shape, *native.arrays(initial, reset), bptt_length or 0, torch.is_grad_enabled())
     return _Unroll.apply(plan, memory, *tensors)  # pyright: ignore
 
 
@@ -151,7 +151,6 @@ def _in_order(shape: RMCShape, grads: Gradients, record: Record) -> list[Tensor]
     pairs = [(grads.projected, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
     if shape.gates:
         pairs.append((grads.gates, record.squashed))
-
     qkv, *rest = matrix_gradients(pairs)
     bias, *norms = (torch.from_numpy(getattr(grads, name).sum(0)) for name in Weights._fields[3:10])
     mlp_bias = torch.from_numpy(grads.mlp_bias.sum(0))

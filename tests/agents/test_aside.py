@@ -51,6 +51,38 @@ def test_work_may_ask_for_more_work(second_core):
         assert aside.aside(work).result()
 
 
+def test_shared_pieces_come_in_order_and_each_once(second_core):
+    done = []
+
+    def work(turn):
+        done.append(turn)
+        return -turn
+
+    assert aside.share(work, 1000) == [-turn for turn in range(1000)]
+    assert sorted(done) == list(range(1000))
+
+
+def test_two_threads_share(second_core):
+    both = threading.Barrier(2, timeout=20)
+
+    def work(turn):
+        if second_core:
+            both.wait()  # passes only where another thread has a piece in hand
+        return threading.get_ident()
+
+    assert len(set(aside.share(work, 2))) == 1 + second_core
+
+
+def test_pieces_may_share_pieces(second_core):
+    assert aside.share(lambda turn: sum(aside.share(lambda part: part, turn)), 5) == [0, 0, 1, 3, 6]
+
+
+@pytest.mark.parametrize("bad", range(6))
+def test_an_error_in_a_shared_piece_is_raised(second_core, bad):
+    with pytest.raises(ZeroDivisionError):
+        aside.share(lambda turn: 1 // (turn - bad), 6)
+
+
 def test_one_core_has_no_second_thread(monkeypatch):
     monkeypatch.setattr(aside, "available_cores", lambda: 1)
     aside.use_second_core()
