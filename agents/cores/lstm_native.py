@@ -30,7 +30,8 @@ def run(
         h, c: before the first step, [B, H].
         reset, bptt_length: as in `Core.unroll`.
     """
-    plan = _Plan(*native.arrays(reset), bptt_length or 0, torch.is_grad_enabled())
+    (resets,) = native.arrays(reset)
+    plan = _Plan(resets, bptt_length or 0, torch.is_grad_enabled())
     return _Unroll.apply(plan, gates, weight, h, c)  # pyright: ignore
 
 

@@ -43,7 +43,8 @@ def run(
         initial: the memory of a new episode, [N, F].
         reset, bptt_length: as in `Core.unroll`.
     """
-    plan = _Plan(shape, *native.arrays(initial, reset), bptt_length or 0, torch.is_grad_enabled())
+    first, resets = native.arrays(initial, reset)
+    plan = _Plan(shape, first, resets, bptt_length or 0, torch.is_grad_enabled())
     return _Unroll.apply(plan, memory, *tensors)  # pyright: ignore
 
 
