@@ -80,7 +80,7 @@ def share(work: Callable[[int], R], count: int) -> list[R]:
         for turn in turns:
             results[turn] = work(turn)
 
-    if _thread is None or _local.aside or count < 2:
+    if _thread is None or count < 2:
         take()
     else:
         second = _thread.submit(take)

@@ -6,6 +6,7 @@ torch's own operations are used.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +26,8 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
     `fastmath` names what else may be changed about a sum: with "reassoc" and "nsz" its order, so that the processor
     adds several numbers at once. A function that others call must be `inline`: called, it would be optimised one way
-    in the process that compiles it and another way in those that find it on disk, and round differently.
+    in the process that compiles it and another way in those that find it on disk, and round differently. What is on
+    disk is renewed when the function's file or one with parts for it changes.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
     if inline:
@@ -33,11 +35,20 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
     def decorate(function: Function) -> Function:
         try:
-            return njit(cache=True, **options)(function)  # pyright: ignore[reportReturnType]
+            made: Any = njit(cache=True, **options)(function)
         except RuntimeError:  # nowhere to write
             return njit(**options)(function)  # pyright: ignore[reportReturnType]
+        made._cache._cache_file._source_stamp = _stamp(function)
+        return made
 
     return decorate
+
+
+def _stamp(function: Callable[..., Any]) -> tuple[tuple[str, float, int], ...]:
+    """Name, time and size of every file that `function` may be compiled from; numba itself looks at its own only."""
+    here = Path(__file__).parent
+    files = {Path(function.__code__.co_filename), here / "native.py", here / "blas.py", *here.glob("kernels_*.py")}
+    return tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in sorted(files))
 
 
 def suits(tensor: Tensor) -> bool:

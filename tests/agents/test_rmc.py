@@ -4,12 +4,13 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from engram.agents import kernels_elementwise, native
-from engram.agents.cores import make_core, rmc_native, unroll
+from engram.agents.cores import make_core, rmc_kernels, rmc_native, unroll
 from engram.agents.cores.rmc import RMC, RMCState
 from unrolls import (
     check_gradients,
@@ -323,6 +324,16 @@ outputs, _, _ = core.unroll(inputs, torch.zeros(12, 5, dtype=torch.bool), core.i
 found = torch.cat([g.flatten() for g in torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
 print(found.double().sum().item().hex(), (found.double() * torch.arange(len(found))).sum().item().hex())
 """
+
+
+def test_code_on_disk_is_renewed_when_a_part_of_it_changes():
+    """Numba by itself would look at the file of the loop only, and go on with old parts."""
+    stamp = rmc_kernels.forward._cache._cache_file._source_stamp
+    names = {name for name, _, _ in stamp}
+    assert {"rmc_kernels.py", "kernels_attention.py", "kernels_elementwise.py", "blas.py", "native.py"} <= names
+    for name, time, size in stamp:
+        (file,) = Path(native.__file__).parent.rglob(name)
+        assert (time, size) == (file.stat().st_mtime, file.stat().st_size)
 
 
 def test_code_found_on_disk_rounds_like_code_just_compiled(tmp_path, route):
