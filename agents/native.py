@@ -27,7 +27,7 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
     `fastmath` names what else may be changed about a sum: with "reassoc" and "nsz" its order, so that the processor
     adds several numbers at once. A function that others call must be `inline`: called, it would be optimised one way
     in the process that compiles it and another way in those that find it on disk, and round differently. What is on
-    disk is renewed when the function's file or one with parts for it changes.
+    disk is renewed when a file with the same first word, or one with parts for all, changes.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
     if inline:
@@ -46,8 +46,9 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
 def _stamp(function: Callable[..., Any]) -> tuple[tuple[str, float, int], ...]:
     """Name, time and size of every file that `function` may be compiled from; numba itself looks at its own only."""
-    here = Path(__file__).parent
-    files = {Path(function.__code__.co_filename), here / "native.py", here / "blas.py", *here.glob("kernels_*.py")}
+    here, source = Path(__file__).parent, Path(function.__code__.co_filename)
+    own = source.parent.glob(f"{source.stem.split('_')[0]}*.py")
+    files = {*own, here / "native.py", here / "blas.py", *here.glob("kernels_*.py")}
     return tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in sorted(files))
 
 

@@ -2,10 +2,7 @@
 
 The equations are in `rmc.RMC`. A few columns at a time, all steps of one after the other: what a step needs stays in
 the processor's nearest caches, the interpreter is left once per call, and threads that have let go of it can take
-different columns.
-
-Shapes: T steps, B columns, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP, 2 G
-numbers for the gates (G = 0: none).
+different columns. Letters for shapes are those of `rmc_arrays.py`.
 """
 
 from typing import NamedTuple
@@ -27,96 +24,7 @@ from ..kernels_elementwise import (
     through_relu,
 )
 from ..native import Array, compiled
-
-
-class Weights(NamedTuple):
-    """Parameters. Matrices are [outputs, inputs], or the other way round where a function is told so."""
-
-    qkv: Array
-    """[D, F]."""
-    mlp: Array
-    """[L, F, F]."""
-    gates: Array
-    """[2 G, F]."""
-    qkv_bias: Array
-    qkv_gain: Array
-    qkv_offset: Array
-    """[D]."""
-    attention_gain: Array
-    attention_offset: Array
-    mlp_gain: Array
-    mlp_offset: Array
-    """[F]."""
-    mlp_bias: Array
-    """[L, F]."""
-    gates_bias: Array
-    """[2 G]."""
-
-
-class Inputs(NamedTuple):
-    """What the loop is given."""
-
-    row: Array
-    """[T, B, F]: the projected input."""
-    gates: Array
-    """[T, B, 2 G]: the input's share."""
-    reset: Array
-    """bool [T, B]."""
-    initial: Array
-    """[N, F]."""
-    state: Array
-    """[B, N, F]."""
-
-
-class Record(NamedTuple):
-    """What the way back needs of the way forward."""
-
-    rows: Array
-    """[T, B, N + 1, F]: the memory before each step, after resets, and the projected input."""
-    projected: Array
-    """[T, B, N + 1, D], normal numbers."""
-    projected_rstd: Array
-    """[T, B, N + 1]."""
-    attention: Array
-    """[T, B, H, N, N + 1]: weights."""
-    attended: Array
-    """[T, B, N, F], normal numbers of memory + attention."""
-    attended_rstd: Array
-    """[T, B, N]."""
-    hidden: Array
-    """[L + 1, T, B, N, F]: what each layer of the MLP is given, then normal numbers of its residual sum."""
-    hidden_rstd: Array
-    """[T, B, N]."""
-    candidate: Array
-    """[T, B, N, F]: tanh of what the gates let in."""
-    squashed: Array
-    """[T, B, N, F]: tanh of the memory."""
-    gates: Array
-    """[T, B, N, 2 G]."""
-
-
-class Gradients(NamedTuple):
-    """What the way back writes. The last fields are sums, in which every group of columns has its own row."""
-
-    row: Array
-    gates_input: Array
-    state: Array
-    """As in Inputs."""
-    projected: Array
-    """[T, B, N + 1, D]: of the product with the matrix of q, k and v."""
-    mlp: Array
-    """[L, T, B, N, F]: of the products of the MLP."""
-    gates: Array
-    """[T, B, N, 2 G]."""
-    qkv_bias: Array
-    qkv_gain: Array
-    qkv_offset: Array
-    attention_gain: Array
-    attention_offset: Array
-    mlp_gain: Array
-    mlp_offset: Array
-    mlp_bias: Array
-    gates_bias: Array
+from .rmc_arrays import Gradients, Inputs, Record, Weights
 
 
 class Columns(NamedTuple):

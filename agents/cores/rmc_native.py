@@ -12,7 +12,8 @@ from ..blas import gemm
 from ..native import Array
 from .columns import by_columns, groups, matrix_gradients, turned
 from .recurrence import refuse_second_derivative
-from .rmc_kernels import Gradients, Inputs, Record, Weights, backward, forward
+from .rmc_arrays import Gradients, Inputs, Record, Weights, make_gradients, make_record
+from .rmc_kernels import backward, forward
 from .rmc_steps import RMCShape
 
 COLUMNS = 8
@@ -61,7 +62,7 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, memory: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         given, weights = _arguments(plan, memory, tensors)
         (steps, batch), size = plan.reset.shape, len(weights.qkv)
-        record = _record(plan.shape, steps, batch, given, size) if plan.recording else None
+        record = make_record(plan.shape, steps, batch, given, size) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
         address, numbers = gemm(memory.dtype), out.numpy()
         # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
@@ -71,7 +72,7 @@ class _Unroll(torch.autograd.Function):
             weights = weights._replace(qkv=turned(weights.qkv), mlp=turned(weights.mlp), gates=turned(weights.gates))
 
         def columns(_: int, first: int, last: int) -> None:
-            own = record or _record(plan.shape, 1, min(width, batch), given, size)
+            own = record or make_record(plan.shape, 1, min(width, batch), given, size)
             forward(address, first, last, given, weights, many, own, numbers)
 
         by_columns(columns, batch, width)
@@ -87,7 +88,7 @@ class _Unroll(torch.autograd.Function):
         memory, *tensors = ctx.saved_tensors
         given, weights = _arguments(plan, memory, tensors)
         batch = len(given.state)
-        grads = _gradients(given, weights, record, grad_last, groups(batch, COLUMNS))
+        grads = make_gradients(given, weights, record, grad_last, groups(batch, COLUMNS))
         address, above = gemm(memory.dtype), grad_out.contiguous().numpy()
 
         def columns(group: int, first: int, last: int) -> None:
@@ -108,43 +109,6 @@ def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[
     gates, gates_bias = rest[-2:] if plan.shape.gates else (np.empty((0, state.shape[2]), state.dtype), state[0, 0, :0])
     weights = Weights(qkv, np.stack(mlp[::2]), gates, *vectors, np.stack(mlp[1::2]), gates_bias)  # pyright: ignore
     return Inputs(row, gates_input, plan.reset, plan.initial, state), weights
-
-
-def _record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: int) -> Record:
-    slots, width = given.initial.shape
-
-    def room(*sizes: int) -> Array:
-        return np.empty((steps, batch, *sizes), given.state.dtype)
-
-    gated = (slots, width) if shape.gates else (slots, 0)
-    return Record(
-        rows=room(slots + 1, width),
-        projected=room(slots + 1, size),
-        projected_rstd=room(slots + 1),
-        attention=room(shape.heads, slots, slots + 1),
-        attended=room(slots, width),
-        attended_rstd=room(slots),
-        hidden=np.empty((shape.mlp_layers + 1, steps, batch, slots, width), given.state.dtype),
-        hidden_rstd=room(slots),
-        candidate=room(*gated),
-        squashed=room(*gated),
-        gates=room(slots, 2 * shape.gates),
-    )
-
-
-def _gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tensor, groups: int) -> Gradients:
-    def sums(parameter: Array) -> Array:
-        return np.zeros((groups, *parameter.shape), parameter.dtype)
-
-    return Gradients(
-        row=np.empty_like(given.row),
-        gates_input=np.empty_like(given.gates),
-        state=grad_last.contiguous().numpy().copy(),
-        projected=np.empty_like(record.projected),
-        mlp=np.empty_like(record.hidden[1:]),
-        gates=np.empty_like(record.gates),
-        **{name: sums(getattr(weights, name)) for name in Weights._fields[3:]},
-    )
 
 
 def _in_order(shape: RMCShape, grads: Gradients, record: Record) -> list[Tensor]:

@@ -330,7 +330,14 @@ def test_code_on_disk_is_renewed_when_a_part_of_it_changes():
     """Numba by itself would look at the file of the loop only, and go on with old parts."""
     stamp = rmc_kernels.forward._cache._cache_file._source_stamp
     names = {name for name, _, _ in stamp}
-    assert {"rmc_kernels.py", "kernels_attention.py", "kernels_elementwise.py", "blas.py", "native.py"} <= names
+    assert {
+        "rmc_kernels.py",
+        "rmc_arrays.py",
+        "kernels_attention.py",
+        "kernels_elementwise.py",
+        "blas.py",
+        "native.py",
+    } <= names
     for name, time, size in stamp:
         (file,) = Path(native.__file__).parent.rglob(name)
         assert (time, size) == (file.stat().st_mtime, file.stat().st_size)
