@@ -9,14 +9,9 @@ from torch import Tensor
 from .. import native
 from ..blas import gemm
 from ..native import Array
-from .columns import by_columns, matrix_gradients, turned
+from .columns import COLUMNS, COLUMNS_OF_A_STEP, by_columns, matrix_gradients, turned
 from .lstm_kernels import Inputs, Record, backward, forward
 from .recurrence import refuse_second_derivative
-
-COLUMNS = 8
-"""Columns of a batch that are learnt from at once: so few that two threads can share a batch."""
-COLUMNS_OF_A_STEP = 32
-"""Columns that act at once."""
 
 
 def run(

@@ -10,16 +10,11 @@ from torch import Tensor
 from .. import native
 from ..blas import gemm
 from ..native import Array
-from .columns import by_columns, groups, matrix_gradients, turned
+from .columns import COLUMNS, COLUMNS_OF_A_STEP, by_columns, groups, matrix_gradients, turned
 from .recurrence import refuse_second_derivative
 from .rmc_arrays import Gradients, Inputs, Record, Weights, make_gradients, make_record
 from .rmc_kernels import backward, forward
 from .rmc_steps import RMCShape
-
-COLUMNS = 8
-"""Columns of a batch that are learnt from at once: so few that two threads can share a batch."""
-COLUMNS_OF_A_STEP = 32
-"""Columns that act at once: a single step has to bring the weights from memory for each such group anew."""
 
 
 def suits(shape: RMCShape, tensor: Tensor) -> bool:
