@@ -14,8 +14,8 @@ COLUMNS = 8 if on_intel() else 16
 """Columns of a batch that are learnt from at once: so few that two threads can share a batch. MKL's products are as
 fast with few rows as with many; with SciPy's BLAS groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
-COLUMNS_OF_A_STEP = 32
-"""Columns that act at once: a single step has to bring the weights from memory for each such group anew."""
+COLUMNS_OF_A_STEP = 128
+"""Columns that act at once: a single step reads the weights for every group anew."""
 ROWS_AT_ONCE = 256
 """Rows of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 
