@@ -24,7 +24,10 @@ PLAIN, TRANSPOSED = ord("N"), ord("T")
 
 @functools.cache
 def gemm(dtype: torch.dtype) -> int:
-    """The address of the routine for matrices of such numbers, which compiled functions hand to `multiply`."""
+    """The address of the routine for matrices of such numbers, which compiled functions hand to `multiply`.
+
+    Raises KeyError for types other than float32 and float64.
+    """
     name = {torch.float32: "sgemm", torch.float64: "dgemm"}[dtype]
     if on_intel():
         for file in Path(torch.__path__[0], "lib").glob("*torch_cpu.*"):

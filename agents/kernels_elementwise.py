@@ -13,7 +13,7 @@ EPS = 1e-5
 """That of `torch.nn.LayerNorm`."""
 
 part = compiled("reassoc", "nsz", inline=True)
-"""Of a function that calls these."""
+"""How a part is compiled: into the function that calls it."""
 
 
 @part
@@ -25,12 +25,14 @@ def add(total: Array, x: Array) -> None:
 
 @part
 def add_scaled(total: Array, weight: float, x: Array) -> None:
+    """total [F] += weight x."""
     for c in range(len(total)):
         total[c] += weight * x[c]
 
 
 @part
 def dot(x: Array, y: Array) -> float:
+    """The sum of x [F] times y [F]."""
     total = x.dtype.type(0)
     for c in range(len(x)):
         total += x[c] * y[c]
@@ -39,6 +41,7 @@ def dot(x: Array, y: Array) -> float:
 
 @part
 def tanh(x: Array, out: Array) -> None:
+    """out [F] = tanh(x), in float32 to 4e-7; both may be one."""
     if x.itemsize > 4:
         for c in range(len(x)):
             out[c] = math.tanh(x[c])
@@ -114,6 +117,7 @@ def normalise(x: Array) -> float:
 
 @part
 def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
+    """out [F] = normal numbers times gain plus offset."""
     for c in range(len(out)):
         out[c] = normal[c] * gain[c] + offset[c]
 
@@ -122,6 +126,7 @@ def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
 def normalise_backward(
     grad: Array, normal: Array, rstd: float, gain: Array, out: Array, grad_gain: Array, grad_offset: Array
 ) -> None:
+    """The adjoint of `normalise` and `scale`: gradient of the result [F] -> of x in `out`; adds to the others."""
     width = grad.dtype.type(len(grad))
     mean = width - width
     slope = width - width

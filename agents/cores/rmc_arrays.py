@@ -13,15 +13,9 @@ from ..native import Array
 from .rmc_steps import RMCShape
 
 
-class Weights(NamedTuple):
-    """Parameters. Matrices are [outputs, inputs], or the other way round where a function is told so."""
+class Vectors(NamedTuple):
+    """Biases, and gains and offsets of norms."""
 
-    qkv: Array
-    """[D, F]."""
-    mlp: Array
-    """[L, F, F]."""
-    gates: Array
-    """[2 G, F]."""
     qkv_bias: Array
     qkv_gain: Array
     qkv_offset: Array
@@ -35,6 +29,18 @@ class Weights(NamedTuple):
     """[L, F]."""
     gates_bias: Array
     """[2 G]."""
+
+
+class Weights(NamedTuple):
+    """Parameters. Matrices are [outputs, inputs], or the other way round where a function is told so."""
+
+    qkv: Array
+    """[D, F]."""
+    mlp: Array
+    """[L, F, F]."""
+    gates: Array
+    """[2 G, F]."""
+    vectors: Vectors
 
 
 class Inputs(NamedTuple):
@@ -80,7 +86,7 @@ class Record(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the way back writes. The last fields are sums, in which every group of columns has its own row."""
+    """What the way back writes."""
 
     row: Array
     gates_input: Array
@@ -92,15 +98,8 @@ class Gradients(NamedTuple):
     """[L, T, B, N, F]: of the products of the MLP."""
     gates: Array
     """[T, B, N, 2 G]."""
-    qkv_bias: Array
-    qkv_gain: Array
-    qkv_offset: Array
-    attention_gain: Array
-    attention_offset: Array
-    mlp_gain: Array
-    mlp_offset: Array
-    mlp_bias: Array
-    gates_bias: Array
+    sums: Vectors
+    """Of all steps, in arrays [groups, ...]: every group of columns has its own row."""
 
 
 def make_record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: int) -> Record:
@@ -129,7 +128,7 @@ def make_record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: in
 def make_gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tensor, groups: int) -> Gradients:
     """Room for gradients, with that of the last memory in `state`, and sums of so many groups at zero."""
 
-    def sums(parameter: Array) -> Array:
+    def zeros(parameter: Array) -> Array:
         return np.zeros((groups, *parameter.shape), parameter.dtype)
 
     return Gradients(
@@ -139,5 +138,5 @@ def make_gradients(given: Inputs, weights: Weights, record: Record, grad_last: T
         projected=np.empty_like(record.projected),
         mlp=np.empty_like(record.hidden[1:]),
         gates=np.empty_like(record.gates),
-        **{name: sums(getattr(weights, name)) for name in Weights._fields[3:]},
+        sums=Vectors(*map(zeros, weights.vectors)),
     )

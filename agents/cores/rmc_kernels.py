@@ -52,13 +52,13 @@ def forward(
     With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
     group's columns is written over and over: for acting.
     """
-    qkv = np.empty((len(given.initial) + 1, len(w.qkv_gain)), out.dtype)
+    qkv = np.empty((len(given.initial) + 1, len(w.vectors.qkv_gain)), out.dtype)
     for t in range(len(out)):
         own = Columns(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
         _remember(own, given, record, out)
         _attention(gemm, own, w, turned, record, qkv)
         _mlp(gemm, own, w, turned, record, out[t])
-        if len(w.gates_bias) > 0:
+        if len(w.vectors.gates_bias) > 0:
             _gates(gemm, own, given, w, turned, record, out[t])
 
 
@@ -85,12 +85,14 @@ def _attention(gemm: int, own: Columns, w: Weights, turned: bool, record: Record
     multiply(gemm, _rows(rows, own), w.qkv, not turned, _rows(projected, own))
     for b in range(own.start, own.start + own.width):
         for n in range(rows.shape[1]):
-            add(projected[b, n], w.qkv_bias)
+            add(projected[b, n], w.vectors.qkv_bias)
             rstd[b, n] = normalise(projected[b, n])
-        attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, qkv, record.attention[s, b], attended[b])
+        attend(
+            projected[b], rows[b], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv, record.attention[s, b], attended[b]
+        )
         for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalise(attended[b, n])
-            scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
+            scale(attended[b, n], w.vectors.attention_gain, w.vectors.attention_offset, record.hidden[0, s, b, n])
 
 
 @part
@@ -104,13 +106,13 @@ def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out:
         if layer < layers - 1:
             for b in range(own.start, own.start + own.width):
                 for n in range(y.shape[1]):
-                    rectify(y[b, n], w.mlp_bias[layer])
+                    rectify(y[b, n], w.vectors.mlp_bias[layer])
     for b in range(own.start, own.start + own.width):
         for n in range(z.shape[1]):
-            add(last[b, n], w.mlp_bias[layers - 1])
+            add(last[b, n], w.vectors.mlp_bias[layers - 1])
             add(last[b, n], z[b, n])
             record.hidden_rstd[s, b, n] = normalise(last[b, n])
-            scale(last[b, n], w.mlp_gain, w.mlp_offset, out[own.first + b - own.start, n])
+            scale(last[b, n], w.vectors.mlp_gain, w.vectors.mlp_offset, out[own.first + b - own.start, n])
 
 
 @part
@@ -126,7 +128,7 @@ def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, rec
         for n in range(squashed.shape[1]):
             candidate, new = record.candidate[own.s, b, n], out[column, n]
             add(gates[b, n], given.gates[own.t, column])
-            add(gates[b, n], w.gates_bias)
+            add(gates[b, n], w.vectors.gates_bias)
             sigmoid(gates[b, n])
             tanh(new, candidate)
             mix(memory[b, n], candidate, gates[b, n], new)
@@ -159,7 +161,7 @@ def backward(
         for b in range(first, last):
             for n in range(memory_grad.shape[1]):
                 add(memory_grad[b, n], grad_out[t, b, n])
-        if len(w.gates_bias) > 0:
+        if len(w.vectors.gates_bias) > 0:
             _gates_backward(gemm, group, own, w, record, memory_grad, through, old, grads)
         _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
         _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
@@ -199,7 +201,7 @@ def _gates_backward(
             mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
             above[:] = row
             add(to_input, down)
-        add(grads.gates_bias[group], to_input)
+        add(grads.sums.gates_bias[group], to_input)
     here = Columns(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
     for b in range(own.width):
@@ -214,10 +216,10 @@ def _mlp_backward(
     """Gradient `grad` [B, N, F] of LayerNorm(Z + MLP(Z)) -> of Z, in `through` [b, N, F]."""
     t, first, layers = own.t, own.first, len(w.mlp)
     last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
-    to_gain, to_offset, to_bias = grads.mlp_gain[group], grads.mlp_offset[group], grads.mlp_bias[group]
+    to_gain, to_offset, to_bias = grads.sums.mlp_gain[group], grads.sums.mlp_offset[group], grads.sums.mlp_bias[group]
     for b in range(first, first + own.width):
         for n in range(grad.shape[1]):
-            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
+            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.vectors.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
     here = Columns(t, 0, 0, 0, own.width)
     for layer in range(layers - 1, -1, -1):
@@ -239,24 +241,24 @@ def _attention_backward(
 ) -> None:
     """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `out` of the rows by A."""
     t, first, slots = own.t, own.first, through.shape[1]
-    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
+    qkv = np.empty((slots + 1, len(w.vectors.qkv_gain)), out.dtype)
     grad_qkv = np.empty_like(qkv)
     row = np.empty_like(through[0, 0])
     projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.projected[t]
     attended, rstd = record.attended[t], record.attended_rstd[t]
-    to_gain, to_offset = grads.attention_gain[group], grads.attention_offset[group]
-    to_qkv_gain, to_qkv_offset = grads.qkv_gain[group], grads.qkv_offset[group]
+    to_gain, to_offset = grads.sums.attention_gain[group], grads.sums.attention_offset[group]
+    to_qkv_gain, to_qkv_offset = grads.sums.qkv_gain[group], grads.sums.qkv_offset[group]
     for b in range(first, first + own.width):
         to_sum = through[b - first]
         for n in range(slots):
-            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
+            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.vectors.attention_gain, row, to_gain, to_offset)
             to_sum[n, :] = row
         for n in range(slots + 1):
-            scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
+            scale(projected[b, n], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv[n])
         attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
-            normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
-            add(grads.qkv_bias[group], down[b, n])
+            normalise_backward(grad_qkv[n], normal, size, w.vectors.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
+            add(grads.sums.qkv_bias[group], down[b, n])
     here = Columns(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

@@ -12,7 +12,7 @@ from ..blas import gemm
 from ..native import Array
 from .columns import COLUMNS, COLUMNS_OF_A_STEP, by_columns, groups, matrix_gradients, turned
 from .recurrence import refuse_second_derivative
-from .rmc_arrays import Gradients, Inputs, Record, Weights, make_gradients, make_record
+from .rmc_arrays import Gradients, Inputs, Record, Vectors, Weights, make_gradients, make_record
 from .rmc_kernels import backward, forward
 from .rmc_steps import RMCShape
 
@@ -102,7 +102,7 @@ def _arguments(plan: _Plan, memory: Tensor, tensors: Sequence[Tensor]) -> tuple[
     qkv, *vectors = rest[:8]
     mlp = rest[8 : 8 + 2 * plan.shape.mlp_layers]
     gates, gates_bias = rest[-2:] if plan.shape.gates else (np.empty((0, state.shape[2]), state.dtype), state[0, 0, :0])
-    weights = Weights(qkv, np.stack(mlp[::2]), gates, *vectors, np.stack(mlp[1::2]), gates_bias)  # pyright: ignore
+    weights = Weights(qkv, np.stack(mlp[::2]), gates, Vectors(*vectors, np.stack(mlp[1::2]), gates_bias))  # pyright: ignore
     return Inputs(row, gates_input, plan.reset, plan.initial, state), weights
 
 
@@ -112,12 +112,11 @@ def _in_order(shape: RMCShape, grads: Gradients, record: Record) -> list[Tensor]
     if shape.gates:
         pairs.append((grads.gates, record.squashed))
     qkv, *rest = matrix_gradients(pairs)
-    bias, *norms = (torch.from_numpy(getattr(grads, name).sum(0)) for name in Weights._fields[3:10])
-    mlp_bias = torch.from_numpy(grads.mlp_bias.sum(0))
+    bias, *norms, mlp_bias, gates_bias = (torch.from_numpy(sums.sum(0)) for sums in grads.sums)
     inputs = [torch.from_numpy(grads.row)]
     layers = [part for pair in zip(rest, mlp_bias, strict=False) for part in pair]
     gates: list[Tensor] = []
     if shape.gates:
         inputs.append(torch.from_numpy(grads.gates_input))
-        gates = [rest[-1], torch.from_numpy(grads.gates_bias.sum(0))]
+        gates = [rest[-1], gates_bias]
     return [*inputs, qkv, bias, *norms, *layers, *gates]

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from engram.agents.cores import make_core, unroll
+from engram.agents import native
+from engram.agents.cores import lstm_native, make_core, unroll
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -18,6 +19,13 @@ from unrolls import (
 
 SIZE, HIDDEN = 5, 3
 BOTH = pytest.mark.parametrize("name", ["lstm", "gru"])
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def route(request, monkeypatch):
+    """The LSTM's compiled loop, on a CPU, or torch's operations, for all else."""
+    monkeypatch.setattr(native, "enabled", request.param == "compiled")
+    return request.param
 
 
 def small(name):
@@ -79,6 +87,29 @@ def test_gradients_are_those_of_finite_differences(name):
 @pytest.mark.parametrize("bptt_length", [None, 1, 3])
 def test_unroll_is_the_loop_over_steps(name, bptt_length):
     compare_with_loop(small(name), SIZE, bptt_length)
+
+
+def test_each_route_is_the_one_it_says(route):
+    inputs, reset = random_inputs(SIZE)
+    core = small("lstm")
+    h = unroll(core, inputs, reset, core.initial_state(5))[1].h
+    assert h.grad_fn.name() == ("_UnrollBackward" if route == "compiled" else "_LoopBackward")
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 100])
+def test_columns_are_computed_in_groups_of_any_size(monkeypatch, columns):
+    core = small("lstm")
+    inputs, reset = random_inputs(SIZE)
+    found = []
+    for group in (5, columns):
+        monkeypatch.setattr(lstm_native, "COLUMNS", group)
+        monkeypatch.setattr(lstm_native, "COLUMNS_OF_A_STEP", group)
+        outputs, state = unroll(core, inputs, reset, core.initial_state(5))
+        with torch.no_grad():
+            step, _ = core(inputs[0], state)
+        found.append([outputs, step, *torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(pieces, whole, atol=1e-10, rtol=1e-10)
 
 
 @BOTH
