@@ -14,15 +14,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STDLIB = sys.stdlib_module_names
 
 BELOW = {
-    "envs": set[str](),
-    "agents": set[str](),
-    "actors": {"envs", "agents"},
-    "learners": {"envs", "agents", "actors"},
-    "launch": {"envs", "agents", "actors", "learners"},
+    "base": set[str](),
+    "envs": {"base"},
+    "agents": {"base"},
+    "actors": {"base", "envs", "agents"},
+    "learners": {"base", "envs", "agents", "actors"},
+    "launch": {"base", "envs", "agents", "actors", "learners"},
 }
 """The floors that each folder may import from, besides its own."""
 
 PACKAGES = {
+    "base": {"numpy", "numba", "psutil"},
     "envs": {"numpy", "numba", "gymnasium", "pycolab", "PIL"},
     "agents": {"torch", "numpy", "numba"},
     "actors": {"torch", "numpy", "gymnasium"},
