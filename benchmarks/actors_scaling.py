@@ -39,13 +39,13 @@ from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
 from engram.agents.weights import Weights, flatten
-from engram.launch.config import RunConfig
-from engram.launch.machine import num_cores, provenance
-from engram.launch.presets import preset
-from engram.launch.process_tree import tree_memory
-from engram.launch.ray_session import start_ray
-from engram.launch.train import ACTOR_NICENESS
-from engram.launch.training_speed import training_speed
+from engram.base.processes import tree_memory
+from engram.launch.bench.training_speed import training_speed
+from engram.launch.cluster.ray_session import start_ray
+from engram.launch.metrics.provenance import num_cores, provenance
+from engram.launch.train.command import ACTOR_NICENESS
+from engram.launch.train.config import RunConfig
+from engram.launch.train.presets import preset
 from engram.learners.batcher import Batcher
 from engram.learners.learner import Learner
 

@@ -29,8 +29,8 @@ from rich.table import Table
 from engram.actors.factory import observation_spec
 from engram.agents.torsos import TorsoConfig, make_torso
 from engram.envs.registration import make_batch
-from engram.launch.machine import num_cores, provenance
-from engram.launch.training_speed import TrainingSpeed, training_speed
+from engram.launch.bench.training_speed import TrainingSpeed, training_speed
+from engram.launch.metrics.provenance import num_cores, provenance
 
 RESULTS = Path(__file__).parent / "results"
 STEPS_PER_UPDATE, ROLLOUT = 1280, 40

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from engram.envs.pycolab_games import GAMES, make_game, planes
 from engram.envs.registration import make_batch, world_names
-from engram.launch.machine import provenance
+from engram.launch.metrics.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 FIRST_STEP = """

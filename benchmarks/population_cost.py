@@ -23,13 +23,13 @@ from typing import Any
 import psutil
 
 from engram.agents.process import prepare_process
-from engram.launch.command_line import parse_run
-from engram.launch.config import RunConfig, to_dict
-from engram.launch.machine import provenance
-from engram.launch.process_tree import tree_memory
-from engram.launch.run_directory import RunDirectory
-from engram.launch.train import find_device, make_learners, make_panel, make_pool, make_trainer
-from engram.launch.trainer import Trainer
+from engram.base.processes import tree_memory
+from engram.launch.metrics.provenance import provenance
+from engram.launch.train.command import find_device, make_learners, make_panel, make_pool, make_trainer
+from engram.launch.train.command_line import parse_run
+from engram.launch.train.config import RunConfig, to_dict
+from engram.launch.train.run_directory import RunDirectory
+from engram.launch.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results"
 SCHEME = ["--pbt.scheme", "truncation", "--pbt.explore", "learner.lr=loguniform(1e-5,1e-3)"]

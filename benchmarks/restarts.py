@@ -26,9 +26,9 @@ from engram.actors import ray_pool
 from engram.actors.ray_pool import RayPool
 from engram.actors.reaper import Whereabouts, whereabouts
 from engram.agents.weights import Weights
-from engram.launch.machine import provenance
-from engram.launch.process_tree import tree_memory
-from engram.launch.ray_session import start_ray
+from engram.base.processes import tree_memory
+from engram.launch.cluster.ray_session import start_ray
+from engram.launch.metrics.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from engram.actors.ray_pool import RayPool
-from engram.launch import train
+from engram.launch.train import command as train
 from engram.learners.learner import Learner
 
 

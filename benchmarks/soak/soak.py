@@ -25,8 +25,8 @@ import psutil
 
 import ledger
 import picture
-from engram.launch.machine import provenance
-from engram.launch.process_tree import tree_memory
+from engram.base.processes import tree_memory
+from engram.launch.metrics.provenance import provenance
 from faults import FAULTS
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from engram.actors.failures import ActorFailureError
 from engram.actors.pool import MAX_IN_FLIGHT, Asking, LocalPool
 from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import join
-from engram.launch.ray_session import start_ray
+from engram.launch.cluster.ray_session import start_ray
 from pools import FACTORY, gather, make_breaking, take, weights
 
 

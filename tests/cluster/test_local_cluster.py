@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import hosts
-from engram.launch.machine import provenance
+from engram.launch.metrics.provenance import provenance
 from hosts import HOME, ROOT, Host, Hosts
 
 pytestmark = pytest.mark.cluster

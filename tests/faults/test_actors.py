@@ -17,7 +17,7 @@ import pools
 from engram.actors import ray_pool
 from engram.actors.actor import Actor
 from engram.actors.ray_pool import RayPool
-from engram.launch.ray_session import start_ray
+from engram.launch.cluster.ray_session import start_ray
 from pools import FACTORY, gather, make_breaking, take, weights
 from runs import gone, wait_for, workers
 

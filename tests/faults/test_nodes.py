@@ -8,7 +8,7 @@ from ray.cluster_utils import Cluster
 
 import pools
 from engram.actors.ray_pool import RayPool
-from engram.launch import janitor
+from engram.launch.cluster import orphans as janitor
 from pools import FACTORY, take, weights
 from runs import wait_for
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engram.launch import events, train
-from engram.launch.command_line import UsageError
-from engram.launch.metrics import MetricsWriter
+from engram.launch.metrics import events
+from engram.launch.metrics.writer import MetricsWriter
+from engram.launch.train import command as train
+from engram.launch.train.command_line import UsageError
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, last_step, rows, start, steps_saved, stop, wait_for, workers
 

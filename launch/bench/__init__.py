@@ -1,0 +1,1 @@
+"""`rl-bench`: speed beside the speed of light of the machine."""

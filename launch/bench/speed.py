@@ -1,0 +1,208 @@
+"""What one core does alone: the parts of training, each timed by itself.
+
+    env      step_into of a batch of environments, random actions
+    infer    Agent.step on rows of real unrolls, the state carried along
+    learn    Learner.step on real batches
+
+Nothing can train faster than cores / (t_env + t_infer + t_learn): the speed of light of a machine for one network.
+Times are per environment step, as in the rest of engram: rows whose action is ignored, between two episodes, cost
+time and count as nothing.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...actors.actor import Actor
+from ...actors.factory import ActorFactory, action_spec
+from ...actors.unroll import Unroll
+from ...agents.cores.core import Core, CoreState
+from ...agents.cores.lstm import LSTMState
+from ...agents.values import EnvOutput, map_observation
+from ...learners.batcher import Batcher
+from ...learners.learner import Learner
+from ..train.config import RunConfig
+
+UNROLLS = 6
+"""Unrolls that the parts are measured on."""
+EARLIER_UNROLLS = 4
+"""Unrolls made before those, so that environments have left their common start."""
+
+Work = Callable[[], float]
+"""Does a piece of a part's work; returns the environment steps that it was worth."""
+
+
+class Cost(NamedTuple):
+    """What an environment step costs."""
+
+    wall: float
+    """Seconds that pass."""
+    cpu: float
+    """Seconds of a processor: what is left of the above when others want the processor too."""
+
+
+class Parts(NamedTuple):
+    """Seconds per environment step on one core (`learn`: on the learner's device)."""
+
+    env: float
+    infer: float
+    learn: float
+
+
+def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
+    """The most environment steps per second that `cores` cores can learn from.
+
+    cores / (t_env + t_infer + t_learn)                   the learner takes its share of the cores
+    min(cores / (t_env + t_infer), 1 / t_learn)           the learner has a device of its own
+    """
+    acting = parts.env + parts.infer
+    return min(cores / acting, 1 / parts.learn) if learner_has_device else cores / (acting + parts.learn)
+
+
+class FusedLSTM(Core):
+    """torch.nn.LSTM over a whole unroll, blind to the ends of episodes: the yardstick for the `lstm` core.
+
+    No agent should be trained with it; it is the fastest that torch computes this network on the machine at hand.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        self.output_size = hidden_size
+        self.lstm = torch.nn.LSTM(input_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> LSTMState:
+        """Zeros."""
+        zeros = torch.zeros(batch_size, self.output_size, device=next(self.parameters()).device)
+        return LSTMState(zeros, zeros.clone())
+
+    def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, CoreState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        outputs, state = self._run(inputs.unsqueeze(0), state)
+        return outputs[0], state
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """inputs [T, B, input_size] -> outputs [T, B, hidden_size], last state, no loss; `reset` is not looked at."""
+        return *self._run(inputs, state), None
+
+    def _run(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        outputs, (h, c) = self.lstm(inputs, (state.h.unsqueeze(0), state.c.unsqueeze(0)))
+        return outputs, LSTMState(h[0], c[0])
+
+
+FUSED = {"lstm": f"{__name__}:FusedLSTM"}
+"""Cores that torch has a fused kernel for, and the yardstick that runs it."""
+
+
+def with_fused_core(config: RunConfig) -> RunConfig | None:
+    """The same run with torch's fused kernel in the place of its core, or None if there is no such kernel."""
+    fused = FUSED.get(config.agent.core)
+    return None if fused is None else replace(config, agent=replace(config.agent, core=fused))
+
+
+def make_parts(config: RunConfig, device: torch.device) -> dict[str, Work]:
+    """The work of each field of Parts, with the networks and batch sizes of `config`."""
+    factory = config.factory()
+    torch.manual_seed(config.seed)
+    actor = factory.make_actor(0)
+    for _ in range(EARLIER_UNROLLS):
+        actor.unroll()
+    unrolls = [actor.unroll() for _ in range(UNROLLS)]
+    over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
+    worth = 1.0 - float(over.float().mean())
+    return {
+        "env": _env_work(factory, worth),
+        "infer": _infer_work(actor, unrolls, worth),
+        "learn": _learn_work(config, actor, unrolls, device),
+    }
+
+
+def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cost]:
+    """The cost of an environment step in each kind of work, which take turns: `slices` turns of `seconds` in all each.
+
+    Taking turns, a busy neighbour slows all of them alike. The first call of each is not counted.
+    """
+    for do in work.values():
+        do()
+    wall, cpu, steps = (dict.fromkeys(work, 0.0) for _ in range(3))
+    for _ in range(slices):
+        for name, do in work.items():
+            started, cpu_started = time.perf_counter(), time.process_time()
+            while time.perf_counter() - started < seconds / slices:
+                steps[name] += do()
+            wall[name] += time.perf_counter() - started
+            cpu[name] += time.process_time() - cpu_started
+    return {name: Cost(wall[name] / steps[name], cpu[name] / steps[name]) for name in work}
+
+
+def _env_work(factory: ActorFactory, worth: float) -> Work:
+    batch = factory.make_batch()
+    n = batch.num_envs
+    rng = np.random.default_rng(factory.seed)
+    spec = action_spec(batch.single_action_space)
+    choices = [rng.integers(k, size=(factory.unroll_length, n)) for k in spec.choices]
+    actions = np.stack(choices, -1) if spec.shape else choices[0]
+    observation, reward = batch.new_observation(), np.zeros(n, np.float32)
+    terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    batch.reset_into(observation, factory.seed)
+
+    def do() -> float:
+        for row in actions:
+            batch.step_into(row, observation, reward, terminated, truncated)
+        return worth * len(actions) * n
+
+    return do
+
+
+def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
+    agent, generator = actor.agent, actor.generator
+    rows = [[_row(unroll.env, t) for t in range(actor.unroll_length)] for unroll in unrolls]
+    turns = itertools.cycle(range(len(unrolls)))
+
+    def do() -> float:
+        turn = next(turns)
+        state = unrolls[turn].initial_state
+        for row in rows[turn]:
+            _, state = agent.step(row, state, generator)
+        return worth * len(rows[turn]) * actor.batch.num_envs
+
+    return do
+
+
+def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: torch.device) -> Work:
+    learner = Learner(config.factory().make_agent(actor.batch).to(device), config.learner, config.total_steps)
+    batcher = Batcher(config.columns)
+    sources = iter(unrolls)
+    first = batcher.next(lambda: next(sources, None) or actor.unroll())
+    assert first is not None, "this actor always answers"
+    batches = [first]
+    for unroll in sources:
+        batcher.add(unroll)
+    while (batch := batcher.take()) is not None:
+        batches.append(batch)
+    turns = itertools.cycle(batches)
+
+    def do() -> float:
+        before = learner.steps
+        learner.step(next(turns))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return float(learner.steps - before)
+
+    return do
+
+
+def _row(env: EnvOutput, t: int) -> EnvOutput:
+    """Row t of T."""
+
+    def row(x: Tensor) -> Tensor:
+        return x[t]
+
+    return EnvOutput(map_observation(row, env.observation), *map(row, env[1:]))

@@ -1,0 +1,129 @@
+"""How fast `rl-train` trains: the real command in a process of its own, watched through what it writes to disk."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...base.processes import tree_cpu_seconds, tree_memory
+from ..train.command_line import UsageError, without
+from ..train.run_directory import RunDirectory
+
+OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit")
+"""Flags of `rl-train` that a measurement sets itself."""
+ENDLESS = 10**15
+POLL_SECONDS = 0.25
+START_SECONDS = 180.0
+"""A run that has no row of metrics after this long is given up."""
+
+
+class TrainingSpeed(NamedTuple):
+    """What one run of `rl-train` reached after its warm-up."""
+
+    steps_per_second: float
+    steps: int
+    seconds: float
+    """Between the first and the last row of metrics that count."""
+    cpu_seconds_per_step: float
+    """Processor time of the whole tree of processes."""
+    metrics: dict[str, float]
+    """Means of the `perf/` metrics over those rows."""
+    memory_mb: list[tuple[float, float]]
+    """(seconds since the command was started, MB of the whole tree of processes)."""
+
+
+def time_to_first_update(words: Sequence[str]) -> float:
+    """Seconds from the command `rl-train` to its first update on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _Command([*without(words, OWN_FLAGS), "--total-steps", "1"], Path(folder)) as command:
+            command.wait_for_rows()
+            return command.rows()[0]["time"] - command.started
+
+
+def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
+    """Run `rl-train` with these words for `seconds` after `warm_up` seconds that follow its first row of metrics.
+
+    Raises UsageError if it ends by itself, with its own last words, or if there are too few rows to tell a speed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with _Command([*without(words, OWN_FLAGS), "--total-steps", str(ENDLESS)], Path(folder)) as command:
+            command.wait_for_rows()
+            begin = time.time() + warm_up
+            command.wait_until(begin)
+            cpu, wall = -command.cpu_seconds(), -time.time()
+            command.wait_until(begin + seconds)
+            cpu, wall = cpu + command.cpu_seconds(), wall + time.time()
+            rows = [row for row in command.rows() if row["time"] >= begin]
+    if len(rows) < 3:
+        raise UsageError(
+            f"only {len(rows)} rows of metrics in {seconds:g} s; give more --seconds or a lower --log-every"
+        )
+    first, last = rows[0], rows[-1]
+    steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
+    names = [name for name in last["metrics"] if name.startswith("perf/")]
+    means = {name: sum(row["metrics"].get(name, 0.0) for row in rows[1:]) / (len(rows) - 1) for name in names}
+    rate = steps / elapsed
+    return TrainingSpeed(rate, steps, elapsed, cpu / wall / rate, means, command.memory_mb)
+
+
+class _Command:
+    """`rl-train` in a process of its own; a context manager that ends it as a person would."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        self._run = RunDirectory(folder / "run")
+        self._words = [*words, "--run-dir", str(self._run.path)]
+        self._output = folder / "output"
+        self.memory_mb: list[tuple[float, float]] = []
+
+    def __enter__(self) -> "_Command":
+        self.started = time.time()
+        program = f"from {__package__}.train import run; run()"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program, *self._words], stdout=output, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_for_rows(self) -> None:
+        """Return once there is a row of metrics."""
+        deadline = time.time() + START_SECONDS
+        while not self.rows():
+            if self._process.poll() not in (None, 0) or time.time() > deadline:
+                raise self._failure()
+            time.sleep(POLL_SECONDS / 10)
+
+    def wait_until(self, end: float) -> None:
+        """Return at `end` (seconds since 1970), noting the memory in use about every second."""
+        while (now := time.time()) < end:
+            if self._process.poll() is not None:
+                raise self._failure()
+            if not self.memory_mb or now - self.started - self.memory_mb[-1][0] >= 4 * POLL_SECONDS:
+                self.memory_mb.append((round(now - self.started, 2), round(tree_memory(self._process.pid) / 1e6, 1)))
+            time.sleep(min(POLL_SECONDS, max(end - now, 0.0)))
+
+    def cpu_seconds(self) -> float:
+        """Processor time used so far."""
+        return tree_cpu_seconds(self._process.pid)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The whole rows of metrics so far."""
+        file = self._run.metrics_file
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def _failure(self) -> UsageError:
+        words = self._output.read_text(errors="replace").strip().splitlines()
+        return UsageError(f"rl-train ended or hung, its last words: {words[-1] if words else '(none)'}")

@@ -1,0 +1,1 @@
+"""`rl-check-core`: the certificate of a memory core."""

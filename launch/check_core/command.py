@@ -1,0 +1,125 @@
+"""`rl-check-core`: a certificate of correct memory for a core, ours or anyone's."""
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from ...actors.unroll import Unroll, columns, join
+from ...agents.agent import AgentState
+from ...agents.cores import make_core
+from ...agents.cores.certificate import Line, certify, core_size
+from ...agents.cores.core import Core, CoreState, state_leaves
+from ...agents.cores.probe import ROWS, STEPS, Failure, Probe
+from ...agents.process import prepare_process
+from ...agents.values import AgentOutput, EnvOutput
+from ..train.command_line import UsageError, parse, run_command
+
+_HELP = """Check a memory core line by line: is its state reset, handed on, cut and kept exactly as it must be?
+
+NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 if one fails, 2 for a wrong command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """What to check and how."""
+
+    core: tyro.conf.Positional[str]
+    """A registered core or module:Class."""
+    core_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the core, KEY=VALUE."""
+    input_size: int = 16
+    """Features of its inputs, at least 3."""
+    seed: int = 0
+    """Seed of weights and inputs."""
+    long_run: int = 10_000
+    """Steps of the endurance run, at least 1."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("input_size", 3), ("long_run", 1)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the certificate of the core that the words name; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
+    prepare_process(1)
+    console = Console()
+    try:
+        core = make_core(config.core, config.input_size, **config.core_args)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    except (TypeError, RuntimeError) as problem:
+        given = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
+        raise UsageError(f"cannot make core {config.core!r} with {given or 'its defaults'}: {problem}") from problem
+    parameters, state_bytes = core_size(core)
+    console.print(
+        f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per row, "
+        f"{config.input_size} inputs -> {core.output_size} outputs",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0 if certificate(config, console) else 1
+
+
+def certificate(config: CheckConfig, console: Console) -> bool:
+    """Print each line as it is found; True if all pass."""
+
+    def make() -> Core:
+        return make_core(config.core, config.input_size, **config.core_args)
+
+    started = time.perf_counter()
+    more = (("state travels in an unroll", state_travels),)
+    passed: list[bool] = []
+    for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
+        passed.append(line.passed)
+        show(line, console)
+    seconds = time.perf_counter() - started
+    console.print(f"{sum(passed)} of {len(passed)} passed in {seconds:.0f} s", highlight=False)
+    return all(passed)
+
+
+def show(line: Line, console: Console) -> None:
+    """One line of the certificate."""
+    word, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
+    detail = (line.detail, "dim" if line.passed else style)
+    console.print(Text.assemble((f"  {word}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
+
+
+def state_travels(probe: Probe) -> str:
+    """A state comes out of a pickled Unroll, taken apart by environments and put together again, as it went in."""
+    state: CoreState = probe.state
+    flags = torch.zeros(STEPS + 1, ROWS, dtype=torch.bool)
+    unroll = Unroll(
+        initial_state=AgentState(state, torch.full((ROWS,), -1), torch.arange(ROWS), flags[0]),
+        env=EnvOutput(torch.randn(STEPS + 1, ROWS, 3), torch.randn(STEPS + 1, ROWS), flags, flags),
+        agent=AgentOutput(flags[1:].long(), torch.randn(STEPS, ROWS, 2), torch.randn(STEPS, ROWS)),
+        weights_version=torch.zeros(ROWS, dtype=torch.int64),
+        member=0,
+        actor=0,
+        episodes=torch.zeros(0, 3),
+        seconds=0.0,
+    )
+    received: Unroll = pickle.loads(pickle.dumps(unroll))
+    parts = [columns(received, slice(0, 1)), columns(received, slice(1, ROWS))]
+    back = join(parts).initial_state.core
+    if type(back) is not type(state):
+        raise Failure(f"{type(state).__name__} came back as {type(back).__name__}")
+    if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
+        raise Failure("the numbers changed")
+    return "pickled, taken apart by rows and joined again"
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-check-core`."""
+    run_command("rl-check-core", main, arguments)

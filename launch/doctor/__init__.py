@@ -1,0 +1,1 @@
+"""`rl-doctor`: can this machine do it, and how fast."""

@@ -1,0 +1,123 @@
+"""`rl-doctor`: what is wrong with this machine or cluster for a run, what the run will take, and what to change."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...agents.process import prepare_process
+from ..train.command import find_device
+from ..train.command_line import UsageError, parse_run, run_command
+from .checks import Finding, Verdict, examine, size
+from .facts import Facts, cuda_problem, look
+from .prediction import Prediction, predict
+
+NODE_TIMEOUT = 120.0
+"""Seconds in which a node of the cluster must have answered."""
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+_HELP = """usage: rl-doctor [--json] [flags of rl-train]
+
+Looks at this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
+limits, disks, ports, token. Predicts the memory, the object store and the steps per second of the run that the flags
+of rl-train stand for (rl-train --help), and says what to change.
+
+  --json        print one JSON object instead of tables
+
+Exit code 0 if the run can start, 1 if there is a problem."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Examine as the words say; returns the exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(_HELP)
+        return 0
+    config = parse_run([word for word in arguments if word != "--json"], other_flags=("--json",))
+    prepare_process(1)
+    device = find_device(config.device)
+    here = look()
+    nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
+    cores = sum(node.cores for node in nodes) if not config.local else 1
+    actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
+    try:
+        prediction = predict(config, device, actors, cores)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    findings = [*lost, *examine(config, here, nodes, prediction, actors)]
+    if problem := cuda_problem():
+        findings.append(Finding("GPU", problem, "warning", "install torch for the GPU's driver, or --device cpu"))
+    if "--json" in arguments:
+        print(json.dumps(as_json(findings, prediction, nodes), indent=1))
+    else:
+        show(findings, prediction, Console())
+    return int(worst(findings) == "problem")
+
+
+def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
+    """The facts of every node of a cluster, and what is to say of those that did not answer."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from ..cluster.ray_session import start_ray
+
+    start_ray(0, address)
+    asked: dict[str, tuple[int, Any]] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            there: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look)
+            asked[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
+    facts: list[Facts] = []
+    lost: list[Finding] = []
+    for name, (cores, ref) in asked.items():
+        try:
+            # Ray may give actors fewer cores of a node than it has: none of a GPU head's.
+            seen: Any = ray.get(ref, timeout=NODE_TIMEOUT)
+            facts.append(seen._replace(cores=cores))
+        except (GetTimeoutError, RayError) as problem:
+            last = str(problem).strip().splitlines()[-1]
+            lost.append(Finding(f"node {name}", last, "problem", "install the same engram there (docs/cluster.md)"))
+    ray.shutdown()
+    return facts, lost
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The gravest verdict."""
+    return max((finding.verdict for finding in findings), key=list(_COLOURS).index)
+
+
+def as_json(findings: Sequence[Finding], prediction: Prediction, nodes: Sequence[Facts]) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "verdict": worst(findings),
+        "findings": [finding._asdict() for finding in findings],
+        "prediction": prediction._asdict(),
+        "nodes": [node._asdict() for node in nodes],
+    }
+
+
+def show(findings: Sequence[Finding], prediction: Prediction, console: Console) -> None:
+    """Two tables: the findings, and the prediction."""
+    table = Table("what", "found", "", "what to do", box=None)
+    for what, found, verdict, advice in findings:
+        table.add_row(what, found, f"[{_COLOURS[verdict]}]{verdict}[/]", advice)
+    console.print(table)
+    rows = Table("this run will take and give", "", box=None)
+    rows.add_row("parameters", f"{prediction.parameters:,}")
+    rows.add_row("one unroll", size(prediction.unroll))
+    rows.add_row("object store", f"at most {size(prediction.object_store)}")
+    rows.add_row("memory", f"about {size(prediction.memory)}, on all machines together")
+    if prediction.gpu_memory:
+        rows.add_row("GPU memory", f"about {size(prediction.gpu_memory)}")
+    rows.add_row("checkpoints", f"at most {size(prediction.disk)}")
+    rows.add_row("steps/s", f"{prediction.slowest:,.0f} to {prediction.fastest:,.0f}")
+    console.print()
+    console.print(rows)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-doctor`."""
+    run_command("rl-doctor", main, arguments)

@@ -1,0 +1,95 @@
+"""What a run will take and give, predicted from a few seconds of its own work in this process.
+
+memory        learner + actors x actor + what they share + object store + Ray itself
+object store  actors x MAX_IN_FLIGHT x unroll + the versions of the weights that requests hold
+steps/s       the speed of light of the cores at hand (launch/bench/speed.py), of which training reaches REACHED
+disk          checkpoints kept, the best one, and one being written
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ...actors.pool import MAX_IN_FLIGHT
+from ...actors.unroll import nbytes
+from ...agents.weights import flatten
+from ..bench.speed import Parts, make_parts, measure, speed_of_light
+from ..train.config import RunConfig
+
+RAY_BYTES = 400 * 2**20
+"""Ray's own processes on one machine."""
+REACHED = (0.6, 0.95)
+"""Fractions of the speed of light that training has reached (docs/speed.md)."""
+CHECKPOINT_COPIES = 3
+"""Times a checkpoint holds the size of the weights: weights and at most two moments."""
+
+
+class Prediction(NamedTuple):
+    """What a run will take (bytes) and give (environment steps per second)."""
+
+    parameters: int
+    unroll: int
+    """Bytes of one unroll of one actor."""
+    object_store: int
+    """Most that unrolls and weights under way occupy; 0 with --local."""
+    learner: int
+    """Memory of the learner."""
+    memory: int
+    """All processes and the object store, were they on one machine."""
+    gpu_memory: int
+    disk: int
+    slowest: float
+    fastest: float
+
+
+def predict(config: RunConfig, device: torch.device, actors: int, cores: int, seconds: float = 0.6) -> Prediction:
+    """Measure for about `seconds` per part of the work and multiply. Raises ValueError as making the agent does.
+
+    Args:
+        config: the run.
+        device: the learner's.
+        actors: actor processes.
+        cores: cores that the actors, and a learner on the CPU, share.
+        seconds: how long to time each part.
+    """
+    actor = config.factory().make_actor(0)
+    actor.unroll()
+    unroll = nbytes(actor.unroll())
+    acting, shared = own_memory()
+    one_learner = replace(config, num_actors=1, population=0, pbt=type(config.pbt)())
+    costs = measure(make_parts(one_learner, device), seconds, 2)
+    most = speed_of_light(Parts(**{name: costs[name].wall for name in Parts._fields}), cores, device.type != "cpu")
+    learning, _ = own_memory()
+
+    weights = flatten(actor.agent).nbytes
+    store, memory = 0, learning + shared
+    if not config.local:
+        store = actors * MAX_IN_FLIGHT * unroll + (1 + actors * MAX_IN_FLIGHT) * weights
+        memory = learning + actors * acting + shared + store + RAY_BYTES
+    return Prediction(
+        parameters=sum(p.numel() for p in actor.agent.parameters()),
+        unroll=unroll,
+        object_store=store,
+        learner=learning,
+        memory=memory,
+        gpu_memory=torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0,
+        disk=(config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members,
+        slowest=REACHED[0] * most,
+        fastest=REACHED[1] * most,
+    )
+
+
+def own_memory() -> tuple[int, int]:
+    """Bytes of this process that nobody else has, and those of its files (libraries), which others may share.
+
+    Zeros where /proc has no answer.
+    """
+    try:
+        text = Path("/proc/self/smaps_rollup").read_text()
+    except OSError:
+        return 0, 0
+    sizes = {name: int(kilobytes) * 1024 for name, kilobytes in re.findall(r"^(\w+): +(\d+)", text, re.MULTILINE)}
+    return sizes["Private_Dirty"], sizes["Rss"] - sizes["Private_Dirty"]

@@ -1,0 +1,1 @@
+"""`rl-eval`: an agent of a run plays fresh episodes."""

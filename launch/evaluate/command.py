@@ -1,0 +1,285 @@
+"""`rl-eval`: how well a trained agent does on levels it has never seen."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ...actors.actor import Actor
+from ...actors.factory import ActorFactory
+from ...agents.process import prepare_process
+from ...learners import checkpoints
+from ..metrics.provenance import provenance
+from ..train.command_line import UsageError, parse, run_command
+from ..train.config import RunConfig, from_dict, to_dict
+from ..train.run_directory import RunDirectory, RunDirectoryError
+from ..train.trainees import Trainee, best_member, chosen_members, described, trainees_of
+from .episodes import RATES, Estimate, Group, Summary, play, summarise
+from .gif import record
+
+EVALUATION = 0xE7A1
+"""Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
+NUM_ENVS = 128
+"""Environments that play together; more do not make inference faster."""
+UNROLL_LENGTH = 20
+
+_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on fresh levels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What to evaluate and how."""
+
+    run: tyro.conf.Positional[str]
+    """Run directory."""
+    episodes: int = 1000
+    """Episodes to play."""
+    checkpoint: str = "latest"
+    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
+    seed: int = 0
+    """Seed of levels and actions, at least 0; no seed here makes levels of the training run."""
+    member: int = -1
+    """Which member of a population; -1 is the one with the highest mean return in training."""
+    all: bool = False
+    """Every member of a population, each in a row."""
+    greedy: bool = False
+    """Take the likeliest action instead of drawing one from the policy."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world that differ from the training run's, KEY=VALUE."""
+    gif: str = ""
+    """File for a moving picture of the first episodes: what the agent sees beside the whole board."""
+    gif_episodes: int = 3
+    """Episodes in it."""
+    json: str = ""
+    """File for everything found out."""
+
+    def __post_init__(self) -> None:
+        if self.all and self.member >= 0:
+            raise ValueError(f"all and member {self.member} are both given; allowed: one of them")
+        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1), ("member", -1)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        for name in ("gif", "json"):
+            file = Path(getattr(self, name))
+            if not file.parent.is_dir():
+                raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluate as the words say; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
+    prepare_process(1)
+    console = Console()
+    try:
+        run = RunDirectory.open(config.run, lock=False)
+        trained = run_config(run)
+        path, saved = find_checkpoint(run, config.checkpoint)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(str(problem)) from problem
+    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    trainees = trainees_of(saved)
+    chosen = chosen_members(trainees, config.member, config.all)
+    if config.gif:
+        shown = chosen_members(trainees, config.member, False)[0]
+        write_gif(make_actor(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config)
+        console.print(f"wrote {config.gif}", highlight=False)
+    summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
+    title = f"{factory.env} with {trained.agent.core}, {path.name}"
+    if config.all:
+        show_members(summaries, trainees, title, console)
+    else:
+        said = described(trainees, chosen[0])
+        show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
+    console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
+    if config.json:
+        write_json(config, trained, factory, path, summaries)
+    return 0
+
+
+def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
+    """What the episodes of these weights say; the same levels for all weights."""
+    actor = make_actor(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("episodes", total=config.episodes)
+        episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
+    return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
+
+
+def run_config(run: RunDirectory) -> RunConfig:
+    """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
+    try:
+        return from_dict(RunConfig, run.config())
+    except (ValueError, TypeError) as problem:
+        raise RunDirectoryError(f"{run.path}: {problem}") from problem
+
+
+def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint that `--checkpoint` means, and the state in it; "latest" and "best" pass damaged ones over."""
+    number = which.removeprefix("step-")
+    if number.isdigit():
+        path = checkpoints.path_of(run.checkpoints, int(number))
+        if not path.is_dir():
+            raise UsageError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
+        return path, checkpoints.load(path)
+    if which not in ("latest", "best"):
+        raise UsageError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
+    path = checkpoints.latest(run.checkpoints)
+    if path is None:
+        raise UsageError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
+    state = checkpoints.load(path)
+    if which == "latest":
+        return path, state
+    if state["best"] is None:
+        raise UsageError(
+            f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
+        )
+    path = checkpoints.path_of(run.checkpoints, state["best"][1])
+    return path, checkpoints.load(path)
+
+
+def make_actor(
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, *, num_envs: int, unroll_length: int
+) -> Actor:
+    """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
+    seed = int(np.random.SeedSequence(config.seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
+    try:
+        batch = factory.make_batch(num_envs=num_envs)
+        agent = factory.make_agent(batch)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    try:
+        agent.load_state_dict(weights)
+    except RuntimeError as problem:
+        raise UsageError(
+            f"the trained network does not fit a world of {config.env_args}: {_first_line(problem)}"
+        ) from problem
+    agent.greedy = config.greedy
+    return Actor(batch, agent, unroll_length=unroll_length, seed=seed)
+
+
+def write_gif(actor: Actor, config: EvaluationConfig) -> None:
+    """The moving picture that `--gif` asks for."""
+    try:
+        record(actor, Path(config.gif), config.gif_episodes)
+    except ValueError as problem:
+        raise UsageError(f"--gif: {problem}") from problem
+    except OSError as problem:
+        raise UsageError(f"--gif: cannot write {config.gif}: {problem.strerror}") from problem
+
+
+def write_json(
+    config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summaries: dict[int, Summary]
+) -> None:
+    """Everything that was found out, with what it was found out about and on which machine.
+
+    `member`, `all` and `split` are of one member; with --all there is a list of them under `members`.
+    """
+    members = [
+        {
+            "member": number,
+            "all": _plain(summary.all),
+            "split": {name: {k: _plain(v) for k, v in groups.items()} for name, groups in summary.split.items()},
+        }
+        for number, summary in summaries.items()
+    ]
+    result = provenance() | {
+        "run": config.run,
+        "checkpoint": path.name,
+        "env": factory.env,
+        "env_args": factory.env_args,
+        "agent": to_dict(trained.agent),
+        "training_seed": trained.seed,
+        "evaluation_seed": config.seed,
+        "greedy": config.greedy,
+    }
+    result |= {"members": members} if config.all else members[0]
+    try:
+        Path(config.json).write_text(json.dumps(result, indent=1) + "\n")
+    except OSError as problem:
+        raise UsageError(f"--json: cannot write {config.json}: {problem.strerror}") from problem
+
+
+def show(summary: Summary, title: str, console: Console) -> None:
+    """All episodes in a row of a table, then those of each kind of level."""
+    names = _names(summary)
+    table = _table(title, "levels", names)
+    _add_row(table, ["all"], summary.all, names)
+    for field_name, groups in summary.split.items():
+        table.add_section()
+        for value, group in groups.items():
+            label = f"{field_name.removeprefix('num_').replace('_', ' ')} {value}"
+            _add_row(table, [label], group, names)
+    console.print(table)
+
+
+def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
+    """Every member in a row, the one that was best in training in bold."""
+    names = _names(next(iter(summaries.values())))
+    best = best_member(trainees)
+    table = _table(title, "member", names, "in training")
+    for number, summary in summaries.items():
+        score = trainees[number].score
+        said = "?" if score is None else f"{score:.2f}"
+        _add_row(table, [f"{number}", said], summary.all, names, "bold" if number == best else None)
+    console.print(table)
+
+
+def _names(summary: Summary) -> list[str]:
+    return sorted(summary.all.estimates, key=lambda name: name not in RATES)
+
+
+def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(of)
+    for name in (*others, "episodes", *names):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    return table
+
+
+def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
+    said = [_said(name, group.estimates[name]) for name in names]
+    table.add_row(*labels, f"{group.episodes:,}", *said, style=style)
+
+
+def _said(name: str, estimate: Estimate) -> str:
+    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; of the length only the mean, to fit narrow terminals."""
+    mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
+    form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
+    if name == "length":
+        return f"{mean:.1f}"
+    interval = f" [{form.format(low)}, {form.format(high)}]" if np.isfinite(low) else ""
+    return form.format(mean) + unit + interval
+
+
+def _plain(group: Group) -> dict[str, Any]:
+    """A group for JSON, which has no nan."""
+    estimates = {
+        name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
+        for name, estimate in group.estimates.items()
+    }
+    return {"episodes": group.episodes} | estimates
+
+
+def _checkpoints(run: RunDirectory) -> str:
+    return ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
+
+
+def _first_line(problem: Exception) -> str:
+    """The first thing that torch complains about: its first line is a title."""
+    lines = str(problem).splitlines()
+    return lines[1 if len(lines) > 1 else 0].strip()
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-eval`."""
+    run_command("rl-eval", main, arguments)

@@ -1,0 +1,108 @@
+"""Episodes of a trained agent and what they say of it: means and rates with 95% confidence intervals."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from ...actors.actor import Actor
+from ...actors.unroll import EPISODE_COLUMNS
+
+CONFIDENCE = 0.95
+RATES = ("solved",)
+"""Episode fields that are 0 or 1."""
+MOST_VALUES = 30
+"""Results are not split by a field that takes more values than this."""
+
+Episodes = NDArray[np.float32]
+"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
+
+
+class Estimate(NamedTuple):
+    """A mean and the interval that holds the true one with 95% confidence; no interval (nan) from one episode."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None) -> Episodes:
+    """`episodes` finished episodes of an actor, an unbiased sample of all.
+
+    Every environment has its number of episodes fixed beforehand, and its first so many count. The first ones to end
+    anywhere would be short ones too often.
+
+    Args:
+        actor: fresh, so that every environment begins with an episode.
+        episodes: how many, at least 1.
+        report: called with the number of episodes that count so far.
+    """
+    n = actor.batch.num_envs
+    missing = episodes // n + (np.arange(n) < episodes % n)
+    kept: list[Episodes] = []
+    while missing.any():
+        for episode in actor.unroll().episodes.numpy():
+            index = int(episode[0]) - actor.first_index
+            if missing[index]:
+                missing[index] -= 1
+                kept.append(episode)
+        report(len(kept))
+    return np.stack(kept)
+
+
+def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
+    """The mean of independent values [K], by Student's t."""
+    values = values.astype(np.float64)
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean, np.nan, np.nan)
+    half = float(stats.sem(values) * stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def rate_interval(outcomes: NDArray[np.floating[Any]]) -> Estimate:
+    """How often independent outcomes [K] of 0 or 1 are 1, by Wilson's score interval (Wilson 1927)."""
+    result = stats.binomtest(int(np.sum(outcomes)), len(outcomes))
+    interval = result.proportion_ci(CONFIDENCE, "wilson")
+    return Estimate(float(result.statistic), float(interval.low), float(interval.high))
+
+
+class Group(NamedTuple):
+    """What episodes of one kind say."""
+
+    episodes: int
+    estimates: dict[str, Estimate]
+    """Of `return`, `length` and the world's own fields that tell how an episode went."""
+
+
+class Summary(NamedTuple):
+    """What all episodes say, and those of each kind of level."""
+
+    all: Group
+    split: dict[str, dict[int, Group]]
+    """By level field, then by its value."""
+
+
+def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str]) -> Summary:
+    """Estimates from episodes.
+
+    Args:
+        episodes: as `play` returns them.
+        fields: names of the world's own columns.
+        level_fields: those of them that describe the level; episodes are split by the ones with few whole values.
+    """
+    columns = dict(zip((*EPISODE_COLUMNS[1:], *fields), episodes[:, 1:].T, strict=True))
+    outcomes = {name: column for name, column in columns.items() if name not in level_fields}
+
+    def group(chosen: NDArray[np.bool_]) -> Group:
+        kinds = {name: rate_interval if name in RATES else mean_interval for name in outcomes}
+        return Group(int(chosen.sum()), {name: kinds[name](outcomes[name][chosen]) for name in outcomes})
+
+    split: dict[str, dict[int, Group]] = {}
+    for name in level_fields:
+        values = np.unique(columns[name])
+        if len(values) <= MOST_VALUES and (values == np.round(values)).all():
+            split[name] = {int(value): group(columns[name] == value) for value in values}
+    return Summary(group(np.ones(len(episodes), np.bool_)), split)

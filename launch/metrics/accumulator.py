@@ -1,0 +1,166 @@
+"""What happened between two rows of metrics: learner's means, finished episodes, and where the time went."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...actors.pool import MAX_IN_FLIGHT
+from ...actors.unroll import EPISODE_COLUMNS
+
+WINDOW = 100
+"""Episodes that count as the last ones."""
+TIMERS = ("learner_busy", "queue_wait")
+LAST_VALUES = ("learner/lr", "learner/skipped")
+"""Metrics of which the last value is meant, as of those of a population; of all others the mean over updates."""
+_FACTS = EPISODE_COLUMNS[1:]
+
+
+class Timer:
+    """Adds up the seconds spent inside its `with` statements."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._entered = 0.0
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._entered
+
+
+class Accumulator:
+    """Collects what happens; `take` returns it as metrics and begins anew. Each call costs microseconds.
+
+    Args:
+        num_actors: actors of the run; `note_actors` says when that changes.
+        fields: names of the world's own episode fields, in the order of the columns after EPISODE_COLUMNS.
+    """
+
+    def __init__(self, num_actors: int, fields: Sequence[str] = ()) -> None:
+        self.num_actors = num_actors
+        self._names = (*_FACTS, *fields)
+        self._window: deque[list[float]] = deque(maxlen=WINDOW)
+        self._steps = 0
+        self._failures = self._failures_told = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._started = time.perf_counter()
+        self._timers = {name: Timer() for name in TIMERS}
+        self._sums: dict[str, list[float]] = {}
+        self._last: dict[str, float] = {}
+        self._updates = 0
+        self._episodes = np.zeros(len(self._names))
+        self._num_episodes = 0
+        self._acting = 0.0
+        self._bytes = 0
+        self._unrolls = 0
+
+    def time(self, name: str) -> Timer:
+        """`with accumulator.time("queue_wait"): ...` counts towards `perf/queue_wait`; `name` is one of TIMERS."""
+        if name not in self._timers:
+            raise ValueError(f"no timer is called {name!r}; there are: {', '.join(TIMERS)}")
+        return self._timers[name]
+
+    def add_update(self, metrics: dict[str, float]) -> None:
+        """An update and what the learner says of it. Values that are not finite are left out of the means."""
+        self._updates += 1
+        for name, value in metrics.items():
+            if name in LAST_VALUES or name.startswith("population/"):
+                self._last[name] = value
+            elif name not in self._sums:
+                self._sums[name] = [value, 1.0] if math.isfinite(value) else [0.0, 0.0]
+            elif math.isfinite(value):
+                total = self._sums[name]
+                total[0] += value
+                total[1] += 1.0
+
+    def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
+        """Episodes that ended: [K, 3 + F], as `Unroll.episodes` has them."""
+        if len(episodes):
+            rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
+            self._episodes += rows.sum(0, dtype=np.float64)
+            self._num_episodes += len(rows)
+            self._window.extend(rows[-WINDOW:].tolist())
+
+    def add_unroll(self, seconds: float, nbytes: int) -> None:
+        """An unroll that has arrived: the seconds that acting took, and its size."""
+        self._acting += seconds
+        self._bytes += nbytes
+        self._unrolls += 1
+
+    def note_actors(self, at_work: int, failures: int) -> None:
+        """The actors at work now, and how many have failed since the run was last started."""
+        self.num_actors, self._failures = at_work, failures
+
+    def take(self, steps: int) -> dict[str, float]:
+        """Metrics since the last call, and begin anew; nothing, and no new beginning, if there was no update.
+
+        `steps` is the number of environment steps that the learner has consumed since the start of the run.
+        """
+        if not self._updates:
+            return {}
+        wall = max(time.perf_counter() - self._started, 1e-9)
+        metrics = {name: total / n if n else math.nan for name, (total, n) in self._sums.items()} | self._last
+        if self._num_episodes:
+            means = self._episodes / self._num_episodes
+            metrics |= {f"episode/{name}": float(x) for name, x in zip(self._names, means, strict=True)}
+        metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
+        metrics |= {f"perf/{name}": timer.seconds / wall for name, timer in self._timers.items()}
+        metrics["perf/actors"] = float(self.num_actors)
+        metrics["perf/actor_failures"] = float(self._failures - self._failures_told)
+        self._failures_told = self._failures
+        if self._unrolls:
+            at_most = self.num_actors * MAX_IN_FLIGHT * self._bytes / self._unrolls
+            metrics["perf/actor_busy"] = self._acting / (wall * max(self.num_actors, 1))
+            metrics["perf/object_store_mb"] = at_most / 1e6
+        self._steps = steps
+        self._begin()
+        return metrics
+
+    def window(self) -> dict[str, float]:
+        """Means over the last 100 episodes by name (`return`, `length`, the world's own); empty before the first."""
+        if not self._window:
+            return {}
+        return dict(zip(self._names, np.mean(self._window, axis=0).tolist(), strict=True))
+
+    def window_return(self) -> float | None:
+        """Mean return of the last 100 episodes; None before there are so many, for a few lucky ones say little."""
+        return self.window()["return"] if len(self._window) == WINDOW else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was collected, as plain numbers and lists. The clock stands still until `load_state_dict`."""
+        return {
+            "steps": self._steps,
+            "wall": time.perf_counter() - self._started,
+            "timers": {name: timer.seconds for name, timer in self._timers.items()},
+            "sums": {name: list(total) for name, total in self._sums.items()},
+            "last": dict(self._last),
+            "counts": [self._updates, self._num_episodes, self._bytes, self._unrolls],
+            "acting": self._acting,
+            "episodes": self._episodes.tolist(),
+            "window": _lists(self._window),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self._steps = state["steps"]
+        self._started = time.perf_counter() - state["wall"]
+        for name, timer in self._timers.items():
+            timer.seconds = state["timers"][name]
+        self._sums = {name: list(total) for name, total in state["sums"].items()}
+        self._last = dict(state["last"])
+        self._updates, self._num_episodes, self._bytes, self._unrolls = state["counts"]
+        self._acting = state["acting"]
+        self._episodes = np.array(state["episodes"])
+        self._window = deque(_lists(state["window"]), maxlen=WINDOW)
+
+
+def _lists(rows: Iterable[list[float]]) -> list[list[float]]:
+    return [list(row) for row in rows]

@@ -1,0 +1,76 @@
+"""What a measurement was made on and with: the facts that every benchmark's result carries."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
+
+
+def num_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def provenance(*packages: str) -> dict[str, Any]:
+    """Date, commit, machine and versions, of PACKAGES and of others by name; for the head of a result's JSON."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()}
+        | {name: package_version(name) for name in (*PACKAGES, *packages)},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, operating system and GPUs."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "processor": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": num_cores(),
+        "memory_gb": round(int((_from_proc("meminfo", "MemTotal") or "0").split()[0]) / 2**20, 1),
+        "system": platform.platform(),
+        "gpus": gpus,
+    }
+
+
+def commit() -> str | None:
+    """The commit that engram runs from, with "-dirty" if files differ from it; None outside a git checkout."""
+    here = Path(__file__).parents[2]
+    if not (here / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _from_proc(file: str, key: str) -> str | None:
+    """The value of the first line `key : value` of a file in /proc, where there is one."""
+    try:
+        lines = Path("/proc", file).read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)
+
+
+def package_version(package: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,88 @@
+"""A run's numbers on disk: TensorBoard events and `metrics.jsonl`, row by row the same (docs/metrics.md)."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...base.files import AppendedFile
+from ...base.rows import abandon_after
+from ..train.run_directory import RunDirectory, flat_settings
+from . import events
+from .accumulator import Accumulator
+
+__all__ = ["Accumulator", "MetricsWriter"]
+
+
+class MetricsWriter:
+    """Writes rows of metrics; losing files or a full disk costs rows and one warning, never the run.
+
+    Args:
+        run: the run's directory.
+        step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
+            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard is told to forget them.
+        report: where the warning goes.
+    """
+
+    def __init__(self, run: Path, step: int, report: Callable[[str], None] = print) -> None:
+        directory = RunDirectory(run)
+        self._step, self._report, self._warned = step, report, False
+        # A later file begins where the last row ended, so what earlier files still hold remains valid.
+        self._events = AppendedFile(
+            lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
+        )
+        self._rows = AppendedFile(lambda: directory.metrics_file)
+        wall = 0.0
+        try:
+            last = abandon_after(directory.metrics_file, step)
+            wall = float(last["wall_s"]) if last else 0.0
+        except OSError as problem:
+            self._warn(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
+        self._started = time.monotonic() - wall  # the clock on the wall may be set
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one row; nothing if there are no values. Numbers that are not finite are null in `metrics.jsonl`."""
+        if not values:
+            return
+        row = {
+            "step": step,
+            "time": round(time.time(), 3),
+            "wall_s": round(time.monotonic() - self._started, 3),
+            "metrics": {name: x if math.isfinite(x) else None for name, x in values.items()},
+        }
+        self._append(self._rows, json.dumps(row).encode() + b"\n")
+        self._append(self._events, events.scalars(step, values))
+        self._step = step
+
+    def hparams(self, config: dict[str, Any]) -> None:
+        """Show the run's configuration (nested dicts) in TensorBoard's text and hparams tabs."""
+        self._append(self._events, events.configuration(self._step, dict(flat_settings(config))))
+
+    def show(self, record: bytes) -> None:
+        """Append what a function of events.py has made, for TensorBoard alone."""
+        self._append(self._events, record)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._rows.close()
+        self._events.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, file: AppendedFile, record: bytes) -> None:
+        try:
+            file.append(record)
+        except OSError as problem:
+            self._warn("cannot write metrics", problem)
+
+    def _warn(self, what: str, problem: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            where = f" ({problem.filename})" if problem.filename else ""
+            self._report(f"{what}: {problem.strerror or problem}{where}; training goes on, every row is tried anew")

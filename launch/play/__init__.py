@@ -1,0 +1,1 @@
+"""`rl-play`: a person plays a world in a terminal."""

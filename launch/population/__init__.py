@@ -1,0 +1,1 @@
+"""A population in a run, and `rl-population`, which shows and replays one."""

@@ -1,0 +1,200 @@
+"""`rl-population`: the members of a population, their settings over time and where their weights come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...base.files import replace_file
+from ..metrics.panel import short
+from ..train.command_line import UsageError, parse, run_command
+from ..train.run_directory import RunDirectory, RunDirectoryError
+from .history import read
+from .lineage import Lineage, descent, families
+from .lineage_picture import picture
+from .replay import Replay
+
+SHOWN_CHANGES = 5
+"""Last values of a setting that are shown."""
+SHOWN_COPIES = 12
+
+_HELP = """Show a population: its members, their settings over time, and whose weights they have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationViewConfig:
+    """Which population to show, and how."""
+
+    run: tyro.conf.Positional[str]
+    """Run directory."""
+    replay: bool = False
+    """Make every decision anew from the recorded scores; exit code 1 where the log disagrees."""
+    picture: str = ""
+    """File for the lineage as a picture (PNG)."""
+
+    def __post_init__(self) -> None:
+        if not Path(self.picture).parent.is_dir():
+            folder = str(Path(self.picture).parent)
+            raise ValueError(f"picture is {self.picture!r}; there is no directory {folder!r}")
+
+
+class Population:
+    """What a population's log says of it by now."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.path = run.path
+        self.lineage = Lineage()
+        self.start: dict[str, Any] = {}
+        self.copies: list[dict[str, Any]] = []
+        """Decisions that were carried out, and replacements, with step and generation."""
+        self.histories: list[dict[str, list[float]]] = []
+        """Per member and setting, the values it has had."""
+        self._last: dict[str, Any] = {}
+        decisions: dict[int, dict[str, Any]] = {}
+        for _, event in read(run):
+            self.lineage.add(event)
+            if event["event"] == "start":
+                self.start = event
+                self.histories = [{name: [x] for name, x in values.items()} for values in event["values"]]
+            elif event["event"] == "evaluation":
+                self._last = {name: event[name] for name in ("member_steps", "episodes")}
+                decisions = {decision["member"]: decision for decision in event["decisions"]}
+            elif event["event"] == "copy":
+                self._add_copy(event, decisions[event["member"]], event["effective"])
+            elif event["event"] == "replacement":
+                self._add_copy(event, event, event["new"])
+
+    @property
+    def members(self) -> int:
+        """How many there are."""
+        return self.lineage.members
+
+    def last(self, name: str, member: int) -> int:
+        """`member_steps` or `episodes` of a member at the last evaluation."""
+        return self._last[name][member] if self._last else 0
+
+    def _add_copy(self, event: dict[str, Any], why: dict[str, Any], values: dict[str, float]) -> None:
+        self.copies.append(why | event)
+        for name, value in values.items():
+            history = self.histories[event["member"]][name]
+            if value != history[-1]:
+                history.append(value)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show as the words say; returns the exit code."""
+    config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
+    console = Console(highlight=False)
+    try:
+        run = RunDirectory.open(config.run, lock=False)
+        if config.replay:
+            return replay(run, console)
+        population = Population(run)
+    except RunDirectoryError as problem:
+        raise UsageError(str(problem)) from problem
+    if config.picture:
+        try:
+            replace_file(Path(config.picture), picture(population.lineage))
+        except OSError as problem:
+            raise UsageError(f"--picture: cannot write {config.picture}: {problem.strerror}") from problem
+        console.print(f"wrote {config.picture}")
+    show(population, console)
+    return 0
+
+
+def replay(run: RunDirectory, console: Console) -> int:
+    """Check a log; 0 if every decision comes out as it was written down, else 1."""
+    found = Replay(read(run))
+    for difference in found.differences:
+        console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
+    made = f"{found.decisions} decisions of {found.evaluations} evaluations and {found.copies} copies replayed"
+    number = len(found.differences)
+    console.print(f"{made}: " + (f"{number} disagreement{'s' * (number > 1)}" if number else "all as in the log"))
+    return 1 if number else 0
+
+
+def show(population: Population, console: Console) -> None:
+    """All tables."""
+    start, lineage = population.start, population.lineage
+    console.print(
+        f"{population.path}: {population.members} members, {start['scheme']}, seed {start['seed']}; "
+        f"{lineage.generation} evaluations, {len(population.copies)} copies in {short(lineage.step)} steps",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(members_table(population))
+    if any(len(history) > 1 for settings in population.histories for history in settings.values()):
+        console.print(schedules_table(population))
+    if population.copies:
+        console.print(copies_table(population))
+        said = "; ".join(f"{founder}: {', '.join(map(str, now))}" for founder, now in families(lineage).items())
+        console.print(f"families (first member: members that descend from it now)  {said}", soft_wrap=True)
+
+
+def members_table(population: Population) -> Table:
+    """One row per member, as of the last evaluation."""
+    table = Table(title="members at the last evaluation", title_justify="left", box=box.SIMPLE_HEAD)
+    names = list(population.histories[0])
+    table.add_column("member", justify="right")
+    for name in ("return", "steps", "episodes", *map(short_name, names)):
+        table.add_column(name, justify="right")
+    table.add_column("weights from", overflow="fold")
+    best = population.lineage.best() if population.lineage.generation else None
+    for member in range(population.members):
+        table.add_row(
+            f"{member}",
+            f"{population.lineage.score(member):.3f}",
+            short(population.last("member_steps", member)),
+            short(population.last("episodes", member)),
+            *(f"{population.histories[member][name][-1]:.3g}" for name in names),
+            descent(population.lineage, member),
+            style="bold green" if member == best else None,
+        )
+    return table
+
+
+def schedules_table(population: Population) -> Table:
+    """The values that settings have had, where they have changed."""
+    table = Table(title="settings over time, newest last", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("setting", "member", "values"):
+        table.add_column(name, overflow="fold")
+    for name in population.histories[0]:
+        table.add_section()
+        for member, settings in enumerate(population.histories):
+            if len(settings[name]) == 1:
+                continue
+            shown = [f"{x:.3g}" for x in settings[name][-SHOWN_CHANGES:]]
+            if len(settings[name]) > SHOWN_CHANGES:
+                shown.insert(0, "...")
+            table.add_row(short_name(name), f"{member}", " -> ".join(shown))
+    return table
+
+
+def copies_table(population: Population) -> Table:
+    """The last copies and why."""
+    more = f"; {len(population.copies) - SHOWN_COPIES} before" if len(population.copies) > SHOWN_COPIES else ""
+    table = Table(title=f"copies, newest last{more}", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("at", "copy", "mean returns", "reason"):
+        table.add_column(name, overflow="fold")
+    for copy in population.copies[-SHOWN_COPIES:]:
+        means = [copy.get(name) for name in ("mean", "opponent_mean")]
+        own, other = ("?" if x is None else f"{x:.3f}" for x in means)
+        arrow = f"{copy['member']} <- {copy['from']}"
+        table.add_row(short(copy["step"]), arrow, f"{own} < {other}", Text(copy["reason"]))
+    return table
+
+
+def short_name(setting: str) -> str:
+    """A setting without the name of its part: lr for learner.lr."""
+    return setting.rpartition(".")[2]
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-population`."""
+    run_command("rl-population", main, arguments)

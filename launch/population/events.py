@@ -1,0 +1,126 @@
+"""A population in TensorBoard: the best, the median and the worst, the lineage as picture and text, the page to open.
+
+Every member has a run of its own beside this one (`members/<i>/tensorboard`), so that their curves overlay.
+"""
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..metrics import events
+from ..metrics.panel import short
+from ..metrics.writer import MetricsWriter
+from ..train.config import RunConfig, to_dict
+from ..train.run_directory import flat_settings
+from .lineage import Lineage, descent, families
+from .lineage_picture import picture, size
+
+PICTURE_SECONDS = 20.0
+"""At least so long between two pictures: one takes a sixth of a second."""
+PAGE = "ancestry/lineage"
+"""Tag of the text: before `config` in the alphabet, for the members' configurations fill screens."""
+
+
+class PopulationWriter:
+    """Shows what happens to a population; wants every event of its log, and now and then the members' returns.
+
+    Args:
+        writer: writes the numbers of the population as a whole; stays open.
+        config: the run's configuration.
+        fields: names of the world's episode fields.
+        past: the events of the log before this process.
+        clock: seconds since any moment.
+    """
+
+    def __init__(
+        self,
+        writer: MetricsWriter,
+        config: RunConfig,
+        fields: Sequence[str],
+        past: Iterable[Mapping[str, Any]] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.writer, self._clock = writer, clock
+        self.lineage = Lineage(past)
+        self._drawn_at, self._new = -math.inf, False
+        explored = [each.setting for each in config.pbt.explored]
+        # Written anew by every process, so that deleted files come back whole.
+        self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
+        settings = dict(flat_settings(to_dict(config)))
+        # What all members share is left out: TensorBoard sorts by name, and would show that first.
+        chosen = {name: settings[name] for name in explored}
+        self.writer.show(events.columns(self.lineage.step, chosen, results(explored, fields)))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """The next event, as it stands in the log."""
+        self.lineage.add(event)
+        self._new = True
+        if event["event"] != "start" and self._clock() - self._drawn_at >= PICTURE_SECONDS:
+            self._draw()
+
+    def row(self, step: int, returns: Sequence[float | None], others: Mapping[str, float]) -> None:
+        """Write a row: the spread of the members' mean returns (None before there are enough episodes), and others."""
+        self.writer.write(step, spread(returns) | dict(others))
+
+    def close(self) -> None:
+        """Draw what has not been drawn yet."""
+        if self._new:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_at, self._new = self._clock(), False
+        lineage = self.lineage
+        width, height = size(lineage)
+        self.writer.show(events.picture(lineage.step, "population/lineage", picture(lineage), width, height))
+        self.writer.show(events.markdown(lineage.step, PAGE, page(lineage)))
+
+
+def spread(returns: Sequence[float | None]) -> dict[str, float]:
+    """Best, median and worst of the members that have a return; nothing if none has."""
+    known = [x for x in returns if x is not None and math.isfinite(x)]
+    if not known:
+        return {}
+    values = {"best": max(known), "median": statistics.median(known), "worst": min(known)}
+    return {f"population/{name}_return": value for name, value in values.items()}
+
+
+def page(lineage: Lineage) -> str:
+    """The lineage as Markdown: the families, then every member's descent."""
+    head = (
+        f"Generation {lineage.generation}, after {short(lineage.step)} steps; {len(lineage.transfers)} copies so far."
+    )
+    rows = [f"| {founder} | {', '.join(map(str, now))} |" for founder, now in families(lineage).items()]
+    table = ["| member at the start | members that descend from it now |", "|---|---|", *rows]
+    return "\n".join([head, "", *table, "", *(f"* member {i}: {descent(lineage, i)}" for i in range(lineage.members))])
+
+
+def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
+    """The layout of the custom-scalars tab: how well the members do, their settings over time, how they learn.
+
+    Args:
+        explored: what differs between members, by dotted names.
+        fields: names of the world's episode fields.
+    """
+    how_well = {
+        "return of every member": ["^episode/return$"],
+        "best, median, worst": [r"^population/(best|median|worst)_return$"],
+    }
+    return {
+        "Population": how_well | ({"solved": ["^episode/solved$"]} if "solved" in fields else {}),
+        "Settings": {name: [f"^population/{re.escape(name)}$"] for name in explored}
+        | {"ancestor: whose weights from the start live on": ["^population/ancestor$"]},
+        "Learning": {
+            "entropy of the policy": ["^policy/entropy$"],
+            "value loss": ["^loss/value$"],
+            "gradient norm": ["^learner/grad_norm$"],
+        },
+    }
+
+
+def results(explored: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """The metrics of every member that the hparams tab shows beside the settings that it began with."""
+    solved = ["episode/solved"] if "solved" in fields else []
+    return ["episode/return", *solved, "population/ancestor", *(f"population/{name}" for name in explored)]

@@ -1,0 +1,70 @@
+"""The log of a population read back: its events with the numbers of their lines, each checked to be whole."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ..train.run_directory import RunDirectory, RunDirectoryError
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "start": ("members", "seed", "scheme", "pbt", "values"),
+    "evaluation": ("generation", "evaluated", "scores", "member_steps", "episodes", "values", "decisions"),
+    "copy": ("generation", "member", "from", "effective"),
+    "replacement": ("member", "from", "reason", "healthy", "scores", "old", "new"),
+    "resume": ("from_step",),
+}
+"""What every kind of event says, besides `event`, `time` and `step`."""
+
+
+class Entry(NamedTuple):
+    """One event and where it stands."""
+
+    line: int
+    """Number of the line, from 1."""
+    event: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """A key of FIELDS."""
+        return self.event["event"]
+
+
+def read(run: RunDirectory) -> Iterator[Entry]:
+    """The events of a population's log, first to last, one line in memory at a time.
+
+    Raises RunDirectoryError if the run has no population, or naming the line that is no event. A last line without an
+    end is what a power failure leaves, and no event.
+    """
+    file = run.population_file
+    if not file.is_file():
+        raise RunDirectoryError(f"{run.path} is a run without a population: it has no {file.name}")
+    try:
+        with file.open("rb") as lines:
+            members = 0
+            for number, line in enumerate(lines, 1):
+                if line.endswith(b"\n"):
+                    event = _event(line, f"{file} line {number}", members)
+                    members = members or event["members"]
+                    yield Entry(number, event)
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot read {file}: {problem.strerror}") from problem
+
+
+def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
+    """An event; `members` is how many there are, 0 before the start event."""
+    try:
+        event = json.loads(line)
+    except ValueError as problem:
+        raise RunDirectoryError(f"{where} is not JSON: {problem}") from problem
+    kind = event.get("event") if isinstance(event, dict) else None
+    if kind not in FIELDS:
+        raise RunDirectoryError(f"{where} is no event: its kind is {kind!r}; there are: {', '.join(FIELDS)}")
+    if (members == 0) != (kind == "start"):
+        raise RunDirectoryError(f"{where} is a {kind} event; the first event, and only the first, is start")
+    missing = [name for name in ("time", "step", *FIELDS[kind]) if name not in event]
+    if missing:
+        raise RunDirectoryError(f"{where}: the {kind} event has no {missing[0]!r}")
+    for name in ("member", "from"):
+        if name in event and event[name] not in range(members):
+            raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; allowed: 0..{members - 1}")
+    return event

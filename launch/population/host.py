@@ -1,0 +1,256 @@
+"""Lets the members of a run learn from each other: asks the controller, does what it says, and writes it all down."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.files import AppendedFile
+from ...base.rows import abandon_after
+from ...learners.population.controller import PopulationController
+from ...learners.population.decisions import Decision
+from ..train.config import RunConfig
+from ..train.member import Member
+from .events import PopulationWriter
+from .panel import MemberRow
+
+_SUMMED = (
+    "perf/env_steps_per_second",
+    "perf/learner_busy",
+    "perf/queue_wait",
+    "perf/actor_busy",
+    "learner/skipped",
+)
+"""Metrics that add up over members."""
+_SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb")
+"""Metrics of the pool, which every member has."""
+
+
+class PopulationLog:
+    """`population.jsonl`: one line per event, whole or not at all, never changed.
+
+    Args:
+        file: the log.
+        step: of the checkpoint from which the run goes on, 0 for a new one. Events after it are moved to
+            `population.abandoned.jsonl`.
+        warn: where a disk that refuses is reported, once.
+    """
+
+    def __init__(self, file: Path, step: int, warn: Callable[[str], None]) -> None:
+        self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
+        self.past: list[dict[str, Any]] = []
+        """The events that were there."""
+        try:
+            abandon_after(file, step)
+            if file.exists():
+                self.past = [json.loads(line) for line in file.read_bytes().splitlines()]
+        except OSError as problem:
+            self._complain("cannot read", problem)
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Write an event through to the operating system."""
+        try:
+            self._file.append(json.dumps(event, allow_nan=False).encode() + b"\n")
+        except OSError as problem:
+            self._complain("cannot write", problem)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _complain(self, what: str, problem: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(f"{what} the population's log: {problem}; training goes on")
+
+
+class PopulationHost:
+    """The population of a run.
+
+    Args:
+        config: the run's configuration.
+        members: all of them.
+        log: where events go.
+        writer: shows the population in TensorBoard.
+        warn: shows a warning to a person.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        members: Sequence[Member],
+        log: PopulationLog,
+        writer: PopulationWriter,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.config, self.members = config, members
+        self.controller = PopulationController(config.pbt, config.seed, len(members))
+        self._log, self._writer, self._warn = log, writer, warn
+        self._hopeless = False
+        self._latest: dict[int, Mapping[str, float]] = {}
+        """Rows of members since the last row about all."""
+        self._configure()
+
+    @property
+    def steps(self) -> int:
+        """Environment steps that all members have learnt from together."""
+        return sum(member.steps for member in self.members)
+
+    def begin(self) -> None:
+        """Note the start of a new run."""
+        self._event(
+            "start",
+            members=len(self.members),
+            seed=self.config.seed,
+            scheme=self.config.pbt.scheme,
+            pbt=asdict(self.config.pbt),
+            values=self.controller.values,
+        )
+
+    def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
+        """Note the episodes [K, 3 + F] that a member has finished, as `Unroll.episodes` has them."""
+        self.controller.record(member.number, episodes[:, 1])
+
+    def look(self) -> list[Member]:
+        """What follows from the last update: evaluations, copies, replacements; returns the members changed by it.
+
+        Evaluations wait until the slowest member has done another update, so that members of one speed meet in one.
+        """
+        changed = self._replace_failing()
+        updates = self._slowest()
+        if updates == self._updates:
+            return changed
+        self._updates = updates
+        due = self.controller.due(member.number for member in self.members if not member.done)
+        return changed + (self._evaluate(due) if due else [])
+
+    def metrics(self, member: Member) -> dict[str, float]:
+        """What a member's next row says of its place in the population."""
+        return {
+            "population/generation": float(self.controller.generation),
+            "population/ancestor": float(self.controller.ancestors[member.number]),
+        }
+
+    def rows(self) -> list[MemberRow]:
+        """All members as a table has them."""
+        controller = self.controller
+        rows: list[MemberRow] = []
+        for member in self.members:
+            window = member.accumulator.window()
+            episodes, ancestor = controller.episodes[member.number], controller.ancestors[member.number]
+            rows.append(
+                MemberRow(
+                    member.number,
+                    member.steps,
+                    episodes,
+                    window.get("return"),
+                    window.get("solved"),
+                    controller.values[member.number],
+                    ancestor,
+                )
+            )
+        return rows
+
+    def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Note a row of one member's; when all have written one, write and return a row about the whole population."""
+        self._latest[member.number] = metrics
+        if any(each.number not in self._latest for each in self.members if not each.done):
+            return {}
+        rows, self._latest = list(self._latest.values()), {}
+        row = {name: sum(own.get(name, 0.0) for own in rows) for name in _SUMMED}
+        row |= {name: max(own.get(name, 0.0) for own in rows) for name in _SHARED}
+        self._writer.row(self.steps, [each.accumulator.window().get("return") for each in self.members], row)
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """The controller's memory."""
+        return self.controller.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`; the members are loaded already."""
+        self.controller.load_state_dict(state)
+        self._configure()
+        self._event("resume", from_step=self.steps)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._writer.close()
+        self._log.close()
+
+    def _configure(self) -> None:
+        for member in self.members:
+            member.configure(self.controller.values[member.number])
+        self._updates = self._slowest()
+
+    def _slowest(self) -> int:
+        return min((member.learner.updates for member in self.members if not member.done), default=-1)
+
+    def _evaluate(self, due: list[int]) -> list[Member]:
+        seen = self.controller.evaluate(due)
+        self._event(
+            "evaluation",
+            generation=seen.generation,
+            evaluated=seen.evaluated,
+            scores=seen.scores,
+            member_steps=[member.steps for member in self.members],
+            episodes=seen.episodes,
+            values=seen.values,
+            decisions=[decision._asdict() for decision in seen.decisions],
+        )
+        changed: list[Member] = []
+        for decision, effective in self._carry_out(seen.decisions):
+            self._event(
+                "copy",
+                generation=seen.generation,
+                member=decision.member,
+                **{"from": decision.opponent},
+                effective=effective,
+            )
+            changed.append(self.members[decision.member])
+        return changed
+
+    def _replace_failing(self) -> list[Member]:
+        failing = [member.number for member in self.members if member.failing >= self.config.pbt.patience]
+        if not failing:
+            return []
+        healthy = [member.number for member in self.members if not member.failing]
+        scores = self.controller.scores()
+        decisions = self.controller.replace(failing, healthy, self.steps)
+        if not decisions and not self._hopeless:
+            self._hopeless = True
+            self._warn(f"the loss of every member is not finite: {failing} cannot be replaced")
+        for decision, effective in self._carry_out(decisions):
+            self._event(
+                "replacement",
+                member=decision.member,
+                **{"from": decision.opponent},
+                reason=decision.reason,
+                healthy=healthy,
+                scores=scores,
+                old=decision.old,
+                new=effective,
+            )
+            self._warn(f"member {decision.member}: {decision.reason}; it goes on as a copy of {decision.opponent}")
+        return [self.members[decision.member] for decision in decisions]
+
+    def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:
+        """Copy as decided, all at once: a source that is itself replaced gives what it was before."""
+        copies = [decision for decision in decisions if decision.copy]
+        targets = {decision.member for decision in copies}
+        sources = {decision.opponent for decision in copies if decision.opponent is not None}
+        snapshots = {source: self.members[source].snapshot(lasting=source in targets) for source in sources}
+        done: list[tuple[Decision, dict[str, float]]] = []
+        for decision in copies:
+            assert decision.opponent is not None
+            done.append((decision, self.members[decision.member].become(snapshots[decision.opponent], decision.new)))
+        return done
+
+    def _event(self, kind: str, **what: Any) -> None:
+        event = {"event": kind, "time": round(time.time(), 3), "step": self.steps, **what}
+        self._log.append(event)
+        self._writer.event(event)

@@ -1,0 +1,75 @@
+"""Progress of a population for a person: the panel of one run with a table of the members below."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from ..metrics.panel import Panel, short
+
+
+class MemberRow(NamedTuple):
+    """What is shown of one member."""
+
+    member: int
+    steps: int
+    """Environment steps that it has learnt from."""
+    episodes: int
+    score: float | None
+    """Mean return of its last episodes; None before there are enough."""
+    solved: float | None
+    """Rate among the same episodes; None in worlds that are not solved."""
+    values: Mapping[str, float]
+    """Explored settings by dotted name."""
+    ancestor: int
+    """The member of the start that its weights descend from."""
+
+
+class PopulationPanel(Panel):
+    """A panel that also knows the members; `members` takes their rows, `update` draws them."""
+
+    _rows: Sequence[MemberRow] = ()
+
+    def members(self, rows: Sequence[MemberRow]) -> None:
+        """What to show of all members from now on, in their order."""
+        self._rows = rows
+
+    def _line(self) -> str:
+        """The state of the run in one line, with the members' returns in their order."""
+        if not self._rows:
+            return super()._line()
+        returns = " ".join(_number(row.score) + "*" * (row.member == self._best()) for row in self._rows)
+        return f"{super()._line()}  returns of members 0..{len(self._rows) - 1}: {returns}"
+
+    def _content(self) -> RenderableType:
+        return Group(super()._content(), self._table()) if self._rows else super()._content()
+
+    def _table(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="cyan")
+        names = list(self._rows[0].values)
+        columns = ["member", "return", "solved", "steps", "episodes", *(name.rpartition(".")[2] for name in names)]
+        for column in (*columns, "ancestor"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(
+                f"{row.member}",
+                _number(row.score),
+                "" if row.solved is None else f"{row.solved:.1%}",
+                short(row.steps),
+                short(row.episodes),
+                *(f"{row.values[name]:.3g}" for name in names),
+                f"{row.ancestor}",
+                style="bold green" if row.member == self._best() else None,
+            )
+        return table
+
+    def _best(self) -> int | None:
+        """The member with the highest score, if any has one."""
+        known = [row for row in self._rows if row.score is not None and not math.isnan(row.score)]
+        return max(known, key=lambda row: (row.score, -row.member)).member if known else None
+
+
+def _number(score: float | None) -> str:
+    return "?" if score is None else f"{score:.3f}"

@@ -1,0 +1,153 @@
+"""A population's log checked against itself: every decision made anew from its recorded scores, every value traced."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ...learners.population.config import PopulationConfig
+from ...learners.population.decisions import Decision, decide, initial_values, replace_failing
+from ...learners.population.search_space import Values
+from ..train.config import from_dict
+from .history import Entry
+
+PRECISION = 1e-9
+"""Relative difference of two numbers that count as the same: a p-value's last digits depend on scipy's version."""
+
+
+class Difference(NamedTuple):
+    """Something that the log says and replay does not."""
+
+    line: int
+    member: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}{'' if self.member is None else f', member {self.member}'}: {self.what}"
+
+
+class Replay:
+    """Follows a log and collects where it disagrees.
+
+    Args:
+        entries: all of the log.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.differences: list[Difference] = []
+        self.evaluations = self.decisions = self.copies = 0
+        self.values: list[Values] = []
+        """Every member's explored settings, as they follow from the events so far."""
+        self._config, self._seed = PopulationConfig(), 0
+        self._due: dict[int, tuple[int, Decision]] = {}
+        """Copies that were decided and not yet carried out: member -> line and decision."""
+        for entry in entries:
+            if entry.kind != "copy":
+                self._nothing_is_due(entry.kind)
+            try:
+                self._follow(entry)
+            except (ValueError, TypeError, LookupError, ArithmeticError) as problem:
+                self._differ(entry, None, f"the {entry.kind} event allows no replay: {problem!r}")
+
+    def _follow(self, entry: Entry) -> None:
+        match entry.kind:
+            case "start":
+                self._start(entry)
+            case "evaluation":
+                self._evaluation(entry)
+            case "copy":
+                self._copy(entry)
+            case "replacement":
+                self._replacement(entry)
+            case _:  # a resume decides nothing
+                pass
+
+    def _start(self, entry: Entry) -> None:
+        event = entry.event
+        self._config, self._seed = from_dict(PopulationConfig, event["pbt"], "pbt."), event["seed"]
+        self.values = initial_values(self._config, self._seed, event["members"])
+        self._take_values(entry, "value at the start")
+
+    def _evaluation(self, entry: Entry) -> None:
+        event = entry.event
+        self.evaluations += 1
+        if event["generation"] != self.evaluations:
+            self._differ(entry, None, f"generation is {event['generation']} in the log, {self.evaluations} by counting")
+        self._take_values(entry, "value before the evaluation")
+        given = event["generation"], event["evaluated"], event["scores"], event["values"]
+        made = decide(self._config, self._seed, *given)
+        logged = {decision["member"]: decision for decision in event["decisions"]}
+        for decision in made:
+            self.decisions += 1
+            self._compare_decision(entry, logged.pop(decision.member, {}), decision)
+        for member in logged:
+            self._differ(entry, member, "a decision in the log, none by replay")
+
+    def _compare_decision(self, entry: Entry, logged: Mapping[str, Any], made: Decision) -> None:
+        if made.copy:
+            self._due[made.member] = (entry.line, made)
+        if not logged:
+            return self._differ(entry, made.member, "no decision in the log, one by replay")
+        for name, value in made._asdict().items():
+            if not same(logged.get(name), value):
+                self._differ(entry, made.member, f"{name} is {logged.get(name)!r} in the log, {value!r} by replay")
+
+    def _copy(self, entry: Entry) -> None:
+        event, member = entry.event, entry.event["member"]
+        self.copies += 1
+        _, decision = self._due.pop(member, (0, None))
+        if decision is None:
+            self._differ(entry, member, "a copy in the log that no evaluation decided")
+        else:
+            if event["from"] != decision.opponent:
+                self._differ(entry, member, f"copied from {event['from']} in the log, {decision.opponent} by replay")
+            if not same(event["effective"], decision.new):
+                self._differ(entry, member, f"effective is {event['effective']} in the log, {decision.new} by replay")
+        self.values[member] = dict(event["effective"])
+
+    def _replacement(self, entry: Entry) -> None:
+        event, member = entry.event, entry.event["member"]
+        self.decisions += 1
+        self.copies += 1
+        given = event["step"], [member], event["healthy"], event["scores"], self.values
+        made = replace_failing(self._config, self._seed, *given)
+        for decision in made:
+            for name, logged, value in (
+                ("from", event["from"], decision.opponent),
+                ("reason", event["reason"], decision.reason),
+                ("old", event["old"], decision.old),
+                ("new", event["new"], decision.new),
+            ):
+                if not same(logged, value):
+                    self._differ(entry, member, f"{name} is {logged!r} in the log, {value!r} by replay")
+        self.values[member] = dict(event["new"])
+
+    def _nothing_is_due(self, kind: str) -> None:
+        """Copies follow their evaluation at once; at the very end of a log they may still be under way."""
+        for member, (line, decision) in self._due.items():
+            what = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
+            self.differences.append(Difference(line, member, what))
+        self._due.clear()
+
+    def _take_values(self, entry: Entry, what: str) -> None:
+        """Compare the settings that an event tells of all members with those that follow, and go on with the former."""
+        logged: list[Values] = entry.event["values"]
+        if len(logged) != len(self.values):
+            self._differ(entry, None, f"values of {len(logged)} members in the log, {len(self.values)} by replay")
+        for member, (found, expected) in enumerate(zip(logged, self.values, strict=False)):
+            for name in sorted(found.keys() | expected.keys()):
+                if not same(found.get(name), expected.get(name)):
+                    told = f"{found.get(name)!r} in the log, {expected.get(name)!r} by replay"
+                    self._differ(entry, member, f"{what}: {name} is {told}")
+        self.values = [dict(values) for values in logged]
+
+    def _differ(self, entry: Entry, member: int | None, what: str) -> None:
+        self.differences.append(Difference(entry.line, member, what))
+
+
+def same(logged: Any, made: Any) -> bool:
+    """Whether two plain values are the same, numbers up to PRECISION."""
+    if isinstance(made, dict) and isinstance(logged, dict):
+        return made.keys() == logged.keys() and all(same(logged[name], made[name]) for name in made)
+    if isinstance(made, float) and isinstance(logged, int | float) and not isinstance(logged, bool):
+        return math.isclose(logged, made, rel_tol=PRECISION)
+    return type(logged) is type(made) and logged == made

@@ -1,0 +1,47 @@
+"""Puts a run's population together: the host, its log, and what shows it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
+from ..metrics.panel import Panel
+from ..metrics.writer import MetricsWriter
+from ..train.config import RunConfig
+from ..train.member import Member
+from ..train.run_directory import RunDirectory
+from ..train.trainer import Report
+from .events import PopulationWriter
+from .host import PopulationHost, PopulationLog
+from .panel import PopulationPanel
+
+
+def add_population(
+    config: RunConfig,
+    members: Sequence[Member],
+    fields: Sequence[str],
+    directory: RunDirectory,
+    panel: Panel,
+    step: int,
+    files: ExitStack,
+) -> tuple[PopulationHost, Report]:
+    """The host of a population, and what shows its rows in the panel.
+
+    Args:
+        config: the run's configuration.
+        members: all of them.
+        fields: names of the world's episode fields.
+        directory: the run's.
+        panel: shows the run.
+        step: steps of all members in the checkpoint from which the run goes on, 0 for a new one.
+        files: closes what is written to.
+    """
+    log = PopulationLog(directory.population_file, step, panel.message)
+    writer = files.enter_context(MetricsWriter(directory.path, step, panel.message))
+    host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
+    files.enter_context(closing(host))
+
+    def report(steps: int, metrics: dict[str, float] | None) -> None:
+        if metrics and isinstance(panel, PopulationPanel):
+            panel.members(host.rows())
+        panel.update(steps, metrics)
+
+    return host, report

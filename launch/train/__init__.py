@@ -1,0 +1,1 @@
+"""One run, from a command line to a run directory."""

@@ -1,0 +1,251 @@
+"""`rl-train`: train an agent with memory, from a command line to a run directory."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...actors.factory import ActorFactory
+from ...actors.failures import ActorFailureError
+from ...actors.pool import ONE_AT_A_TIME, ActorPool, LocalPool, asking
+from ...agents.agent import Agent
+from ...agents.aside import use_second_core
+from ...agents.process import prepare_process
+from ...learners import checkpoints
+from ...learners.learner import Learner
+from ..metrics.panel import Panel
+from ..metrics.writer import MetricsWriter
+from ..population.panel import PopulationPanel
+from .command_line import UsageError, parse_run, run_command, value_of, without
+from .config import RunConfig, to_dict
+from .member import Member
+from .resume import newest_state, resumed_config
+from .run_directory import CONFIG, RunDirectory, RunDirectoryError
+from .supervisor import supervise
+from .trainer import StopFlag, Trainer
+
+if TYPE_CHECKING:
+    from .mirror import Mirror
+
+ACTOR_NICENESS = 10
+"""Actors step back when the learner wants their core: it is the learner that a run waits for."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train as the words say; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    resume = value_of("--resume", arguments)
+    try:
+        if value_of("--restarts", arguments) is not None:
+            return supervise(arguments)
+        if resume is None:
+            config = parse_run(arguments)
+            refuse_taken(config.checkpoint_url)
+            return train(config, None)
+        if "://" in resume:
+            from .mirror import fetch
+
+            resume = str(fetch(resume, value_of("--run-dir", arguments)))
+        with RunDirectory.open(Path(resume)) as directory:
+            return train(resumed_config(directory, without(arguments, ("--resume",))), directory)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def refuse_taken(url: str | None) -> None:
+    """Raise UsageError if a run's checkpoints are at `url` already."""
+    if url is not None:
+        from .mirror import holds_run
+
+        if holds_run(url):
+            raise UsageError(f"--checkpoint-url {url} holds a run; to go on with it: --resume {url}")
+
+
+def train(config: RunConfig, directory: RunDirectory | None) -> int:
+    """Run a configuration to its end, in a new run directory or, to resume, in one that exists."""
+    prepare_process(1)
+    factory, device = config.factory(), find_device(config.device)
+    learners, fields = make_learners(config, factory, device)
+    saved = newest_state(directory, config) if directory else None
+    if config.start_from and not saved:
+        from .warm_start import start_from  # evaluation is imported along with it
+
+        start_from(config.start_from, [learner.agent for learner in learners])
+    factory = replace(factory, resumed_at=steps_of(saved))
+    directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
+    with directory, make_panel(config, directory.path, config.name) as panel:
+        panel.message(describe(config, learners[0], device))
+        pool = make_pool(config, factory, panel.message)
+        use_second_core()
+        try:
+            # Signals are taken over only now: starting Ray installs handlers of its own.
+            with StopFlag() as stop, ExitStack() as files:
+                trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
+                reason = trainer.run(stop)
+        except ActorFailureError as problem:
+            print(f"rl-train: {problem}", file=sys.stderr)
+            print(f"rl-train: continue with: rl-train --resume {directory.path}", file=sys.stderr)
+            return 1
+        finally:
+            pool.close()
+            stop_ray(config)
+    print(farewell(config, directory.path, reason, trainer.steps))
+    return 0
+
+
+def make_learners(
+    config: RunConfig, factory: ActorFactory, device: torch.device
+) -> tuple[list[Learner], tuple[str, ...]]:
+    """A learner with a freshly initialised agent for each member, and the names of the world's episode fields."""
+    try:
+        batch = factory.make_batch(num_envs=1)
+        agents: list[Agent] = []
+        for member in range(config.num_members):
+            torch.manual_seed(member_seed(config.seed, member))
+            agents.append(factory.make_agent(batch).to(device))
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    fields = tuple(batch.episode_fields)
+    batch.close()
+    return [Learner(agent, config.learner, config.total_steps) for agent in agents], fields
+
+
+def member_seed(seed: int, member: int) -> int:
+    """What a member's first weights are drawn with; the first member has those of a run without a population."""
+    return seed if member == 0 else int(np.random.SeedSequence(seed, spawn_key=(member,)).generate_state(1)[0])
+
+
+def make_trainer(
+    config: RunConfig,
+    learners: Sequence[Learner],
+    fields: tuple[str, ...],
+    pool: ActorPool,
+    directory: RunDirectory,
+    panel: Panel,
+    saved: dict[str, Any] | None,
+    files: ExitStack,
+) -> Trainer:
+    """The run, at its beginning or where `saved` left it; `files` closes what it writes to."""
+    members: list[Member] = []
+    for number, learner in enumerate(learners):
+        folder = directory.member(number).path if config.population else directory.path
+        steps = saved["members"][number]["learner"]["steps"] if saved else 0
+        writer = files.enter_context(MetricsWriter(folder, steps, panel.message))
+        members.append(Member(number, config, learner, writer, pool.num_actors, fields))
+    population, report = None, panel.update
+    if config.population:
+        from ..population.run import add_population  # statistics and pictures take seconds to import
+
+        population, report = add_population(config, members, fields, directory, panel, steps_of(saved), files)
+    mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
+    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror)
+    if saved:
+        trainer.load_state(saved)
+    elif population:
+        population.begin()
+    for member in members:
+        member.show_settings()
+    return trainer
+
+
+def make_panel(config: RunConfig, path: Path, name: str) -> Panel:
+    """What shows the run to a person."""
+    kind = PopulationPanel if config.population else Panel
+    return kind(config.total_steps * config.num_members, path, name)
+
+
+def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
+    """What copies this run's checkpoints to --checkpoint-url."""
+    from .mirror import Mirror  # its file systems are imported where they are wanted
+
+    assert config.checkpoint_url is not None
+    return Mirror(config.checkpoint_url, directory.path / CONFIG, config.keep_checkpoints, panel.message)
+
+
+def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
+    """The actors: in this process with --local, else in Ray processes."""
+    if config.local:
+        return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
+    from ...actors.ray_pool import RayPool  # Ray takes a second to import; --local does without
+    from ..cluster.ray_session import start_ray
+
+    start_ray(config.fixed_actors or 1, config.ray_address)
+    how = ONE_AT_A_TIME
+    if config.fixed_actors is not None:
+        how = asking(config.columns, config.fixed_actors, config.envs_per_actor)
+    return RayPool(
+        factory.make_actor,
+        config.fixed_actors,
+        config.max_actor_failures,
+        report,
+        cpus_per_actor=config.actor_cpus,
+        niceness=ACTOR_NICENESS,
+        timeout=config.actor_timeout,
+        asking=how,
+    )
+
+
+def steps_of(saved: dict[str, Any] | None) -> int:
+    """Environment steps that all members had learnt from when a checkpoint was written."""
+    return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
+
+
+def stop_ray(config: RunConfig) -> None:
+    """Stop the private Ray, if this run started one, or leave the cluster that it joined."""
+    if not config.local:
+        import ray
+
+        ray.shutdown()
+
+
+def find_device(name: str) -> torch.device:
+    """The learner's device; UsageError if it does not exist."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
+    return device
+
+
+def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
+    """The run in two lines, for the top of the screen."""
+    parameters = sum(p.numel() for p in learner.agent.parameters())
+    members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
+    actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
+    where = "in this process" if config.local else "in actor processes, 1 torch thread each"
+    return (
+        f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
+        f"{config.learner.algorithm} on {device}\n"
+        f"{actors} x {config.envs_per_actor} environments {where}; "
+        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
+    )
+
+
+def farewell(config: RunConfig, path: Path, reason: str, steps: int) -> str:
+    """What happened and what to run next."""
+    lines = [
+        f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; all of it is in {path}"
+    ]
+    if reason != "done":
+        lines.append(f"  continue        rl-train --resume {path}")
+    lines.append(f"  evaluate        rl-eval {path} --episodes 1000 --gif {path}/episode.gif")
+    lines.append(f"  curves          tensorboard --logdir {path.parent}")
+    if config.population:
+        lines.append(f"  population      rl-population {path}; tensorboard --logdir {path}, page #custom_scalars")
+    if config.env_args:
+        lines.append(f"  paper's task    rl-train --env {config.env} --core {config.agent.core}")
+    return "\n".join(lines)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-train`."""
+    run_command("rl-train", main, arguments)

@@ -1,0 +1,208 @@
+"""A run's configuration: one frozen dataclass that the command line, presets and saved files all make.
+
+Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets.py holds
+the papers' values for each pairing of world and core.
+"""
+
+import difflib
+import types
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from tyro.conf import OmitArgPrefixes
+
+from ...actors.factory import ActorFactory
+from ...agents.agent import AgentConfig
+from ...learners.config import LearnerConfig
+from ...learners.population.config import PopulationConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training run."""
+
+    env: str = "boxworld"
+    """World: short name, Gymnasium id or module:Class."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world, KEY=VALUE."""
+    agent: OmitArgPrefixes[AgentConfig] = AgentConfig()
+    """The network."""
+    learner: OmitArgPrefixes[LearnerConfig] = LearnerConfig()
+    """Algorithm and optimiser."""
+    population: int = 0
+    """Members that learn at once and from each other; 0: a single learner."""
+    pbt: PopulationConfig = PopulationConfig()
+    """How the members of a population learn from each other."""
+    total_steps: int = 1_000_000_000
+    """Environment steps to learn from, for each member of a population."""
+    num_actors: int | Literal["auto"] = 1
+    """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
+    envs_per_actor: int = 64
+    """Environments that each actor steps together."""
+    unroll_length: int = 40
+    """Steps per unroll (T)."""
+    batch_size: int = 32
+    """Environments per update (B); with --sync it is num_actors * envs_per_actor."""
+    device: str = "auto"
+    """Where the learner runs: auto, cpu, cuda or cuda:N."""
+    seed: int = 1
+    """Seed of weights, environments and action sampling, at least 0."""
+    sync: bool = False
+    """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C."""
+    local: bool = False
+    """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
+    run_dir: str | None = None
+    """Run directory; runs/ENV-CORE-DATE if not given."""
+    start_from: str | None = None
+    """Run directory whose best weights the networks begin with, such as a run on easier levels."""
+    checkpoint_url: str | None = None
+    """Where finished checkpoints are copied to besides, any URL of fsspec's: s3://BUCKET/RUN, gs://, file://."""
+    time_limit: float = 0.0
+    """Stop with a checkpoint after this many minutes; 0 has no limit."""
+    log_every: int = 20_000
+    """Steps between two rows of metrics."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints."""
+    keep_checkpoints: int = 3
+    """Checkpoints kept besides the best one, at least 1."""
+    max_actor_failures: int = 10
+    """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
+    actor_timeout: float = 120.0
+    """Seconds after which an actor that has not answered is replaced."""
+    actor_cpus: float = 1.0
+    """Ray CPUs that each actor claims."""
+    ray_address: str | None = None
+    """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("total_steps", 1),
+            ("envs_per_actor", 1),
+            ("unroll_length", 1),
+            ("batch_size", 1),
+            ("seed", 0),
+            ("time_limit", 0),
+            ("log_every", 1),
+            ("checkpoint_every", 0),
+            ("keep_checkpoints", 1),
+            ("max_actor_failures", 0),
+            ("actor_timeout", 1),
+            ("actor_cpus", 0),
+        ):
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        if self.checkpoint_url is not None:
+            _, scheme, place = self.checkpoint_url.partition("://")
+            user, at, _ = place.partition("/")[0].rpartition("@")
+            if not scheme or not place or (at and ":" in user):
+                raise ValueError(
+                    "checkpoint_url is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in it"
+                )
+        if self.fixed_actors is None and (self.synchronous or self.local):
+            why = "--local" if self.local else "--sync and A2C, whose batches are one unroll of every actor"
+            raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
+        if self.fixed_actors is None and not self.actor_cpus:
+            raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
+        if self.fixed_actors is not None and not self.fixed_actors >= 1:
+            raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
+        if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
+            raise ValueError(
+                f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, on a machine of the cluster"
+            )
+        if self.population < 0 or self.population == 1:
+            raise ValueError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
+        if not self.population and self.pbt != PopulationConfig():
+            name, *_ = differences(PopulationConfig(), self.pbt, "pbt.")[0]
+            raise ValueError(f"{name} is set, but population is 0; allowed: with --population of at least 2")
+        kind, _, index = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+            raise ValueError(f"device is {self.device!r}; allowed: auto, cpu, cuda, cuda:N")
+
+    @property
+    def num_members(self) -> int:
+        """Learners of this run."""
+        return max(self.population, 1)
+
+    @property
+    def name(self) -> str:
+        """What a run of this configuration is called."""
+        return f"{self.env}-{self.agent.core}".replace("/", "-").replace(":", "-")
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether batches are gathered from all actors at once."""
+        return self.sync or self.learner.algorithm == "a2c"
+
+    @property
+    def columns(self) -> int:
+        """Environments per update."""
+        return (self.fixed_actors or 1) * self.envs_per_actor if self.synchronous else self.batch_size
+
+    @property
+    def fixed_actors(self) -> int | None:
+        """The number of actor processes, None if it follows the cluster."""
+        return None if self.num_actors == "auto" else int(self.num_actors)
+
+    def factory(self) -> ActorFactory:
+        """The description of this run's actors."""
+        return ActorFactory(
+            env=self.env,
+            env_args=self.env_args,
+            agent=self.agent,
+            num_envs=self.envs_per_actor,
+            unroll_length=self.unroll_length,
+            seed=self.seed,
+        )
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as nested dicts of plain values."""
+    return asdict(config)
+
+
+GONE = {"learner.helper_share"}
+"""Settings that older runs have written down and that nothing depends on any more."""
+
+
+def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
+    """A configuration of dataclass `cls` from nested dicts. Raises ValueError naming unknown settings."""
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if path + key in GONE:
+            continue
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1) or sorted(hints)
+            raise ValueError(f"unknown setting {path + key!r}; did you mean: {', '.join(near)}?")
+        hint = hints[key]
+        if is_dataclass(hint):
+            values[key] = from_dict(hint, value, f"{path}{key}.")  # pyright: ignore[reportArgumentType]
+        else:
+            values[key] = _plain(hint, value, path + key)
+    return cls(**values)
+
+
+def _plain(hint: Any, value: Any, name: str) -> Any:
+    """A value as the type that its field declares."""
+    origin = get_origin(hint)
+    if origin is tuple:
+        return tuple(value)
+    if origin is types.UnionType or origin is None:
+        allowed = get_args(hint) or (hint,)
+        if float in allowed and type(value) is int:
+            return float(value)
+        if isinstance(hint, type) and hint in (int, float, bool, str) and type(value) is not hint:
+            raise ValueError(f"{name} is {value!r}; expected {hint.__name__}")
+    return value
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Settings in which two configurations differ: (name, old value, new value)."""
+    found: list[tuple[str, Any, Any]] = []
+    for each in fields(old):
+        a, b = getattr(old, each.name), getattr(new, each.name)
+        if is_dataclass(a):
+            found += differences(a, b, f"{path}{each.name}.")
+        elif a != b:
+            found.append((path + each.name, a, b))
+    return found

@@ -1,0 +1,164 @@
+"""One learner of a run and all that is its own. A plain run has one member, a population several."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from ...actors.unroll import Unroll, nbytes
+from ...agents.weights import Weights, flatten
+from ...learners.batcher import Batcher
+from ...learners.learner import Learner
+from ...learners.population.search_space import PREFIX, Values, applied
+from ..metrics.accumulator import Accumulator
+from ..metrics.writer import MetricsWriter
+from .config import RunConfig, to_dict
+
+
+class Member:
+    """A learner with its unrolls, metrics and settings.
+
+    Args:
+        number: its index among the members.
+        config: the run's configuration.
+        learner: holds the agent.
+        writer: writes its metrics; None for a member that nobody watches.
+        num_actors: actors of the run.
+        fields: names of the world's episode fields.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        config: RunConfig,
+        learner: Learner,
+        writer: MetricsWriter | None,
+        num_actors: int,
+        fields: tuple[str, ...],
+    ) -> None:
+        self.number, self.config, self.learner, self.writer = number, config, learner, writer
+        self.accumulator = Accumulator(num_actors, fields)
+        self.batcher = Batcher(config.columns)
+        self.settings: Values = {}
+        """What differs from the run's configuration."""
+        self.failing = 0
+        """Updates in a row without a finite loss."""
+        self._copies = 0
+        self._own_from = 0
+        """The first version of the weights since the last copy: what older ones did is another member's doing."""
+        self._logged_at = 0
+
+    @property
+    def steps(self) -> int:
+        """Environment steps learnt from."""
+        return self.learner.steps
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been learnt from."""
+        return self.steps >= self.config.total_steps
+
+    @property
+    def version(self) -> int:
+        """Number of the weights: every update and every copy makes new ones."""
+        return self.learner.updates + self._copies
+
+    def weights(self) -> Weights:
+        """The newest weights, for the actors."""
+        return Weights(self.version, self.number, flatten(self.learner.agent), self._copies)
+
+    def receive(self, unroll: Unroll) -> None:
+        """Queue an unroll; one made with weights from before a copy is dropped."""
+        if int(unroll.weights_version[0]) >= self._own_from and not self.done:
+            self.note(unroll)
+            self.batcher.add(unroll)
+
+    def note(self, unroll: Unroll) -> None:
+        """Count the seconds and bytes of an unroll."""
+        self.accumulator.add_unroll(unroll.seconds, nbytes(unroll))
+
+    def learn(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
+        """One update; its metrics, those of `others` and the settings it really used go to the next row."""
+        lag = self.version - float(batch.weights_version.float().mean())
+        skipped = self.learner.skipped
+        metrics = self.learner.step(batch)
+        self.failing = self.failing + 1 if self.learner.skipped > skipped else 0
+        used = {f"population/{name}": value for name, value in self.effective().items()}
+        self.accumulator.add_update(metrics | {"perf/policy_lag": lag} | used | (others or {}))
+        self.accumulator.add_episodes(batch.episodes.numpy())
+
+    def configure(self, settings: Values) -> None:
+        """Learn with these settings in place of the configuration's, and read back that it is so."""
+        self.settings = dict(settings)
+        self.learner.reconfigure(applied(self.config.learner, settings))
+        self.effective()
+
+    def effective(self) -> Values:
+        """The settings that the learner really uses. Raises RuntimeError if they are not those that were set."""
+        used = {name: self.learner.effective(name.removeprefix(PREFIX)) for name in self.settings}
+        if used != self.settings:
+            raise RuntimeError(f"member {self.number} learns with {used}, although {self.settings} was set")
+        return used
+
+    def snapshot(self, *, lasting: bool) -> dict[str, Any]:
+        """Weights and optimiser state, for another member's `become`; lasting, if this one may change before."""
+        state = self.learner.state_dict()
+        state = {name: state[name] for name in ("agent", "optimiser")}
+        return copy.deepcopy(state) if lasting else state
+
+    def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
+        """Take over another member's weights, then use these settings; returns them as read back."""
+        self.learner.take_over(**snapshot)
+        self.configure(settings)
+        self._copies += 1
+        self._own_from = self.version
+        self.batcher = Batcher(self.config.columns)
+        self.failing = 0
+        return self.effective()
+
+    def show_settings(self) -> None:
+        """Show what this member learns with in TensorBoard."""
+        if self.writer is not None:
+            self.writer.hparams(to_dict(replace(self.config, learner=self.learner.config)))
+
+    def due(self) -> bool:
+        """Whether it is time for a row of metrics."""
+        every = self.config.log_every
+        return self.steps // every > self._logged_at // every or (self.done and self.steps > self._logged_at)
+
+    def log(self, num_actors: int, failures: int) -> dict[str, float]:
+        """Write what happened since the last call; returns it."""
+        self.accumulator.note_actors(num_actors, failures)
+        metrics = self.accumulator.take(self.steps)
+        self._logged_at = self.steps
+        if self.writer is not None:
+            self.writer.write(self.steps, metrics)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a continued run needs of this member; its settings are the population's to keep."""
+        return {
+            "learner": self.learner.state_dict(),
+            "accumulator": self.accumulator.state_dict(),
+            "copies": self._copies,
+            "own_from": self._own_from,
+            "failing": self.failing,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.learner.load_state_dict(state["learner"])
+        self.accumulator.load_state_dict(state["accumulator"])
+        self._copies, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
+        self._logged_at = self.steps
+
+
+def upgraded(state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state in today's layout: before there were populations, a run had one learner and no members."""
+    if "members" in state:
+        return state
+    state = dict(state)
+    member = {"learner": state.pop("learner"), "accumulator": state.pop("accumulator")}
+    if "actors" in state:
+        # In this process an actor's state was by itself, in Ray's it stood under member 0.
+        state["actors"] = [actor if 0 in actor else {0: actor} for actor in state["actors"]]
+    return state | {"members": [member | {"copies": 0, "own_from": 0, "failing": 0}], "population": None}

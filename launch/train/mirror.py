@@ -1,0 +1,165 @@
+"""A second home for a run's checkpoints: any URL that fsspec can write to (s3://, gs://, file://, ...).
+
+    URL/config.toml
+    URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
+
+A checkpoint goes there when it is finished on the local disk, in a thread of its own: training does not wait for a
+network. A copy that was interrupted has no SHA256SUMS and is no checkpoint. What goes wrong is a warning: the local
+checkpoint is there, and the next one is copied anew.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from ...learners import checkpoints
+from .command_line import UsageError
+from .run_directory import CONFIG, RunDirectory, new_path
+
+LAST_WAIT = 60.0
+"""Seconds that the end of a run waits for its last checkpoint to be copied."""
+
+
+def is_url(place: str) -> bool:
+    """Whether `place` is a URL rather than a path."""
+    return "://" in place
+
+
+class Mirror:
+    """Copies checkpoints to a URL, one at a time; of several that wait only the newest.
+
+    Args:
+        url: where to; nothing but this run may be there.
+        config: the run's config.toml.
+        keep: how many of the newest are kept there, besides those that the run directory keeps.
+        warn: shows a warning to a person.
+    """
+
+    def __init__(self, url: str, config: Path, keep: int, warn: Callable[[str], None]) -> None:
+        self._files, self._root = _open(url)
+        self._url, self._config, self._keep, self._warn = url, config, keep, warn
+        self._changed = threading.Condition()
+        self._waiting: Path | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._work, name="checkpoint mirror", daemon=True)
+        self._thread.start()
+
+    def push(self, path: Path) -> None:
+        """Copy the checkpoint at `path` when the one before is done."""
+        with self._changed:
+            self._waiting = path
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Wait for what is still to be copied, but not for ever."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join(LAST_WAIT)
+        if self._thread.is_alive():
+            self._warn(f"the last checkpoint is not at {self._url} after {LAST_WAIT:.0f} s; it is in the run directory")
+
+    def __enter__(self) -> "Mirror":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting is not None or self._ended)
+                path, self._waiting = self._waiting, None
+            if path is None:
+                return
+            try:
+                self._copy(path)
+                self._prune(path.parent)
+            except Exception as problem:  # each store has its own kinds
+                self._warn(f"checkpoint {path.name} is not at {self._url}: {problem}; training goes on")
+
+    def _copy(self, path: Path) -> None:
+        folder = f"{self._root}/checkpoints/{path.name}"
+        marker = checkpoints.FILES[-1]
+        with ExitStack() as stack:
+            # All are opened before the first is sent: the run may remove this checkpoint meanwhile.
+            sources = {name: stack.enter_context((path / name).open("rb")) for name in checkpoints.FILES}
+            if self._files.exists(f"{folder}/{marker}"):
+                self._files.rm(f"{folder}/{marker}")
+            self._files.makedirs(folder, exist_ok=True)
+            self._files.pipe_file(f"{self._root}/{CONFIG}", self._config.read_bytes())
+            for name, source in sources.items():
+                with self._files.open(f"{folder}/{name}", "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+
+    def _prune(self, local: Path) -> None:
+        there = _steps(self._files, self._root)
+        for name in there[: -self._keep]:
+            if not (local / name).exists():
+                self._files.rm(f"{self._root}/checkpoints/{name}", recursive=True)
+
+
+def holds_run(url: str) -> bool:
+    """Whether a run's checkpoints are at `url` already. Raises UsageError if nobody can tell."""
+    files, root = _open(url)
+    try:
+        return bool(files.exists(f"{root}/{CONFIG}"))
+    except Exception as problem:
+        raise UsageError(f"cannot look at {url}: {problem}") from problem
+
+
+def fetch(url: str, target: str | None) -> Path:
+    """A run directory with the configuration and the newest intact checkpoint at `url`, to resume from.
+
+    Args:
+        url: where a run's Mirror wrote.
+        target: the run directory to make; None makes one under `runs`.
+
+    Raises:
+        UsageError: nothing is there that can be resumed, or `target` is taken.
+    """
+    files, root = _open(url)
+    try:
+        config = files.cat_file(f"{root}/{CONFIG}")
+        names = _steps(files, root)
+    except Exception as problem:
+        raise UsageError(f"{url} holds no run: {problem}") from problem
+    run = Path(target) if target else new_path(url.rstrip("/").rpartition("/")[2])
+    if run.exists() and any(run.iterdir()):
+        raise UsageError(f"{run} is not empty; to go on with the run there: --resume {run}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in reversed(names):
+            path = Path(folder) / name
+            try:
+                files.get(f"{root}/checkpoints/{name}/", str(path), recursive=True)
+                checkpoints.verify(path)
+            except Exception as problem:
+                print(f"skipped a checkpoint at {url}: {problem}")
+                continue
+            shutil.copytree(path, RunDirectory(run).checkpoints / name)
+            (run / CONFIG).write_bytes(config)
+            return run
+    raise UsageError(f"{url} has no intact checkpoint to resume from")
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """The file system and the path in it. Raises UsageError if there is no such kind of URL here."""
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as problem:
+        raise UsageError(f"cannot use {url}: {problem}") from problem
+    return files, root.rstrip("/")
+
+
+def _steps(files: Any, root: str) -> list[str]:
+    """Names of the checkpoints at a place, oldest first, whole or not."""
+    if not files.exists(f"{root}/checkpoints"):
+        return []
+    names = [entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{root}/checkpoints", detail=False)]
+    return sorted(name for name in names if name.startswith("step-") and name[5:].isdecimal())

@@ -1,0 +1,254 @@
+"""A run's directory: what it holds, and the rule that one directory belongs to one run.
+
+    config.toml         the resolved configuration
+    checkpoints/        step-*/
+    metrics.jsonl       every row of metrics (docs/metrics.md)
+    tensorboard/        the same numbers as events
+    population.jsonl    what population-based training did
+    members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
+    .lock               held by the process that is training here
+
+Nothing that is already in a directory is overwritten: a second run, another configuration or somebody else's files are
+reported instead.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import socket
+import tomllib
+import warnings
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ...base.files import replace_file
+
+CONFIG, LOCK = "config.toml", ".lock"
+_SHOWN_DIFFERENCES = 3
+
+
+class RunDirectoryError(ValueError):
+    """A run directory cannot be used as asked; the message is one line for the user."""
+
+
+class RunDirectory:
+    """A directory that holds a run. Made by `create` or `open`; `close` it, or use it in a `with` statement.
+
+    The lock belongs to the process: it ends with `close` or with the process, however that dies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, path: str | Path | None, config: dict[str, Any], *, name: str) -> "RunDirectory":
+        """A locked directory for a new run, with its configuration written down.
+
+        Args:
+            path: the directory, made with its parents; None makes `runs/<name>-<date>-<time>`.
+            config: nested dicts of plain values; None values are left out.
+            name: what to call a directory that has no given path.
+
+        Raises:
+            RunDirectoryError: the directory is in use, holds a run or other files, or cannot be written.
+        """
+        text = tomli_w.dumps(_plain(config, ""))
+        run = cls(Path(path) if path is not None else new_path(name))
+        _refuse_foreign(run.path)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            run._acquire()
+            if (run.path / CONFIG).exists():
+                raise RunDirectoryError(_taken(run, tomllib.loads(text)))
+            replace_file(run.path / CONFIG, text.encode())
+        except OSError as problem:
+            run.close()
+            raise _unwritable(run.path, problem) from problem
+        except RunDirectoryError:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path, *, lock: bool = True) -> "RunDirectory":
+        """The directory of an existing run: locked, to go on with it, or with `lock=False` only to read from it."""
+        run = cls(Path(path))
+        if CONFIG not in _names(run.path):
+            state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
+            raise RunDirectoryError(f"{run.path} holds no run: it {state}")
+        if lock:
+            try:
+                run._acquire()
+            except OSError as problem:
+                raise _unwritable(run.path, problem) from problem
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per row of metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Directory of the TensorBoard events."""
+        return self.path / "tensorboard"
+
+    def member(self, number: int) -> "RunDirectory":
+        """Where the metrics of a member of a population are."""
+        return RunDirectory(self.path / "members" / str(number))
+
+    @property
+    def population_file(self) -> Path:
+        """One JSON object per event of population-based training."""
+        return self.path / "population.jsonl"
+
+    def config(self) -> dict[str, Any]:
+        """The configuration as it was given, without the None values; tuples have become lists."""
+        try:
+            return tomllib.loads((self.path / CONFIG).read_text("utf-8"))
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self.path / CONFIG}: {problem.strerror}") from problem
+        except ValueError as problem:
+            raise RunDirectoryError(f"{self.path / CONFIG} is damaged: {problem}") from problem
+
+    def rewrite_config(self, config: dict[str, Any]) -> None:
+        """Replace the configuration, such as when a resumed run is extended."""
+        try:
+            replace_file(self.path / CONFIG, tomli_w.dumps(_plain(config, "")).encode())
+        except OSError as problem:
+            raise _unwritable(self.path, problem) from problem
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _acquire(self) -> None:
+        """Take the lock, or say who has it. The file stays when the lock is released: removing it would be a race."""
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
+            os.close(lock)
+            raise RunDirectoryError(
+                f"{self.path} is in use by {holder}; wait for it, stop it, or choose another --run-dir"
+            ) from problem
+        except OSError as problem:
+            # Some network file systems have no locks at all; training there is still better than not training.
+            if problem.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                os.close(lock)
+                raise
+            warnings.warn(f"{self.path}: no locks here, so nothing keeps a second run out", stacklevel=3)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._lock = lock
+
+
+def differing(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings (dotted name, old, new) in which two configurations differ, None where unset; `run_dir` is no matter."""
+    before, after = dict(flat_settings(old)), dict(flat_settings(new))
+    names = [name for name in {**after, **before} if name != "run_dir"]
+    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def flat_settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All settings of a nested configuration as (dotted name, value)."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from flat_settings(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
+    """Why a new run cannot have the directory of an old one."""
+    found = differing(run.config(), config)
+    if not found:
+        return f"{run.path} holds this very run; to go on with it: --resume {run.path}"
+    shown = ", ".join(
+        f"{name} is {_said(old)} there and {_said(new)} here" for name, old, new in found[:_SHOWN_DIFFERENCES]
+    )
+    more = f" (and {len(found) - _SHOWN_DIFFERENCES} more)" if len(found) > _SHOWN_DIFFERENCES else ""
+    return (
+        f"{run.path} holds a run of another configuration: {shown}{more}; "
+        f"to go on with that run: --resume {run.path}; for a new one choose another --run-dir"
+    )
+
+
+def _said(value: Any) -> str:
+    return "unset" if value is None else repr(value)
+
+
+def _unwritable(path: Path, problem: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"cannot write to run directory {path}: {problem.strerror or problem}")
+
+
+def _names(path: Path) -> list[str]:
+    """What is in a directory, sorted; nothing if it does not exist. Raises RunDirectoryError if it cannot be read."""
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot use {path} as a run directory: {problem.strerror}") from problem
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise RunDirectoryError if a directory holds files but no run; what a broken start leaves behind is no matter."""
+    names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
+    if names and CONFIG not in names:
+        raise RunDirectoryError(
+            f"{path} is not empty and holds no run ({names[0]!r} is there); choose another --run-dir"
+        )
+
+
+def new_path(name: str) -> Path:
+    """Make `runs/<name>-<date>-<time>`, numbered if that exists; what does not belong in a file name becomes '-'."""
+    stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+    base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    for number in count(2):
+        path = base if number == 2 else base.with_name(f"{base.name}-{number - 1}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as problem:
+            raise _unwritable(path, problem) from problem
+    raise AssertionError("count() ends never")
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A setting as TOML has it. Raises RunDirectoryError for what TOML cannot say, such as None in a list."""
+    if isinstance(value, dict):
+        items = ((str(key), each) for key, each in value.items() if each is not None)
+        return {key: _plain(each, f"{name}.{key}" if name else key) for key, each in items}
+    if isinstance(value, list | tuple):
+        return [_plain(each, name) for each in value]
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise RunDirectoryError(
+        f"{name} holds {value!r}, which {CONFIG} cannot hold; allowed: numbers, strings, truth values, lists, tables"
+    )

@@ -1,0 +1,127 @@
+"""`rl-train --restarts N`: a small parent process that resumes a run which dies.
+
+The run is a child process. When a signal that nobody can handle ends it (the kernel short of memory, a crash in native
+code), or an exception, the parent starts it anew from the newest checkpoint. It does not when the run ends by itself or
+after a user's mistake, and it passes on the signals that ask for a stop.
+
+Restarts are bounded as actors' are: N in a row; a new checkpoint since the last one ends the row. So a run of days
+outlives any number of mishaps, and one that cannot get to its next checkpoint stops.
+"""
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from ...learners import checkpoints
+from .command_line import UsageError, parse_run, value_of, without
+from .run_directory import CONFIG, RunDirectory, new_path
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a restart; they double with each one in a row."""
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+def supervise(arguments: Sequence[str]) -> int:
+    """Train as words with --restarts say, resuming the run when it dies; returns the last process's exit code."""
+    number = value_of("--restarts", arguments) or ""
+    if not number.isdecimal() or int(number) < 1:
+        raise UsageError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
+    words = without(arguments, ("--restarts",))
+    resumed = value_of("--resume", words)
+    if resumed is not None:
+        if "://" in resumed:
+            from .mirror import fetch  # here and once: what a restart goes on from is on this machine
+
+            resumed = str(fetch(resumed, value_of("--run-dir", words)))
+            words = [*without(words, ("--resume", "--run-dir")), "--resume", resumed]
+        # The same words again: one that dies early has not yet written down what they change.
+        return _keep_alive(words, words, Path(resumed), int(number))
+    config = parse_run(words)
+    run = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
+    return _keep_alive(words, ["--resume", str(run)], run, int(number))
+
+
+def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int) -> int:
+    """Run `words`, after a death `go_on`, until an end that is none of those to be made good; returns its exit code."""
+    in_a_row, reached = 0, newest_step(run)
+    with _Child() as child:
+        while True:
+            again = in_a_row > 0 and (run / CONFIG).exists()
+            code = child.run(go_on if again else words)
+            if code in (0, 2) or child.asked_to_stop:
+                return code if code >= 0 else 128 - code
+            now_at = newest_step(run)
+            in_a_row = 1 if now_at > reached else in_a_row + 1
+            reached = now_at
+            how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            if in_a_row > restarts:
+                _show(f"the run was {how}; {restarts} restarts in a row came to no checkpoint, that is enough")
+                return 1
+            pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
+            _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
+            if child.asked_to_stop_within(pause):
+                return 1
+
+
+def newest_step(run: Path) -> int:
+    """The step in the name of the newest checkpoint, -1 without one."""
+    steps = [-1]
+    for path in RunDirectory(run).checkpoints.glob("step-*"):
+        with suppress(checkpoints.CheckpointError):
+            steps.append(checkpoints.step_of(path))
+    return max(steps)
+
+
+def _show(line: str) -> None:
+    print(f"rl-train: {line}", file=sys.stderr, flush=True)
+
+
+class _Child:
+    """Runs `rl-train` in a process of its own and passes on signals to it."""
+
+    def __init__(self) -> None:
+        self.asked_to_stop = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "_Child":
+        self._previous = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def run(self, words: Sequence[str]) -> int:
+        """The exit code of `rl-train` with these words, negative for the signal that ended it."""
+        command = [sys.executable, "-c", "from engram.launch.train import run; run()", *words]
+        # In a group of its own, since Ctrl-C would reach it twice, from the terminal and from here.
+        self._process = subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent)
+        if self.asked_to_stop:
+            self._process.terminate()
+        return self._process.wait()
+
+    def asked_to_stop_within(self, seconds: float) -> bool:
+        """Wait, but not on when asked to stop."""
+        deadline = time.monotonic() + seconds
+        while not self.asked_to_stop and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.asked_to_stop
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        self.asked_to_stop = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies, so that the run stops with a checkpoint (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,51 @@
+"""Which of the members in a checkpoint is meant: of a population the best one, unless another is asked for."""
+
+from typing import Any, NamedTuple
+
+from ..population.lineage import mean
+from .command_line import UsageError
+from .member import upgraded
+
+
+class Trainee(NamedTuple):
+    """A member as a checkpoint has it."""
+
+    weights: dict[str, Any]
+    """Its agent's state."""
+    score: float | None
+    """Mean return of its last training episodes; None if none has ended."""
+
+
+def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
+    """The members in a checkpoint's state; a run without a population has one."""
+    found: list[Trainee] = []
+    for member in upgraded(saved)["members"]:
+        returns = [episode[0] for episode in member["accumulator"]["window"]]
+        found.append(Trainee(member["learner"]["agent"], mean(returns) if returns else None))
+    return found
+
+
+def best_member(trainees: list[Trainee]) -> int:
+    """The one with the highest score, the first of equals; member 0 where nobody has a score."""
+    scored = [(trainee.score, -number) for number, trainee in enumerate(trainees) if trainee.score is not None]
+    return -max(scored)[1] if scored else 0
+
+
+def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
+    """The members that are meant: every one, the best (-1), or one by its number. Raises UsageError."""
+    if len(trainees) == 1 and (every or member >= 0):
+        raise UsageError("this run has no population, and so no members to choose from")
+    if member >= len(trainees):
+        raise UsageError(f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
+    if every:
+        return list(range(len(trainees)))
+    return [member if member >= 0 else best_member(trainees)]
+
+
+def described(trainees: list[Trainee], chosen: int) -> str:
+    """Which member that is, in words; nothing without a population."""
+    if len(trainees) == 1:
+        return ""
+    score, best = trainees[chosen].score, best_member(trainees)
+    said = "no episode in training yet" if score is None else f"{score:.2f} in training"
+    return f"member {chosen} of {len(trainees)}, " + ("the best: " if chosen == best else "") + said

@@ -1,0 +1,41 @@
+"""`--start-from RUN`: a new run whose networks begin with what another run has learnt, such as on easier levels."""
+
+from collections.abc import Iterable
+
+from ...agents.agent import Agent
+from ...learners.checkpoints import CheckpointError
+from ..evaluate.command import find_checkpoint
+from .command_line import UsageError
+from .run_directory import RunDirectory, RunDirectoryError
+from .trainees import best_member, trainees_of
+
+
+def start_from(run: str, agents: Iterable[Agent]) -> None:
+    """Give agents the weights of a run's best checkpoint, of its best member; the newest checkpoint if none is best.
+
+    Optimisers, counters and schedules begin anew. Raises UsageError if there is no such run, or its network has other
+    parameters.
+    """
+    try:
+        directory = RunDirectory.open(run, lock=False)
+        path, state = find_checkpoint(directory, "latest")
+        if state["best"] is not None:
+            path, state = find_checkpoint(directory, "best")
+    except (RunDirectoryError, CheckpointError) as problem:
+        raise UsageError(f"--start-from: {problem}") from problem
+    trainees = trainees_of(state)
+    weights = trainees[best_member(trainees)].weights
+    for agent in agents:
+        own = agent.state_dict()
+        wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
+        if wrong:
+            name = wrong[0]
+            raise UsageError(
+                f"--start-from {path}: its network is another one, {len(wrong)} tensors differ, such as {name}: "
+                f"{_shape(weights, name)} there, {_shape(own, name)} here"
+            )
+        agent.load_state_dict(weights)
+
+
+def _shape(tensors: dict[str, object], name: str) -> str:
+    return str(list(getattr(tensors[name], "shape", []))) if name in tensors else "none"

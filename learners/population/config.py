@@ -1,0 +1,62 @@
+"""Population-based training: which scheme, when members are looked at, and what differs between them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias, get_args
+
+from .search_space import Explored, parse
+
+Scheme: TypeAlias = Literal["lp-rnn", "truncation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationConfig:
+    """How the members of a population learn from each other."""
+
+    scheme: Scheme = "lp-rnn"
+    """lp-rnn: a member takes the weights of a random other one that a t-test finds better; its settings stay.
+    truncation: the worst members take the weights and settings of the best, and mutate the settings."""
+    explore: tuple[str, ...] = ()
+    """What differs between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
+    warmup: int = 30_000
+    """Episodes that a member finishes before it is evaluated for the first time, at least 0."""
+    interval: int = 30_000
+    """Episodes of a member between two of its evaluations, at least 1."""
+    window: int = 3_000
+    """Last episode returns that are compared, at least 2; members with fewer are not compared."""
+    p_value: float = 0.05
+    """lp-rnn: the other member is better if its mean is and Welch's two-sided t-test gives less than this, 0..1."""
+    quantile: float = 0.25
+    """truncation: share of the population that counts as worst, and as best, above 0, at most 0.5."""
+    factors: tuple[float, float] = (0.8, 1.2)
+    """truncation: a setting is multiplied by one of these; the result stays inside the explored range."""
+    resample: float = 0.25
+    """truncation: probability with which a setting is drawn afresh instead, 0..1."""
+    patience: int = 20
+    """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("warmup", 0, None),
+            ("interval", 1, None),
+            ("window", 2, None),
+            ("p_value", 0, 1),
+            ("resample", 0, 1),
+            ("patience", 1, None),
+        ):
+            value = getattr(self, name)
+            if not value >= low or (high is not None and not value <= high):
+                span = f"at least {low}" if high is None else f"{low}..{high}"
+                raise ValueError(f"pbt.{name} is {value}; allowed: {span}")
+        if not 0 < self.quantile <= 0.5:
+            raise ValueError(f"pbt.quantile is {self.quantile}; allowed: above 0, at most 0.5")
+        if len(self.factors) != 2 or not 0 < self.factors[0] < self.factors[1]:
+            raise ValueError(f"pbt.factors is {self.factors}; allowed: two numbers above 0, the smaller one first")
+        if self.scheme not in get_args(Scheme):
+            raise ValueError(f"pbt.scheme is {self.scheme!r}; allowed: {', '.join(get_args(Scheme))}")
+        _ = self.explored
+
+    @cached_property
+    def explored(self) -> tuple[Explored, ...]:
+        """`explore`, understood. Raises ValueError for words that mean nothing."""
+        return parse(self.explore)

@@ -1,0 +1,195 @@
+"""Who learns from whom in a population: pure, seeded decisions on recorded scores.
+
+A decision depends on the arguments of `decide` alone, all of which stand in one line of a run's population.jsonl, so
+every line can be checked by itself.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from .config import PopulationConfig
+from .search_space import Values, first_values, mutated
+
+_FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
+"""Keys of the random streams that belong to the population; none meets those of environments and weights."""
+
+Scores = Sequence[Sequence[float]]
+"""Per member, the returns of its last episodes in order, at most a window of them."""
+
+
+class Decision(NamedTuple):
+    """What is to happen to one member, and why."""
+
+    member: int
+    opponent: int | None
+    """The member it was compared with, if any."""
+    p_value: float | None
+    """Of Welch's t-test between the two; None without a test, or where neither varies."""
+    mean: float | None
+    """Mean score; None without scores."""
+    opponent_mean: float | None
+    copy: bool
+    """Whether weights and optimiser of the opponent are copied."""
+    reason: str
+    old: Values
+    """The member's settings before."""
+    new: Values
+    """The member's settings after."""
+
+
+def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
+    """The settings that every member begins with."""
+    return first_values(config.explored, members, _stream(seed, _FIRST, 0))
+
+
+def decide(
+    config: PopulationConfig,
+    seed: int,
+    generation: int,
+    evaluated: Sequence[int],
+    scores: Scores,
+    values: Sequence[Values],
+) -> list[Decision]:
+    """What happens to the evaluated members.
+
+    Args:
+        config: the scheme and its numbers.
+        seed: the run's.
+        generation: counts evaluations from 1; with the seed it fixes the randomness.
+        evaluated: members to decide about, in order.
+        scores: of every member.
+        values: the explored settings of every member.
+
+    Returns:
+        One decision per evaluated member, in order. They are meant at once: where A copies B and B copies C, A gets
+        what B was before.
+    """
+    rng = _stream(seed, _GENERATION, generation)
+    decide_one = _compare_with_random if config.scheme == "lp-rnn" else _truncate
+    return [decide_one(config, rng, member, scores, values) for member in evaluated]
+
+
+def replace_failing(
+    config: PopulationConfig,
+    seed: int,
+    step: int,
+    failing: Sequence[int],
+    healthy: Sequence[int],
+    scores: Scores,
+    values: Sequence[Values],
+) -> list[Decision]:
+    """A copy of the best healthy member for each one whose loss stays non-finite; none if no member is healthy.
+
+    The best has the highest mean score; a member without scores comes after all others. Settings mutate in a
+    truncation population, in which a setting may be what went wrong, and stay in an lp-rnn one. `step` seeds the
+    randomness.
+    """
+    if not healthy:
+        return []
+    best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
+    decisions: list[Decision] = []
+    for member in failing:
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLACEMENT, step, member)))
+        decisions.append(
+            Decision(
+                member,
+                best,
+                None,
+                _mean(scores[member]) if scores[member] else None,
+                _mean(scores[best]) if scores[best] else None,
+                True,
+                f"non-finite loss for {config.patience} updates",
+                dict(values[member]),
+                _mutated(config, values[best], rng) if config.scheme == "truncation" else dict(values[member]),
+            )
+        )
+    return decisions
+
+
+def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """The two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies at all.
+
+    t = (m1 - m2) / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
+        test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs do not know its fields
+    p = float(test.pvalue)
+    return None if math.isnan(p) else p
+
+
+def _compare_with_random(
+    config: PopulationConfig, rng: np.random.Generator, member: int, scores: Scores, values: Sequence[Values]
+) -> Decision:
+    """LP-RNN paper, section 5.2: a random other member's weights are taken if a t-test finds it better."""
+    mean, old = _mean(scores[member]), values[member]
+    others = [other for other in _comparable(config, scores) if other != member]
+    if not others:
+        return Decision(
+            member, None, None, mean, None, False, "no other member has a full window", dict(old), dict(old)
+        )
+    opponent = others[int(rng.integers(len(others)))]
+    theirs, p = _mean(scores[opponent]), welch(scores[member], scores[opponent])
+    copy = theirs > mean and p is not None and p < config.p_value
+    if copy:
+        reason = f"the opponent is better, p = {p:.3g} < {config.p_value:g}"
+    elif theirs > mean and p is not None:
+        reason = f"the opponent may be better, but p = {p:.3g} is not below {config.p_value:g}"
+    else:
+        reason = "the opponent is no better"
+    return Decision(member, opponent, p, mean, theirs, copy, reason, dict(old), dict(old))
+
+
+def _truncate(
+    config: PopulationConfig, rng: np.random.Generator, member: int, scores: Scores, values: Sequence[Values]
+) -> Decision:
+    """Truncation selection (Jaderberg et al. 2017, section 4.1): the worst copy the best and explore from there."""
+    mean, old = _mean(scores[member]), values[member]
+    ranked = sorted(_comparable(config, scores), key=lambda each: (_mean(scores[each]), each))
+    few = max(1, int(config.quantile * len(scores)))
+    worst, best = ranked[:few], ranked[-few:]
+
+    def stays(reason: str) -> Decision:
+        return Decision(member, None, None, mean, None, False, reason, dict(old), dict(old))
+
+    if len(ranked) < 2 * few:
+        return stays(f"only {len(ranked)} members have a full window")
+    if member not in worst:
+        return stays(f"not among the worst {few}")
+    opponent = best[int(rng.integers(len(best)))]
+    theirs = _mean(scores[opponent])
+    if not theirs > mean:
+        return stays("the best are no better")
+    new = _mutated(config, values[opponent], rng)
+    return Decision(
+        member,
+        opponent,
+        None,
+        mean,
+        theirs,
+        True,
+        f"among the worst {few}, copies one of the best {few}",
+        dict(old),
+        new,
+    )
+
+
+def _mutated(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
+    return mutated(config.explored, values, config.factors, config.resample, rng)
+
+
+def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:
+    return [member for member, own in enumerate(scores) if len(own) >= config.window]
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores)  # exact, so the same on every machine
+
+
+def _stream(seed: int, key: int, generation: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, generation)))

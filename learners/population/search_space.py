@@ -1,0 +1,158 @@
+"""What differs between the members of a population: the words that name it, first values, and mutations of them.
+
+    learner.lr=loguniform(1e-5,1e-3)        log(value) is uniform
+    learner.entropy_cost=uniform(0,0.02)
+    learner.bptt_length=choice(3,20,100)
+
+Any numeric setting of LearnerConfig can be named; whole numbers stay whole.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, get_type_hints
+
+import numpy as np
+
+from ..config import LearnerConfig
+
+PREFIX = "learner."
+KINDS = ("loguniform", "uniform", "choice")
+_WORD = re.compile(r"\s*([\w.]+)\s*=\s*(\w+)\s*\(([^()]*)\)\s*")
+
+Values = dict[str, float]
+"""Settings by dotted name, e.g. {"learner.lr": 3e-4}; whole numbers are int."""
+
+
+class Explored(NamedTuple):
+    """One setting and where its values come from."""
+
+    setting: str
+    """Dotted name."""
+    kind: str
+    """One of KINDS."""
+    numbers: tuple[float, ...]
+    """Lowest and highest value; of a choice, all values in rising order."""
+    whole: bool
+    """Whether the setting is a whole number."""
+
+    def sample(self, rng: np.random.Generator) -> float:
+        """A value drawn afresh."""
+        if self.kind == "choice":
+            return self.numbers[int(rng.integers(len(self.numbers)))]
+        low, high = self.numbers
+        if self.kind == "uniform":
+            return self._allowed(float(rng.uniform(low, high)))
+        return self._allowed(math.exp(float(rng.uniform(math.log(low), math.log(high)))))
+
+    def perturb(self, value: float, factors: tuple[float, float], rng: np.random.Generator) -> float:
+        """`value` times one of `factors`, kept inside the range; of a choice, the value below or above."""
+        up = bool(rng.integers(2))
+        if self.kind == "choice":
+            place = self.numbers.index(value) + (1 if up else -1)
+            return self.numbers[min(max(place, 0), len(self.numbers) - 1)]
+        return self._allowed(value * factors[up])
+
+    def _allowed(self, value: float) -> float:
+        low, high = self.numbers
+        value = min(max(value, low), high)
+        return round(value) if self.whole else value
+
+
+def first_values(explored: Sequence[Explored], members: int, rng: np.random.Generator) -> list[Values]:
+    """What every member begins with."""
+    return [{each.setting: each.sample(rng) for each in explored} for _ in range(members)]
+
+
+def mutated(
+    explored: Sequence[Explored],
+    values: Values,
+    factors: tuple[float, float],
+    resample: float,
+    rng: np.random.Generator,
+) -> Values:
+    """Every setting drawn afresh with probability `resample`, else perturbed (Jaderberg et al. 2017, section 4.1)."""
+    return {
+        each.setting: each.sample(rng) if rng.random() < resample else each.perturb(values[each.setting], factors, rng)
+        for each in explored
+    }
+
+
+def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
+    """A learner's configuration with these values. Raises ValueError for a value that is not allowed."""
+    return replace(config, **{name.removeprefix(PREFIX): value for name, value in values.items()})  # type: ignore
+
+
+def parse(words: Sequence[str]) -> tuple[Explored, ...]:
+    """What `--pbt.explore` words mean. Raises ValueError naming the word, what is wrong and what is allowed."""
+    explored = tuple(_parse(word) for word in words)
+    names = [each.setting for each in explored]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"explore names {name} twice; allowed: each setting once")
+    return explored
+
+
+def _parse(word: str) -> Explored:
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise ValueError(
+            f"explore {word!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
+        )
+    setting, kind, inside = match.groups()
+    whole = _numeric_type(setting) is int
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.3) or KINDS
+        raise ValueError(f"explore {setting}: no distribution is called {kind!r}; did you mean: {', '.join(near)}?")
+    numbers = [_number(setting, text, whole) for text in inside.split(",") if text.strip()]
+    if kind == "choice":
+        numbers = sorted(set(numbers))
+        if len(numbers) < 2:
+            raise ValueError(f"explore {setting}: choice({inside}) is no choice; allowed: two or more different values")
+    else:
+        _check_range(setting, kind, inside, numbers)
+    for number in numbers:
+        try:
+            applied(LearnerConfig(), {setting: number})
+        except ValueError as problem:
+            raise ValueError(f"explore {setting}={kind}({inside}): {problem}") from None
+    return Explored(setting, kind, tuple(numbers), whole)
+
+
+def _numeric_type(setting: str) -> type:
+    """int or float. Raises ValueError if there is no such setting, or it is not a number."""
+    hints = {PREFIX + name: hint for name, hint in get_type_hints(LearnerConfig).items()}
+    numeric = sorted(name for name, hint in hints.items() if hint in (int, float))
+    if setting in numeric:
+        return hints[setting]
+    if setting in hints:
+        raise ValueError(f"explore {setting}: not a number; numeric settings: {', '.join(numeric)}")
+    near = difflib.get_close_matches(setting if setting.startswith(PREFIX) else PREFIX + setting, numeric, n=3)
+    said = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
+    raise ValueError(f"explore {setting}: no such setting; {said}")
+
+
+def _number(setting: str, text: str, whole: bool) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"explore {setting}: {text.strip()!r} is not a number")
+    if not whole:
+        return number
+    if number != int(number):
+        raise ValueError(f"explore {setting}: {text.strip()} is not a whole number, as {setting} must be")
+    return int(number)
+
+
+def _check_range(setting: str, kind: str, inside: str, numbers: list[float]) -> None:
+    if len(numbers) != 2:
+        raise ValueError(f"explore {setting}: {kind}({inside}) has {len(numbers)} numbers; allowed: {kind}(LOW,HIGH)")
+    low, high = numbers
+    if not low < high:
+        raise ValueError(f"explore {setting}: {kind}({inside}) is upside down; allowed: LOW below HIGH")
+    if kind == "loguniform" and not low > 0:
+        raise ValueError(f"explore {setting}: {kind}({inside}) begins at {low:g}; allowed: above 0")

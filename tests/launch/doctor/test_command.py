@@ -1,0 +1,199 @@
+"""rl-doctor on machines that are really in a bad way, and its predictions against real runs."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from engram.actors.pool import MAX_IN_FLIGHT
+from engram.actors.unroll import nbytes
+from engram.agents.weights import flatten
+from engram.base.processes import tree_memory
+from engram.launch.doctor import command as doctor
+from engram.launch.doctor.checks import Finding, examine, processors, share_of, shared_memory, size, token, versions
+from engram.launch.doctor.facts import Facts, look
+from engram.launch.doctor.prediction import Prediction, predict
+from engram.launch.train.command_line import UsageError
+from engram.launch.train.config import RunConfig
+from engram.launch.train.presets import preset
+
+COMMANDS = Path(sys.executable).parent
+TINY = [
+    *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--conv-channels", "2", "--env-args"),
+    *("path_lengths=1", "num_distractors=0", "max_steps=9", "--envs-per-actor", "4", "--batch-size", "4"),
+]
+HERE = Facts("head", "3.11.7", {"ray": "2.60.0", "torch": "2.13.0"}, 8, [], 2**34, 2**32, 20000, 2**36, 0.5, None, [])
+SMALL = Prediction(
+    parameters=1000,
+    unroll=10**6,
+    object_store=10**8,
+    learner=10**8,
+    memory=10**9,
+    gpu_memory=0,
+    disk=10**6,
+    slowest=1,
+    fastest=2,
+)
+
+
+def find(findings: list[Finding], what: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.what == what]
+    return found
+
+
+def report(*words: str, shell: str = "", **environment: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of rl-doctor, run by a shell after the commands of `shell`."""
+    command = f"{shell} exec {COMMANDS}/rl-doctor --json {' '.join([*TINY, *words])}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=os.environ | environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    return done.returncode, {each["what"]: each for each in found.pop("findings")} | {"all": found}
+
+
+def test_a_machine_in_a_bad_way_is_told_what_to_change() -> None:
+    bad = {"OMP_NUM_THREADS": "8", "RAY_AUTH_MODE": "disabled"}
+    with socket.socket() as dashboard:
+        dashboard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        dashboard.bind(("127.0.0.1", 6006))
+        dashboard.listen()
+        code, found = report(
+            *("--num-actors", "300", "--keep-checkpoints", "1000000000"), shell="ulimit -n 512;", **bad
+        )
+    assert code == 1
+    assert found["all"]["verdict"] == "problem"
+    assert found["open files"]["verdict"] == "problem"
+    assert found["open files"]["found"].startswith("512 allowed")
+    assert "ulimit -n 65536" in found["open files"]["advice"]
+    assert found["run directory"]["verdict"] == "problem"
+    assert "--keep-checkpoints" in found["run directory"]["advice"]
+    assert found["threads"]["verdict"] == "warning"
+    assert "OMP_NUM_THREADS = 8" in found["threads"]["found"]
+    assert found["token"]["verdict"] == "warning"
+    assert "disabled" in found["token"]["found"]
+    assert "6006 (TensorBoard)" in found["ports"]["found"]
+    assert found["memory"]["verdict"] == "problem", "300 processes"
+    assert "--num-actors" in found["memory"]["advice"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a /dev/shm: needs root, unshare")
+def test_a_container_with_little_shared_memory_is_found_out() -> None:
+    command = [
+        "unshare",
+        "-m",
+        "bash",
+        "-c",
+        'mount -t tmpfs -o size=64m tmpfs /dev/shm; exec $0 -c "$1"',
+        sys.executable,
+    ]
+    program = "from engram.launch.doctor.facts import look; print(look().shared_memory)"
+    free = int(subprocess.run([*command, program], capture_output=True, text=True, check=True).stdout)
+    assert free == 2**26
+    found = shared_memory(RunConfig(), HERE._replace(shared_memory=free), SMALL)
+    assert found.verdict == "warning"
+    assert found.found.startswith("67.1 MB free in /dev/shm of head")
+    assert "docker run --shm-size=2g" in found.advice
+    assert shared_memory(RunConfig(), HERE, SMALL).verdict == "ok"
+
+
+def test_nodes_that_differ_are_named() -> None:
+    other = HERE._replace(name="worker", python="3.11.9", versions={"ray": "2.60.0", "torch": None})
+    found = versions(HERE, [HERE, other])
+    assert [finding.verdict for finding in found] == ["problem", "ok", "problem"]
+    assert found[0].found == "3.11.7 here, 3.11.9 on worker"
+    assert found[2].found == "2.13.0 here, None on worker"
+    assert all(finding.verdict == "ok" for finding in versions(HERE, [HERE, HERE._replace(name="worker")]))
+
+
+def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
+    joined = RunConfig(ray_address="auto")
+    nodes = [HERE, HERE._replace(name="worker")]
+    assert processors(joined, HERE, nodes, 16).verdict == "ok"
+    found = processors(joined, HERE, nodes, 17)
+    assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait for ever")
+    assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
+
+
+def test_memory_is_shared_out_by_cores() -> None:
+    nodes = [HERE, HERE._replace(name="worker", cores=24)]
+    shares = [share_of(SMALL, node, HERE, nodes) for node in nodes]
+    assert sum(shares) == pytest.approx(SMALL.memory)
+    assert shares[0] == pytest.approx(2e8 + (1e9 - 2e8) / 4), "the learner, its unrolls and a quarter of the actors"
+    full = examine(RunConfig(), HERE._replace(memory=10**9), [HERE._replace(memory=10**9)], SMALL, 1)
+    assert find(full, "memory").verdict == "problem"
+
+
+def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("0" * 64)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    file.chmod(0o644)
+    assert token() == Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
+    file.chmod(0o600)
+    assert token().verdict == "ok"
+
+
+def test_facts_are_those_of_this_machine() -> None:
+    facts = look()
+    assert facts.python == sys.version.split()[0]
+    assert facts.versions["torch"] == torch.__version__
+    assert facts.memory == pytest.approx(psutil.virtual_memory().available, rel=0.3)
+    assert facts.name == socket.gethostname()
+    assert size(facts.shared_memory).endswith("B")
+
+
+def test_predicted_bytes_are_those_of_real_unrolls() -> None:
+    config = RunConfig(env="t-maze", agent=preset("paper", "t-maze", "gru").agent, envs_per_actor=6, unroll_length=7)
+    predicted = predict(config, torch.device("cpu"), actors=3, cores=2, seconds=0.05)
+    actor = config.factory().make_actor(2)
+    actor.unroll()
+    unroll, weights = nbytes(actor.unroll()), flatten(actor.agent)
+    assert predicted.unroll == pytest.approx(unroll, rel=0.02)  # episodes that ended take a few bytes
+    assert predicted.object_store == pytest.approx(
+        3 * MAX_IN_FLIGHT * (unroll + weights.nbytes) + weights.nbytes, rel=0.02
+    )
+    assert predicted.parameters == weights.size
+    assert 0 < predicted.slowest < predicted.fastest
+
+
+@pytest.mark.slow
+def test_predicted_memory_is_within_a_factor_of_two_of_a_real_runs(tmp_path: Path) -> None:
+    """A run on Ray with two actors, watched until its first updates are done."""
+    words = ["--num-actors", "2", "--core-args", "hidden_size=64"]
+    _, found = report(*words)
+    command = [str(COMMANDS / "rl-train"), *TINY, *words, "--run-dir", str(tmp_path / "run"), "--log-every", "100"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    most, rows, deadline = 0, tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
+    while not (rows.exists() and rows.read_bytes().count(b"\n") >= 20):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        most = max(most, tree_memory(process.pid))
+        time.sleep(0.3)
+    process.terminate()
+    process.wait(60)
+    assert most / 2 <= found["all"]["prediction"]["memory"] <= most * 2
+
+
+def test_a_mistake_is_one_line_and_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"unknown flag '--num-actor'.*--num-actors"):
+        doctor.main(["--num-actor", "3"])
+    with pytest.raises(UsageError, match=r"unknown core 'lstn'"):
+        doctor.main(["--core", "lstn", "--env", "t-maze"])
+    assert doctor.main(["--help"]) == 0
+    assert "rl-doctor [--json]" in capsys.readouterr().out
+
+
+def test_the_tables_say_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.show([Finding("memory", "1 GB free", "problem", "buy some")], SMALL, doctor.Console(width=100))
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("memory", "1 GB free", "problem", "buy some", "100 MB", "steps/s"))

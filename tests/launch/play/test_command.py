@@ -1,0 +1,234 @@
+"""rl-play in a pseudo-terminal, what it writes and reads, and how canvases become characters."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engram.envs.drawing import WHITE, Canvas
+from engram.envs.registration import make_batch
+from engram.launch.play.command import Game, main
+from engram.launch.play.screen import UPPER_HALF, Glyph, compose, nearest
+
+RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
+PATIENCE = 240.0
+"""Seconds that a busy machine may take to start a process and compile a game."""
+UP, DOWN, LEFT, RIGHT = b"\033OA", b"\033OB", b"\033OD", b"\033OC"
+
+
+class Terminal:
+    """rl-play in a pseudo-terminal of 24 lines and 80 columns."""
+
+    def __init__(self, *words: str, terminal: str = "xterm-256color") -> None:
+        self.end, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        command = [sys.executable, "-c", "from engram.launch.play.command import run; run()", *words]
+        environment = os.environ | {"TERM": terminal, "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environment)
+        os.close(other)
+        self.shown = b""
+
+    def press(self, *keys: bytes) -> None:
+        for key in keys:
+            os.write(self.end, key)
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` has been shown after all that was waited for before."""
+        limit = time.monotonic() + PATIENCE
+        while text.encode() not in self.shown:
+            assert time.monotonic() < limit, f"{text!r} was not shown, but {self.shown[-2000:]!r}"
+            if select.select([self.end], [], [], 0.2)[0]:
+                try:
+                    self.shown += os.read(self.end, 1 << 16)
+                except OSError:  # the other end is closed
+                    assert text.encode() in self.shown, self.shown[-2000:]
+        self.shown = self.shown.partition(text.encode())[2]
+
+    def close(self) -> int:
+        """Read what is left and wait for the end: the exit code."""
+        limit = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < limit:
+            if select.select([self.end], [], [], 0.2)[0]:
+                try:
+                    self.shown += os.read(self.end, 1 << 16)
+                except OSError:
+                    break
+        code = self.process.wait(PATIENCE)
+        os.close(self.end)
+        return code
+
+
+def scores_by_hand(name: str, seed: int, actions: list[int]) -> float:
+    batch = make_batch(name, 1)
+    batch.reset(seed=seed)
+    return sum(float(batch.step(np.array([action]))[1][0]) for action in actions)
+
+
+def test_a_person_plays_and_the_recording_shows_it_again(tmp_path):
+    file = tmp_path / "game.json"
+    terminal = Terminal("maze", "--seed", "3", "--record", str(file), "--env-args", "num_steps=6", "size=9")
+    terminal.wait_for("what an agent sees")
+    terminal.wait_for("arrows move")
+    # x means nothing, v changes the view, and after the end only n goes on
+    terminal.press(UP, RIGHT, b"s", b"a", b"x", b"v", LEFT, LEFT, UP, b"n", DOWN, b"q")
+    terminal.wait_for("the end (successes")
+    terminal.wait_for("game 2: score")
+    assert terminal.close() == 0
+    saved = json.loads(file.read_text())
+    assert saved["actions"] == [0, 3, 1, 2, 2, 2, 0, 1]
+    assert (saved["env"], saved["seed"], saved["env_args"]) == ("maze", 3, {"num_steps": 6, "size": 9})
+    assert len(saved["scores"]) == 1
+
+    again = Terminal("--replay", str(file), "--fps", "1000", "--full")
+    again.wait_for("the whole board")
+    again.wait_for("replay, 8 steps left")
+    again.wait_for(f"game 1: score {saved['scores'][0]:.6g}")
+    again.wait_for("after 1 steps, not finished")
+    assert again.close() == 0
+
+
+def test_real_time_the_rules_and_few_colours(tmp_path):
+    file = tmp_path / "game.json"
+    words = ("mini-pacman", "--record", str(file), "--fps", "100", "--env-args", "frame_cap=40")
+    terminal = Terminal(*words, terminal="xterm")
+    terminal.wait_for("the end (")
+    terminal.press(b"?")
+    terminal.wait_for("Description:")
+    terminal.press(b" ", b" ", b" ", b" ", b" ", b"q")
+    assert terminal.close() == 0
+    saved = json.loads(file.read_text())
+    assert set(saved["actions"]) == {0}
+    assert len(saved["scores"]) == 1
+
+
+def test_a_terminal_without_colours_is_refused():
+    terminal = Terminal("maze", terminal="vt100")
+    terminal.wait_for("no colours in this terminal (TERM is 'vt100')")
+    assert terminal.close() == 2
+
+
+@pytest.mark.parametrize("name", ["maze", "pomdp-graph"])
+def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
+    game = Game(name, {}, 5)
+    actions = np.random.default_rng(1).integers(3, size=40).tolist()
+    for action in actions:
+        game.act(action)
+    file = tmp_path / "game.json"
+    file.write_text(json.dumps(game.recording()))
+    assert main(["--replay", str(file)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["game"] * (len(game.scores) + 1)
+    assert sum(game.scores) + game.score == pytest.approx(scores_by_hand(name, 5, actions), abs=1e-4)
+
+    recording = game.recording()
+    file.write_text(json.dumps(recording | {"unfinished_score": recording["unfinished_score"] + 1}))
+    assert main(["--replay", str(file)]) == 1
+    assert "the world has changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["boxwurld"], "unknown world 'boxwurld'; did you mean: boxworld"),
+        (["CartPole-v1"], "unknown world 'CartPole-v1'"),
+        (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
+        (["maze"], "a person plays in a terminal"),
+        (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
+        (["--replay", "/nowhere/at/all"], "cannot read the recording /nowhere/at/all"),
+        (["--replay", "pyproject.toml"], "cannot read the recording pyproject.toml"),
+        (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
+    ],
+)
+def test_mistakes_are_told(words, message, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    with pytest.raises(ValueError, match=message):
+        main(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["maze", "--seed", "-1"], "seed is -1"),
+        (["maze", "--fps", "-1"], "fps is -1"),
+        (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
+        ([], "give either the name of a world"),
+        (["maze", "--replay", "x"], "give either the name of a world"),
+    ],
+)
+def test_bad_values_are_told(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    told = capsys.readouterr().err.translate({ord(line): " " for line in "│|"})
+    assert message in " ".join(told.split())
+
+
+def board() -> Canvas:
+    """Two rows of three cells and a caption: a red floor, a blue disc on it, a dot elsewhere, a green cell below."""
+    canvas = Canvas(2, 3, 10, background=WHITE, caption_rows=1)
+    canvas.fill(0, 0, RED, width=2)
+    canvas.disc(0, 1, BLUE)
+    canvas.disc(1, 2, BLUE, 0.3)
+    canvas.text(2, 0.2, "in hand:")
+    canvas.fill(2, 2, GREEN)
+    return canvas
+
+
+def text(lines: list[list[Glyph]]) -> list[str]:
+    return ["".join(glyph.character for glyph in line) for line in lines]
+
+
+def test_small_cells_are_two_characters():
+    lines = compose(board(), 5, 11)
+    assert text(lines) == ["  ██  ", "     ·", "", "in hand:    "[:11]]
+    assert lines[0][0] == Glyph(" ", (0, 0, 0), RED)
+    assert lines[0][2] == Glyph("█", BLUE, RED)
+    assert lines[1][5] == Glyph("·", BLUE, WHITE)
+    assert [glyph.floor for glyph in lines[3]] == [None] * 9 + [GREEN] * 2
+
+
+def test_large_cells_are_pixels():
+    lines = compose(board(), 14, 40)  # 2 rows in 12 lines: 12 pixels per cell
+    assert [len(line) for line in lines] == [36] * 12 + [0, 12]
+    assert lines[0][0] == Glyph(" ", RED, RED)
+    assert lines[3][18] == Glyph(" ", BLUE, BLUE)
+    assert lines[5][0] == Glyph(" ", RED, RED)
+    assert lines[6][0] == Glyph(" ", WHITE, WHITE)
+    split = compose(board(), 12, 15)  # 5 pixels per cell: the floor ends within a character
+    assert split[2][0] == Glyph(UPPER_HALF, RED, WHITE)
+
+
+def test_what_does_not_fit_is_shown_smaller():
+    canvas = Canvas(40, 200, 4)
+    canvas.fill(0, 100, RED, 40, 100)
+    lines = compose(canvas, 20, 60)
+    assert len(lines) <= 20
+    assert {len(line) for line in lines} == {60}
+    assert lines[3][10] == Glyph(" ", (0, 0, 0), (0, 0, 0))
+    assert lines[3][50] == Glyph(" ", RED, RED)
+
+
+def test_words_lie_above_freehand_pictures():
+    canvas = Canvas(4, 4, 10, background=WHITE, freehand=True)
+    canvas.fill(1, 1, RED, 2, 2)
+    canvas.text(1.5, 1.75, "A", BLUE)
+    lines = compose(canvas, 4, 8)
+    assert text(lines)[2] == "    A   "[:4] + "A   "
+    assert lines[2][4] == Glyph("A", BLUE, RED)
+
+
+def test_nearest_colours():
+    assert [nearest(colour, 8) for colour in (RED, BLUE, GREEN, WHITE, (0, 0, 0))] == [1, 4, 2, 7, 0]
+    assert nearest((255, 0, 0), 256) == 16 + 36 * 5
+    assert nearest((0, 95, 175), 256) == 16 + 6 + 3
+    assert nearest((128, 128, 128), 256) == 232 + 12
+    assert nearest((8, 8, 8), 256) == 232

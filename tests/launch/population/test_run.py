@@ -1,0 +1,270 @@
+"""Populations as a user runs them: both schemes on several worlds, exact resumption, kill -9, and mistakes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engram.launch.population import command as population_view
+from engram.launch.train import command as train
+from engram.launch.train.command_line import UsageError
+from engram.launch.train.member import Member
+from engram.launch.train.trainer import Trainer
+from engram.learners import checkpoints
+from runs import FOREVER, RL_TRAIN, family, gone, start, steps_saved, stop, wait_for, workers
+
+SMALL = ["--local", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "8", "--log-every", "1"]
+CATCH = [
+    *("--env", "cued-catch", "--env-args", "num_trials=2", "initial_cue_duration=1", "cue_duration=1"),
+    *("reward_free_trials=0", "--core", "concrete", "--core-args", "pool_size=8", "num_pools=2", "viewport_size=4"),
+    *("--embedding-size", "8", *SMALL),
+]
+GRAPH = [
+    *("--env", "pomdp-graph", "--env-args", "num_steps=8"),
+    *("--core", "fwm", "--core-args", "hidden_size=8", "memory_size=4", *SMALL),
+]
+RECALL = [
+    *("--env", "sequence-recall", "--env-args", "sequence_length=1", "demo_light_on_frames=1", "timeout_frames=9"),
+    *("--core", "gru", "--core-args", "hidden_size=8", *SMALL),
+]
+POPULATION = ["--population", 3, "--pbt.warmup", 8, "--pbt.interval", 6, "--pbt.window", 4]
+EXPLORE = ["--pbt.explore", "learner.lr=loguniform(1e-4,1e-2)", "learner.entropy_cost=uniform(0,0.05)"]
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def events(run: Path, kind: str = "") -> list[dict[str, Any]]:
+    """The population's log without what a clock says."""
+    lines = [json.loads(line) for line in (run / "population.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "time"} for line in lines if kind in ("", line["event"])]
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """A member's metrics by step, without what a clock says."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {"step": line["step"]} | {k: v for k, v in line["metrics"].items() if not k.startswith("perf/")}
+        for line in lines
+    ]
+
+
+def newest(run: Path) -> dict[str, Any]:
+    path = checkpoints.latest(run / "checkpoints")
+    assert path is not None
+    return checkpoints.load(path)
+
+
+@pytest.mark.parametrize("scheme", ["lp-rnn", "truncation"])
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize("task", [CATCH, GRAPH, RECALL], ids=["catch", "graph", "recall"])
+def test_every_scheme_algorithm_and_world(tmp_path: Path, task: list[str], algorithm: str, scheme: str) -> None:
+    """All members get to their last step, and the log replays: every decision, every value."""
+    words = [*task, "--algorithm", algorithm, *POPULATION, *EXPLORE, "--pbt.scheme", scheme, "--pbt.p-value", 0.6]
+    assert run_train(*words, "--total-steps", 500, "--run-dir", tmp_path / "run") == 0
+    run = tmp_path / "run"
+    assert population_view.main([str(run), "--replay"]) == 0
+    assert all(member["learner"]["steps"] >= 500 for member in newest(run)["members"])
+    assert len(events(run, "evaluation")) >= 2
+    start = events(run, "start")[0]
+    settings = [dict(values) for values in start["values"]]
+    assert len({values["learner.lr"] for values in settings}) == 3
+    for event in events(run, "copy"):
+        settings[event["member"]] = event["effective"]
+    for number, values in enumerate(settings):
+        last = rows(run / "members" / str(number))[-1]
+        assert {name: last[f"population/{name}"] for name in values} == values
+
+
+def test_members_progress_together(tmp_path: Path) -> None:
+    run_train(*GRAPH, *POPULATION, "--num-actors", 2, "--total-steps", 600, "--run-dir", tmp_path / "run")
+    for event in events(tmp_path / "run", "evaluation"):
+        assert max(event["member_steps"]) - min(event["member_steps"]) <= 2 * 8 * 4
+
+
+@pytest.mark.parametrize("scheme", ["lp-rnn", "truncation"])
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+def test_a_run_stopped_between_evaluations_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, scheme: str
+) -> None:
+    """Stopped by a signal in the middle of a round of updates, twice; then as if it had never been stopped."""
+    words = [*GRAPH, "--sync", "--algorithm", algorithm, *POPULATION, *EXPLORE, "--pbt.scheme", scheme]
+    words += ["--pbt.p-value", 0.7, "--lr-schedule", "constant", "--num-actors", 2]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    words += ["--total-steps", 800]
+    assert run_train(*words, "--run-dir", whole) == 0
+    stop_after(monkeypatch, 13)
+    assert run_train(*words, "--run-dir", parts) == 0
+    stop_after(monkeypatch, 10)
+    assert run_train("--resume", parts) == 0
+    monkeypatch.undo()
+    assert run_train("--resume", parts) == 0
+    for member in range(3):
+        place = f"members/{member}"
+        assert rows(whole / place) == rows(parts / place)
+    kept = [event for event in events(parts) if event["event"] != "resume"]
+    assert kept == events(whole)
+    assert len(events(whole, "copy")) > 0, "nothing was copied, so little is tested"
+    stops = [event["step"] for event in events(parts, "resume")]
+    assert not {event["step"] for event in events(parts, "evaluation")} & set(stops), "stopped at an evaluation"
+    ends = newest(whole), newest(parts)
+    for part in ("members", "population", "actors", "torch_rng"):
+        assert_equal(ends[0][part], ends[1][part], part)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """A signal reaches the next run after so many updates."""
+    monkeypatch.undo()
+    update, left = Trainer.update, [updates]
+
+    def counted(self: Trainer) -> None:
+        update(self)
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "update", counted)
+
+
+def assert_equal(a: Any, b: Any, place: str) -> None:
+    """Two states hold the same, but for clocks."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), place
+        for key in a.keys() - {"wall", "timers", "acting"}:
+            assert_equal(a[key], b[key], f"{place}/{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), place
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{place}/{i}")
+    elif isinstance(a, torch.Tensor | np.ndarray):
+        assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True), place
+    else:
+        assert a == b, place
+
+
+def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [*GRAPH, "--sync", *POPULATION, "--lr-schedule", "constant"]
+    run_train(*words, "--total-steps", 500, "--run-dir", run)
+    log = run / "population.jsonl"
+    written = log.read_text()
+    # As after a crash: the log is ahead of the newest checkpoint, and its last line is torn.
+    log.write_text(written + json.dumps({"event": "resume", "step": 10**9, "from_step": 1}) + "\n" + '{"event": "eva')
+    run_train("--resume", run, "--total-steps", 700)
+    assert log.read_text().startswith(written)
+    assert '"step": 1000000000' in (run / "population.abandoned.jsonl").read_text()
+    assert population_view.main([str(run), "--replay"]) == 0
+
+
+def test_a_member_that_cannot_be_saved_is_replaced_by_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One member's weights are spoilt in mid-run; it goes on as a copy of another one."""
+    learn = Member.learn
+
+    def spoil(self: Member, *arguments: Any) -> None:
+        learn(self, *arguments)
+        if self.number == 1 and self.learner.updates == 8:
+            with torch.no_grad():
+                next(self.learner.agent.parameters()).fill_(torch.nan)
+
+    monkeypatch.setattr(Member, "learn", spoil)
+    words = [*CATCH, *POPULATION, *EXPLORE, "--pbt.scheme", "truncation", "--pbt.patience", 3, "--pbt.interval", 10**6]
+    assert run_train(*words, "--total-steps", 1000, "--run-dir", tmp_path / "run") == 0
+    (event,) = events(tmp_path / "run", "replacement")
+    assert event["member"] == 1
+    assert event["from"] in (0, 2)
+    assert event["reason"] == "non-finite loss for 3 updates"
+    member = newest(tmp_path / "run")["members"][1]
+    assert member["learner"]["skipped"] == 3
+    assert all(torch.isfinite(value).all() for value in member["learner"]["agent"].values())
+    assert "member 1: non-finite loss" in capfd.readouterr().out
+    assert population_view.main([str(tmp_path / "run"), "--replay"]) == 0
+
+
+def test_config_file_repeats_a_population(tmp_path: Path) -> None:
+    words = [*GRAPH, "--sync", *POPULATION, *EXPLORE, "--pbt.scheme", "truncation", "--pbt.factors", 0.5, 2]
+    run_train(*words, "--total-steps", 300, "--run-dir", tmp_path / "a")
+    assert run_train("--config", tmp_path / "a" / "config.toml", "--run-dir", tmp_path / "b") == 0
+    assert events(tmp_path / "a") == events(tmp_path / "b")
+    for member in range(3):
+        assert rows(tmp_path / f"a/members/{member}") == rows(tmp_path / f"b/members/{member}")
+
+
+def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -> None:
+    """Until the first evaluation, member 0 is the plain run: hosting changes nothing that is learnt."""
+    run_train(*GRAPH, "--sync", "--total-steps", 200, "--run-dir", tmp_path / "plain")
+    run_train(*GRAPH, "--sync", "--total-steps", 200, "--population", 2, "--run-dir", tmp_path / "many")
+    ours = [{k: v for k, v in row.items() if "population/" not in k} for row in rows(tmp_path / "many/members/0")]
+    assert ours == rows(tmp_path / "plain")
+    assert ours != [
+        {k: v for k, v in row.items() if "population/" not in k} for row in rows(tmp_path / "many/members/1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--population", "1"], "population is 1; allowed: 0 (a single learner) or at least 2"),
+        (["--population", "-3"], "population is -3"),
+        (["--pbt.scheme", "truncation"], "pbt.scheme is set, but population is 0; allowed: with --population"),
+        (["--population", "1", "--pbt.interval", "9"], "population is 1"),
+        (["--population", "2", "--pbt.explore", "learner.lrr=uniform(1,2)"], "did you mean: learner.lr"),
+        (["--population", "2", "--pbt.explore", "learner.lr=uniform(2,1)"], "upside down; allowed: LOW below HIGH"),
+        (["--population", "2", "--pbt.explore", "learner.optimiser=choice(1,2)"], "not a number; numeric settings:"),
+        (["--population", "2", "--pbt.window", "1"], "pbt.window is 1; allowed: at least 2"),
+    ],
+)
+def test_a_mistake_exits_with_2_and_a_clear_line(words: list[str], message: str) -> None:
+    done = subprocess.run([RL_TRAIN, *words], capture_output=True, text=True, check=False)
+    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
+    assert done.returncode == 2
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_run_keeps_its_population(tmp_path: Path) -> None:
+    run_train(*GRAPH, *POPULATION, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    with pytest.raises(UsageError, match=r"was trained with population = 3, not 4; --resume can change: "):
+        run_train("--resume", tmp_path / "run", "--population", 4)
+    with pytest.raises(UsageError, match=r"was trained with pbt\.interval = 6, not 7"):
+        run_train("--resume", tmp_path / "run", "--pbt.interval", 7)
+    with pytest.raises(UsageError, match=r"unknown flag '--pbt\.intervall'; did you mean: --pbt\.interval"):
+        run_train(*GRAPH, *POPULATION, "--pbt.intervall", 7)
+
+
+def test_a_population_on_ray_goes_on_after_kill_9_of_the_whole_tree(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [*GRAPH, *POPULATION, *EXPLORE, "--no-local", "--num-actors", 2, "--pbt.p-value", 0.6, "--log-every", 100]
+    process = start(*words, *FOREVER, "--checkpoint-every", 0.5, "--run-dir", run)
+    wait_for(lambda: steps_saved(run) and len(events(run, "evaluation")) > 3)
+    assert len(workers(process.pid)) == 2, "not as many processes as without a population"
+    tree = family(process.pid)
+    for each in tree:
+        each.send_signal(signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: gone(tree), seconds=30)
+
+    before = newest(run)
+    process = start("--resume", run, "--total-steps", 2 * 10**9)
+
+    def all_went_on() -> bool:
+        with contextlib.suppress(OSError, checkpoints.CheckpointError):  # older ones are removed meanwhile
+            after = newest(run)
+            pairs = zip(before["members"], after["members"], strict=True)
+            further = all(new["learner"]["steps"] > old["learner"]["steps"] for old, new in pairs)
+            return further and after["population"]["generation"] > before["population"]["generation"]
+        return False
+
+    wait_for(all_went_on)
+    code, output = stop(process)
+    assert code == 0, output
+    assert population_view.main([str(run), "--replay"]) == 0

@@ -1,0 +1,563 @@
+"""What a person sees of a population: lineage in words and as a picture, TensorBoard's pages, tables, replays."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from engram.launch.evaluate import command as evaluate
+from engram.launch.metrics.writer import MetricsWriter
+from engram.launch.population import command as population_view
+from engram.launch.population.events import PAGE, PICTURE_SECONDS, PopulationWriter, charts, spread
+from engram.launch.population.lineage import Lineage, descent, families
+from engram.launch.population.lineage_picture import MARGIN, ROW_HEIGHT, WIDTH, picture
+from engram.launch.population.panel import MemberRow, PopulationPanel
+from engram.launch.train import command as train
+from engram.launch.train.config import RunConfig, from_dict
+from engram.learners import checkpoints
+from engram.learners.population.config import PopulationConfig
+from engram.learners.population.decisions import replace_failing
+
+Event = dict[str, Any]
+METRICS_PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+
+
+def start(members: int = 3, **others: Any) -> Event:
+    values = [{"learner.lr": 1e-4 * (i + 1)} for i in range(members)]
+    return {"event": "start", "step": 0, "members": members, "values": values} | others
+
+
+def evaluation(step: int, generation: int, scores: list[float], copies: Mapping[int, int] = {}) -> Event:
+    """An evaluation of all members, each with one return, and what it decides: member -> source."""
+    decisions = [
+        {
+            "member": i,
+            "opponent": copies.get(i),
+            "copy": i in copies,
+            "reason": "",
+            "mean": score,
+            "opponent_mean": None,
+        }
+        for i, score in enumerate(scores)
+    ]
+    return {
+        "event": "evaluation",
+        "step": step,
+        "generation": generation,
+        "evaluated": list(range(len(scores))),
+        "scores": [[score] for score in scores],
+        "decisions": decisions,
+    }
+
+
+def copy(step: int, generation: int, member: int, source: int) -> Event:
+    return {"event": "copy", "step": step, "generation": generation, "member": member, "from": source, "effective": {}}
+
+
+# -- lineage -----------------------------------------------------------------------------------------------------------
+
+
+def test_descent_goes_back_through_every_copy() -> None:
+    lineage = Lineage(
+        [
+            start(),
+            evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 1}),
+            copy(1000, 1, 0, 1),
+            evaluation(2000, 2, [5.0, 2.0, 3.0], {2: 0}),
+            copy(2000, 2, 2, 0),
+        ]
+    )
+    assert descent(lineage, 2) == "<- 0 (at 2k) <- 1 (at 1k)"
+    assert descent(lineage, 1) == "its own"
+    assert families(lineage) == {1: [0, 1, 2]}
+    assert [lineage.score(i) for i in range(3)] == [5.0, 2.0, 5.0]
+    assert lineage.best() == 0, "of a copy and its source, the source"
+    alive = [lineage.stretches()[i] for i in sorted(lineage.surviving())]
+    # Member 1 from the start, member 0 since it copied 1, member 2 since it copied 0.
+    assert {(x.member, x.begin, x.end) for x in alive if x.end > x.begin} == {
+        (1, 0, 1000),
+        (1, 1000, 2000),
+        (0, 1000, 2000),
+    }
+
+
+def test_copies_of_one_evaluation_are_meant_at_once() -> None:
+    """0 takes 1's weights of before, whether 1 takes 2's before or after that."""
+    for order in ([(0, 1), (1, 2)], [(1, 2), (0, 1)]):
+        copies = [copy(1000, 1, *each) for each in order]
+        lineage = Lineage([start(), evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 1, 1: 2}), *copies])
+        assert [lineage.founder(i) for i in range(3)] == [1, 2, 2]
+
+
+def test_a_long_descent_is_told_by_its_ends() -> None:
+    events = [start(2)]
+    for generation in range(1, 21):
+        target = generation % 2
+        step = 1000 * generation
+        events += [
+            evaluation(step, generation, [0.0, 0.0], {target: 1 - target}),
+            copy(step, generation, target, 1 - target),
+        ]
+    told = descent(Lineage(events), 0)
+    assert told.startswith("<- 1 (at 20k) <- 0 (at 19k)")
+    assert "<- 13 more" in told
+    assert told.endswith("<- 0 (at 1k)")
+
+
+def test_a_member_replaced_because_its_loss_was_not_finite_is_a_descendant() -> None:
+    lineage = Lineage([start(), {"event": "replacement", "step": 500, "member": 2, "from": 1}])
+    assert families(lineage) == {1: [1, 2], 0: [0]}
+    assert lineage.transfers[0].generation is None
+
+
+# -- picture -----------------------------------------------------------------------------------------------------------
+
+
+def drawn(scores: list[float]) -> np.ndarray:
+    """The picture of a population judged once in the middle of its life: [height, width, 3]."""
+    events = [start(), evaluation(1000, 1, scores), {"event": "resume", "step": 2000, "from_step": 2000}]
+    return np.asarray(Image.open(io.BytesIO(picture(Lineage(events)))).convert("RGB"))
+
+
+def colour_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
+    """The most frequent colour, black, white and grey apart, in a third of the plot's height."""
+    top, bottom = 25, image.shape[0] - 55
+    third = (bottom - top) // 3
+    pixels = image[top + member * third : top + (member + 1) * third, 200:600].reshape(-1, 3)
+    pixels = pixels[np.ptp(pixels.astype(int), axis=1) > 20]
+    values, counts = np.unique(pixels, axis=0, return_counts=True)
+    return tuple(values[counts.argmax()])
+
+
+def test_picture_has_its_size_and_its_colours_follow_the_scores() -> None:
+    image = drawn([0.0, 0.5, 1.0])
+    assert image.shape == (3 * ROW_HEIGHT + MARGIN, WIDTH, 3)
+    low, middle, high = (np.array(colour_of_row(image, i), int) for i in range(3))
+    np.testing.assert_allclose(low, [68, 1, 84], atol=3)  # the two ends of viridis
+    np.testing.assert_allclose(high, [253, 231, 37], atol=3)
+    assert np.abs(middle - low).max() > 50
+    assert np.abs(middle - high).max() > 50
+    turned = drawn([1.0, 0.5, 0.0])
+    assert colour_of_row(turned, 0) == tuple(high)
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CONFIG = RunConfig(population=3, pbt=PopulationConfig(explore=("learner.lr=loguniform(1e-5,1e-3)",)))
+
+
+def loaded(run: Path) -> EventAccumulator:
+    return EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "images": 0}).Reload()
+
+
+def test_tensorboard_gets_spread_lineage_and_layout(tmp_path: Path) -> None:
+    clock = Clock()
+    with MetricsWriter(tmp_path, 0) as writer:
+        population = PopulationWriter(writer, CONFIG, ["solved"], clock=clock)
+        population.event(start())
+        population.row(500, [1.0, None, 4.0], {"perf/env_steps_per_second": 9.0})
+        population.row(600, [None, None, None], {})
+        population.event(evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 2}))
+        population.event(copy(1000, 1, 0, 2))
+        population.close()
+    found = loaded(tmp_path)
+    scalars = {tag: [(x.step, x.value) for x in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    assert scalars == {
+        "population/best_return": [(500, 4.0)],
+        "population/median_return": [(500, 2.5)],
+        "population/worst_return": [(500, 1.0)],
+        "perf/env_steps_per_second": [(500, 9.0)],
+    }
+    images = found.Images("population/lineage")
+    assert [image.step for image in images] == [1000, 1000]
+    size = Image.open(io.BytesIO(images[-1].encoded_image_string)).size
+    assert size == (images[-1].width, images[-1].height) == (WIDTH, 3 * ROW_HEIGHT + MARGIN)
+    text = found.Tensors(f"{PAGE}/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "| 2 | 0, 2 |" in text
+    assert "member 0: <- 2 (at 1k)" in text
+    layout = layout_pb2.Layout.FromString(found.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    titles = {category.title: [chart.title for chart in category.chart] for category in layout.category}
+    assert list(titles) == ["Population", "Settings", "Learning"]
+    assert titles["Population"][0] == "return of every member"
+    assert titles["Settings"][0] == "learner.lr"
+    assert not any(category.closed for category in layout.category)
+    columns = HParamsPluginData.FromString(
+        found.summary_metadata["_hparams_/experiment"].plugin_data.content
+    ).experiment
+    assert [info.name for info in columns.hparam_infos] == ["learner.lr"]
+    metrics = [info.name.tag for info in columns.metric_infos]
+    assert metrics == ["episode/return", "episode/solved", "population/ancestor", "population/learner.lr"]
+
+
+def patterns(explored: list[str], fields: list[str]) -> list[str]:
+    sections = charts(explored, fields).values()
+    return [pattern for section in sections for tags in section.values() for pattern in tags]
+
+
+def test_the_layout_shows_tags_that_exist() -> None:
+    listed = re.findall(r"^\| `([\w/.<>]+)`", METRICS_PAGE, re.MULTILINE)
+    names = [name.replace("<setting>", "learner.lr") for name in listed]
+    for pattern in patterns(["learner.lr"], ["solved"]):
+        assert any(re.search(pattern, name) for name in names), pattern
+
+
+def test_the_layout_shows_nothing_by_accident() -> None:
+    found = patterns(["learner.lr"], [])
+    assert not any(re.search(pattern, "population/learner_lr") for pattern in found), "a dot is no wildcard"
+    assert not any(re.search(pattern, "episode/solved") for pattern in found), "an empty chart where nothing is solved"
+
+
+def test_pictures_are_not_drawn_for_every_event(tmp_path: Path) -> None:
+    clock = Clock()
+    with MetricsWriter(tmp_path, 0) as writer:
+        population = PopulationWriter(writer, CONFIG, ["solved"], clock=clock)
+        population.event(start())
+        for generation in range(1, 31):
+            clock.now += PICTURE_SECONDS / 10
+            population.event(evaluation(100 * generation, generation, [1.0, 2.0, 3.0]))
+        population.close()
+        population.close()
+    assert [image.step for image in loaded(tmp_path).Images("population/lineage")] == [100, 1100, 2100, 3000]
+
+
+def test_after_a_resume_the_lineage_goes_on(tmp_path: Path) -> None:
+    past = [start(), evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 2}), copy(1000, 1, 0, 2)]
+    with MetricsWriter(tmp_path, 1500) as writer:
+        population = PopulationWriter(writer, CONFIG, [], past)
+        population.event({"event": "resume", "step": 1500, "from_step": 1500})
+        population.event(evaluation(2000, 2, [1.0, 2.0, 3.0], {1: 0}))
+        population.event(copy(2000, 2, 1, 0))
+        population.close()
+        assert descent(population.lineage, 1) == "<- 0 (at 2k) <- 2 (at 1k)"
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [([], {}), ([None, math.nan], {}), ([3.0, math.nan, 1.0, None], {"best": 3.0, "median": 2.0, "worst": 1.0})],
+)
+def test_spread_is_of_the_known_returns(returns: list[float | None], expected: dict[str, float]) -> None:
+    assert spread(returns) == {f"population/{name}_return": x for name, x in expected.items()}
+
+
+# -- panel -------------------------------------------------------------------------------------------------------------
+
+ROWS = [
+    MemberRow(0, 250_000, 1200, 4.25, 0.31, {"learner.lr": 3e-4}, 2),
+    MemberRow(1, 240_000, 1100, None, None, {"learner.lr": 1e-3}, 1),
+]
+
+
+def test_panel_shows_the_population_as_a_table() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
+    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
+        panel.members(ROWS)
+        panel.update(490_000, {"episode/return": 4.0})
+    frame = [line.strip("│ ") for line in out.getvalue().splitlines()]
+    head = next(i for i, line in enumerate(frame) if line.startswith("member"))
+    assert frame[head].split() == ["member", "return", "solved", "steps", "episodes", "lr", "ancestor"]
+    assert frame[head + 1].split() == ["0", "4.250", "31.0%", "250k", "1.2k", "0.0003", "2"]
+    assert frame[head + 2].split() == ["1", "?", "240k", "1.1k", "0.001", "1"]
+
+
+def test_without_a_terminal_a_line_names_the_returns() -> None:
+    out = io.StringIO()
+    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", Console(file=out, width=80)) as panel:
+        panel.update(1000, {})
+        panel.members(ROWS)
+        panel.update(490_000, {"loss/total": 1.0})
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("step 490,000 of 1,000,000 (49.0%)  loss 1.0000")
+    assert line.endswith("returns of members 0..1: 4.250* ?")
+
+
+# -- real runs ---------------------------------------------------------------------------------------------------------
+
+RUN = [
+    *("--env", "pomdp-graph", "--core", "lstm", "--core-args", "hidden_size=8", "--local", "--seed", "3"),
+    *("--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10", "--log-every", "200"),
+]
+POPULATION = [
+    *("--population", "3", "--pbt.warmup", "8", "--pbt.interval", "8", "--pbt.window", "5", "--pbt.p-value", "0.6"),
+    *("--pbt.explore", "learner.lr=loguniform(1e-4,1e-2)", "--total-steps", "1500"),
+]
+
+
+def trained(folder: Path, *words: str) -> Path:
+    assert train.main([*RUN, "--run-dir", str(folder / "run"), *words]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def lp_rnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("lp-rnn"), *POPULATION)
+
+
+@pytest.fixture(scope="module")
+def truncation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("truncation"), *POPULATION, "--pbt.scheme", "truncation")
+
+
+def command(run: Callable[[list[str]], None], *words: object) -> int:
+    """The exit code of a command line."""
+    with pytest.raises(SystemExit) as stop:
+        run([str(word) for word in words])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def log(run: Path) -> list[Event]:
+    return [json.loads(line) for line in (run / "population.jsonl").read_text().splitlines()]
+
+
+def line_of(run: Path, kind: str) -> int:
+    """Index of the last event of a kind."""
+    return max(i for i, event in enumerate(log(run)) if event["event"] == kind)
+
+
+def with_log(run: Path, folder: Path, events: list[Event]) -> Path:
+    """A run with another log."""
+    (folder / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    (folder / "population.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["lp_rnn", "truncation"])
+def test_a_real_log_replays(scheme: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+    run = request.getfixturevalue(scheme)
+    assert {"start", "evaluation", "copy"} <= {event["event"] for event in log(run)}
+    assert command(population_view.run, run, "--replay") == 0
+    evaluations = sum(event["event"] == "evaluation" for event in log(run))
+    assert f"of {evaluations} evaluations" in capsys.readouterr().out
+
+
+def change_opponent(events: list[Event]) -> tuple[int, int]:
+    """Give the last decision another opponent; its line from 0 and its member."""
+    i = max(i for i, event in enumerate(events) if event["event"] == "evaluation")
+    decision = events[i]["decisions"][-1]
+    decision["opponent"] = (decision["member"] + 1 + (decision["opponent"] == (decision["member"] + 1) % 3)) % 3
+    return i, decision["member"]
+
+
+def change_score(events: list[Event]) -> tuple[int, int]:
+    i = max(i for i, event in enumerate(events) if event["event"] == "evaluation")
+    member = events[i]["evaluated"][0]
+    events[i]["scores"][member][0] += 1000.0
+    return i, member
+
+
+def change_effective(events: list[Event]) -> tuple[int, int]:
+    i = max(i for i, event in enumerate(events) if event["event"] == "copy")
+    events[i]["effective"]["learner.lr"] *= 1.0001
+    return i, events[i]["member"]
+
+
+def change_source(events: list[Event]) -> tuple[int, int]:
+    i = max(i for i, event in enumerate(events) if event["event"] == "copy")
+    events[i]["from"] = 3 - events[i]["from"] - events[i]["member"]
+    return i, events[i]["member"]
+
+
+def change_first_value(events: list[Event]) -> tuple[int, int]:
+    events[0]["values"][1]["learner.lr"] = 0.5
+    return 0, 1
+
+
+def leave_out_a_copy(events: list[Event]) -> tuple[int, int]:
+    """The first one; something follows it, and the evaluation before it decided it."""
+    i = min(i for i, event in enumerate(events) if event["event"] == "copy")
+    member = events.pop(i)["member"]
+    return max(k for k in range(i) if events[k]["event"] == "evaluation"), member
+
+
+def copy_without_a_decision(events: list[Event]) -> tuple[int, int]:
+    events.insert(1, copy(0, 1, 2, 0) | {"time": 0.0, "effective": dict(events[0]["values"][2])})
+    return 1, 2
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        change_opponent,
+        change_score,
+        change_effective,
+        change_source,
+        change_first_value,
+        leave_out_a_copy,
+        copy_without_a_decision,
+    ],
+)
+@pytest.mark.parametrize("scheme", ["lp_rnn", "truncation"])
+def test_a_changed_log_is_found_out(
+    tamper: Callable[[list[Event]], tuple[int, int]],
+    scheme: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = request.getfixturevalue(scheme)
+    events = log(run)
+    index, member = tamper(events)
+    assert command(population_view.run, with_log(run, tmp_path, events), "--replay") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert any(f"line {index + 1}, member {member}: " in line for line in said), said
+    assert "disagreement" in said[-1]
+
+
+def test_a_missing_evaluation_is_found_out(lp_rnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [event for event in log(lp_rnn) if event.get("generation") != 1]
+    assert command(population_view.run, with_log(lp_rnn, tmp_path, events), "--replay") == 1
+    assert "line 2: generation is 2 in the log, 1 by counting" in capsys.readouterr().out
+
+
+def test_a_replacement_is_replayed(tmp_path: Path, lp_rnn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = log(lp_rnn)[0]
+    scores = [[1.0] * 5, [2.0] * 5, [3.0] * 5]
+    config = from_dict(PopulationConfig, first["pbt"])
+    (made,) = replace_failing(config, first["seed"], 77, [2], [0, 1], scores, first["values"])
+    event = {"event": "replacement", "time": 0.0, "step": 77, "member": 2, "from": made.opponent} | {
+        "reason": made.reason,
+        "healthy": [0, 1],
+        "scores": scores,
+        "old": made.old,
+        "new": made.new,
+    }
+    assert made.opponent == 1
+    assert command(population_view.run, with_log(lp_rnn, tmp_path, [first, event]), "--replay") == 0
+    assert command(population_view.run, with_log(lp_rnn, tmp_path, [first, event | {"from": 0}]), "--replay") == 1
+    assert "line 2, member 2: from is 0 in the log, 1 by replay" in capsys.readouterr().out
+
+
+def test_what_a_power_failure_leaves_of_a_line_is_no_event(lp_rnn: Path, tmp_path: Path) -> None:
+    run = with_log(lp_rnn, tmp_path, log(lp_rnn))
+    with (run / "population.jsonl").open("a") as file:
+        file.write('{"event": "evalu')
+    assert command(population_view.run, run, "--replay") == 0
+
+
+def test_the_command_shows_members_schedules_and_lineage(
+    truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lineage.png"
+    assert command(population_view.run, truncation, "--picture", file) == 0
+    said = capsys.readouterr().out
+    last = log(truncation)[line_of(truncation, "copy")]
+    assert f"{last['member']} <- {last['from']}" in said
+    assert f"{last['effective']['learner.lr']:.3g}" in said
+    assert "3 members, truncation, seed 3" in " ".join(said.split())
+    assert "families" in said
+    assert Image.open(file).size == (WIDTH, 3 * ROW_HEIGHT + MARGIN)
+
+
+def test_every_member_has_curves_settings_and_a_session_in_tensorboard(truncation: Path) -> None:
+    values = log(truncation)[0]["values"]
+    for member in range(3):
+        found = loaded(truncation / "members" / str(member))
+        tags = found.Tags()["scalars"]
+        assert {"episode/return", "population/learner.lr", "population/ancestor", "population/generation"} <= set(tags)
+        session = found.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        settings = HParamsPluginData.FromString(session).session_start_info.hparams
+        assert settings["learner.lr"].number_value == pytest.approx(values[member]["learner.lr"])
+    whole = loaded(truncation)
+    assert {"population/best_return", "population/median_return", "population/worst_return"} <= set(
+        whole.Tags()["scalars"]
+    )
+    assert whole.Images("population/lineage")
+
+
+def test_metrics_of_a_population_are_those_of_the_glossary(truncation: Path) -> None:
+    listed = set(re.findall(r"^\| `(population/[\w<>]+)`", METRICS_PAGE, re.MULTILINE))
+    written: set[str] = set()
+    for folder in (truncation, *(truncation / "members").iterdir()):
+        for line in (folder / "metrics.jsonl").read_text().splitlines():
+            names = (re.sub(r"/learner\..*", "/<setting>", name) for name in json.loads(line)["metrics"])
+            written |= {name for name in names if name.startswith("population/")}
+    assert written == listed
+
+
+# -- rl-eval -----------------------------------------------------------------------------------------------------------
+
+
+def scores_of(run: Path) -> list[float]:
+    newest = checkpoints.latest(run / "checkpoints")
+    assert newest is not None
+    members = checkpoints.load(newest)["members"]
+    return [float(np.mean([episode[0] for episode in member["accumulator"]["window"]])) for member in members]
+
+
+def test_rl_eval_takes_the_best_member_another_or_all(
+    lp_rnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = scores_of(lp_rnn)
+    best = int(np.argmax(scores))
+    results: list[Any] = []
+    for number, words in enumerate(([], ["--member", "0"], ["--all"])):
+        file = tmp_path / f"{number}.json"
+        assert command(evaluate.run, lp_rnn, "--episodes", 20, "--json", file, *words) == 0
+        results.append(json.loads(file.read_text()))
+        said = " ".join(capsys.readouterr().out.split())
+        if not words:
+            assert f"member {best} of 3, the best: {scores[best]:.2f} in training" in said
+    assert results[0]["member"] == best
+    assert results[1]["member"] == 0
+    assert [member["member"] for member in results[2]["members"]] == [0, 1, 2]
+    # The same levels and random numbers for all: alone or in a row, a member does the same.
+    assert results[2]["members"][0]["all"] == results[1]["all"]
+    assert results[2]["members"][best]["all"] == results[0]["all"]
+    assert "low" in results[2]["members"][1]["all"]["return"]
+
+
+@pytest.mark.parametrize(
+    ("command_line", "words", "said"),
+    [
+        (population_view.run, ["{plain}"], "is a run without a population: it has no population.jsonl"),
+        (population_view.run, ["nowhere"], "nowhere holds no run"),
+        (population_view.run, ["{broken}"], "population.jsonl line 2 is not JSON"),
+        (population_view.run, ["{plain}", "--reply"], "did you mean: --replay"),
+        (evaluate.run, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),
+        (evaluate.run, ["{population}", "--member", "1", "--all"], "allowed: one of them"),
+        (evaluate.run, ["{plain}", "--all"], "no population"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    command_line: Callable[[list[str]], None],
+    words: list[str],
+    said: str,
+    lp_rnn: Path,
+    plain: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = with_log(lp_rnn, tmp_path, log(lp_rnn)[:1])
+    with (broken / "population.jsonl").open("a") as file:
+        file.write("{nonsense}\n")
+    places = {"plain": plain, "population": lp_rnn, "broken": broken}
+    capsys.readouterr()
+    assert command(command_line, *(word.format_map(places) for word in words)) == 2
+    lines = " ".join(capsys.readouterr().err.split())
+    assert said in lines
+    assert "Traceback" not in lines
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("plain"), "--total-steps", "100")

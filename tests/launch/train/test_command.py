@@ -1,0 +1,206 @@
+"""`rl-train` as a user runs it: exact repetition and resumption, signals, and mistakes met with one clear line."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engram.launch.train import command as train
+from engram.launch.train.command_line import UsageError
+
+TINY = [
+    *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=16", "--local", "--seed", "5"),
+    *("--env-args", "path_lengths=1", "num_distractors=0", "max_steps=12", "--envs-per-actor", "4"),
+    *("--batch-size", "4", "--unroll-length", "6", "--log-every", "1", "--conv-channels", "2"),
+]
+RL_TRAIN = [str(Path(sys.executable).with_name("rl-train"))]
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    """Metrics by step, without what a clock says."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {"step": line["step"]} | {k: v for k, v in line["metrics"].items() if not k.startswith("perf/")}
+        for line in lines
+    ]
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+@pytest.mark.parametrize("mode", [["--sync"], ["--algorithm", "a2c"], []], ids=["sync", "a2c", "taking turns"])
+def test_one_seed_gives_one_run(tmp_path: Path, mode: list[str]) -> None:
+    for name in ("a", "b"):
+        assert run_train(*TINY, *mode, "--total-steps", 300, "--run-dir", tmp_path / name) == 0
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert run_train(*TINY, *mode, "--total-steps", 300, "--run-dir", tmp_path / "c", "--seed", 6) == 0
+    assert rows(tmp_path / "a") != rows(tmp_path / "c")
+
+
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize("actors", [1, 2])
+def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, algorithm: str, actors: int) -> None:
+    words = [*TINY, "--sync", "--algorithm", algorithm, "--num-actors", actors, "--lr-schedule", "constant"]
+    assert run_train(*words, "--total-steps", 500, "--run-dir", tmp_path / "whole") == 0
+    assert run_train(*words, "--total-steps", 200, "--run-dir", tmp_path / "parts") == 0
+    assert run_train("--resume", tmp_path / "parts", "--total-steps", 350) == 0
+    assert run_train("--resume", tmp_path / "parts", "--total-steps", 500) == 0
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+
+
+def test_resume_does_not_depend_on_the_number_of_actors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*TINY, "--sync", "--num-actors", 2, "--run-dir", tmp_path / "run"]
+    assert run_train(*words, "--total-steps", 100) == 0
+    assert run_train("--resume", tmp_path / "run", "--total-steps", 200, "--num-actors", 1) == 0
+    assert rows(tmp_path / "run")[-1]["step"] >= 200
+    assert "1 actors instead of 2" in capfd.readouterr().out
+
+
+def test_resuming_a_finished_run_trains_no_further(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    before = rows(tmp_path / "run")
+    assert run_train("--resume", tmp_path / "run") == 0
+    assert rows(tmp_path / "run") == before
+
+
+def wait_for(condition: object, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+def start(run: Path, *words: object) -> subprocess.Popen[str]:
+    command = [*RL_TRAIN, *TINY, "--total-steps", 10**9, "--run-dir", run, *words]
+    # As from a shell's `&`: the child starts with SIGINT ignored and must still listen to it.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text())
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path / "run")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert f"stopped ({number.name})" in output
+    steps = rows(tmp_path / "run")[-1]["step"]
+    assert (tmp_path / "run" / "checkpoints" / f"step-{int(steps):012d}").is_dir()
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The process and all that it started."""
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run, "--checkpoint-every", 0.2, "--num-actors", 2, "--no-local")
+    wait_for(lambda: any((run / "checkpoints").glob("step-*")))
+    killed = family(process)
+    assert any("raylet" in " ".join(p.cmdline()) for p in killed)
+    process.kill()
+    process.wait()
+    wait_for(lambda: gone(killed), seconds=30)
+
+    steps = rows(run)[-1]["step"]
+    command = [*RL_TRAIN, "--resume", str(run), "--total-steps", "2000000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: rows(run)[-1]["step"] > steps)
+    stopped = family(process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "SIGTERM received at" not in output
+    wait_for(lambda: gone(stopped), seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--env", "boxwrld"], "unknown environment 'boxwrld'.*boxworld"),
+        (["--core", "lstn"], "unknown core 'lstn'.*lstm"),
+        (["--entropy-costs", "1"], "unknown flag '--entropy-costs'.*--entropy-cost"),
+        (["--env-args", "path_lenght=1"], "no parameter 'path_lenght'.*path_lengths"),
+        (["--env-args", "path_lengths=0"], "path_lengths.*0.*1"),
+        (["--core", "lstm", "--core-args", "size=1"], "no option 'size'.*hidden_size"),
+        (["--preset", "quick"], "unknown preset 'quick'.*paper, easy"),
+        (["--config", "/nowhere.toml"], "cannot read --config /nowhere.toml"),
+        (["--resume", "/nowhere"], "/nowhere"),
+        (["--device", "cuda:9"], "--device cuda:9: this machine has 0 CUDA devices|9"),
+        (["extra"], "unexpected word 'extra'"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        train.main(words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["--algorithm", "ppo"], ["--lr", "0"], ["--seed", "-1"], ["--env-args", "view"]])
+def test_a_mistake_exits_with_2_and_no_traceback(words: list[str]) -> None:
+    done = subprocess.run([*RL_TRAIN, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+    assert words[-1].lstrip("-") in done.stdout + done.stderr
+
+
+def test_another_configuration_does_not_touch_a_run(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=r"lr"):
+        run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run", "--lr", 0.123)
+    with pytest.raises(UsageError, match=r"--resume can change"):
+        run_train("--resume", tmp_path / "run", "--lr", 0.123)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_a_configuration_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text("learning_speed = 1\n" + config.read_text())
+    with pytest.raises(UsageError, match=r"config.toml: unknown setting 'learning_speed'"):
+        run_train("--resume", tmp_path / "run")
+
+
+def test_settings_that_mean_nothing_any_more_are_passed_over(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("[learner]\n", "[learner]\nhelper_share = 0.25\n"))
+    assert "helper_share" in config.read_text()
+    assert run_train("--resume", tmp_path / "run", "--total-steps", 200) == 0
+
+
+def test_config_file_repeats_a_run(tmp_path: Path) -> None:
+    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "a")
+    assert run_train("--config", tmp_path / "a" / "config.toml", "--run-dir", tmp_path / "b") == 0
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+
+
+def test_resume_passes_over_a_damaged_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "run"
+    run_train(*TINY, "--total-steps", 100, "--run-dir", run)
+    run_train("--resume", run, "--total-steps", 200)
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    data = bytearray((newest / "tensors.pt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (newest / "tensors.pt").write_bytes(data)
+    assert run_train("--resume", run, "--total-steps", 300) == 0
+    assert newest.name in caplog.text
+    assert rows(run)[-1]["step"] >= 300

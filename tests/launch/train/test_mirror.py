@@ -1,0 +1,114 @@
+"""Copies of checkpoints at a URL: whole or not there, pruned, fetched and resumed; a store that fails is a warning."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from engram.launch.train import command as train
+from engram.launch.train.command_line import UsageError
+from engram.launch.train.mirror import Mirror, fetch, holds_run
+from engram.learners import checkpoints
+from runs import TINY, rows, steps_saved
+
+LOCAL = (*TINY, "--local", "--sync", "--lr-schedule", "constant")
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text("seed = 7\n")
+    return tmp_path / "config.toml"
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A store that is no disk."""
+    yield "memory://bucket/run"
+    fsspec.filesystem("memory").store.clear()
+
+
+def never(message: str) -> None:
+    raise AssertionError(message)
+
+
+def mirrored(url: str, config: Path, steps: list[int], warn: Callable[[str], None] = never, keep: int = 2) -> None:
+    """Write checkpoints of these steps and copy each of them; the run directory keeps only the last."""
+    for step in steps:
+        with Mirror(url, config, keep, warn) as mirror:
+            path = checkpoints.save(config.parent / "checkpoints", step, {"step": step})
+            mirror.push(path)
+        checkpoints.prune(config.parent / "checkpoints", 1)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_what_is_copied_is_fetched_and_the_oldest_are_removed(kind: str, config: Path, memory: str) -> None:
+    url = memory if kind == "memory" else f"file://{config.parent}/elsewhere"
+    assert not holds_run(url)
+    mirrored(url, config, [1, 2, 3, 4])
+    assert holds_run(url)
+    found = fetch(url, str(config.parent / "fetched"))
+    assert (found / "config.toml").read_text() == "seed = 7\n"
+    newest = checkpoints.latest(found / "checkpoints")
+    assert newest is not None
+    assert checkpoints.load(newest) == {"step": 4}
+    files, root = fsspec.core.url_to_fs(url)
+    there = sorted(path.rstrip("/")[-1] for path in files.ls(f"{root}/checkpoints", detail=False))
+    assert there == ["3", "4"]
+
+
+@pytest.mark.parametrize("name", checkpoints.FILES)
+def test_an_interrupted_copy_is_no_checkpoint(name: str, config: Path, memory: str, capsys: Any) -> None:
+    mirrored(memory, config, [1, 2])
+    fsspec.filesystem("memory").rm(f"/bucket/run/checkpoints/step-000000000002/{name}")
+    found = fetch(memory, str(config.parent / "fetched"))
+    assert [path.name for path in (found / "checkpoints").iterdir()] == ["step-000000000001"]
+    assert name in capsys.readouterr().out
+
+
+def test_a_store_that_fails_is_a_warning_and_the_next_copy_is_whole(config: Path) -> None:
+    place = config.parent / "store"
+    place.write_text("a file where the store should be")
+    warnings: list[str] = []
+    mirrored(f"file://{place}", config, [1], warnings.append)
+    assert len(warnings) == 1
+    assert "step-000000000001 is not at file://" in warnings[0]
+    place.unlink()
+    mirrored(f"file://{place}", config, [2])
+    assert [path.name for path in (place / "checkpoints").iterdir()] == ["step-000000000002"]
+
+
+def test_a_run_goes_on_elsewhere_as_if_it_had_stayed(tmp_path: Path) -> None:
+    assert run_train(*LOCAL, "--total-steps", 400, "--run-dir", tmp_path / "whole") == 0
+    url = f"file://{tmp_path}/store"
+    assert run_train(*LOCAL, "--total-steps", 200, "--run-dir", tmp_path / "here", "--checkpoint-url", url) == 0
+    assert run_train("--resume", url, "--total-steps", 400, "--run-dir", tmp_path / "there") == 0
+
+    def numbers(run: Path) -> list[Any]:
+        values = [(row["step"], row["metrics"]) for row in rows(run)]
+        return [(s, {k: v for k, v in metrics.items() if not k.startswith("perf/")}) for s, metrics in values]
+
+    after = numbers(tmp_path / "there")
+    assert numbers(tmp_path / "whole")[-len(after) :] == after
+    assert len(after) > 2
+    copied = {path.name for path in (tmp_path / "store" / "checkpoints").iterdir()}
+    assert f"step-{steps_saved(tmp_path / 'there')[-1]:012d}" in copied
+
+
+def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
+    mirrored(memory, config, [1])
+    for words, said in (
+        ([*LOCAL, "--checkpoint-url", memory], f"holds a run; to go on with it: --resume {memory}"),
+        ([*LOCAL, "--checkpoint-url", "nosuch://bucket"], "nosuch"),
+        (["--resume", "memory://nothing/here"], "memory://nothing/here holds no run"),
+        (["--resume", memory, "--run-dir", tmp_path], "is not empty"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            run_train(*words)
+    with pytest.raises(SystemExit):
+        run_train(*LOCAL, "--checkpoint-url", "s3://key:secret@bucket/run")

@@ -1,0 +1,196 @@
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engram.base.files import AppendedFile, replace_file
+from engram.launch.train.run_directory import RunDirectory, RunDirectoryError, differing
+
+CONFIG: dict[str, Any] = {
+    "env": "boxworld",
+    "env_args": {
+        "path_length": (1, 3),
+        "flag": True,
+        "scale": 1.0,
+        "note": 'a "b" \\ c\n',
+        "size": 8,
+        "nested": {"a": []},
+    },
+    "agent": {"core": "rmc", "core_args": {}, "torso": {"channels": [12, 24]}},
+    "learner": {"lr": 5e-4, "eps": 1e-30, "bound": float("inf")},
+    "run_dir": None,
+    "seed": 1,
+}
+READ_BACK = {**CONFIG, "env_args": {**CONFIG["env_args"], "path_length": [1, 3]}}
+del READ_BACK["run_dir"]
+
+
+def with_learner(**changes: Any) -> dict[str, Any]:
+    return {**CONFIG, "learner": {**CONFIG["learner"], **changes}}
+
+
+def error_of(path: Path, config: dict[str, Any] = CONFIG) -> str:
+    """The message of a `create` that must fail; it is one line and leaves the directory unlocked and as it was."""
+    before = {f: f.read_bytes() for f in path.rglob("*") if f.is_file()} if path.is_dir() else {}
+    with pytest.raises(RunDirectoryError) as caught:
+        RunDirectory.create(path, config, name="x")
+    for file, content in before.items():
+        assert file.name == ".lock" or file.read_bytes() == content
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_config_comes_back_with_its_types(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "deep" / "run", CONFIG, name="x") as run:
+        found = run.config()
+    assert found == READ_BACK
+    assert {k: type(v) for k, v in found["env_args"].items()} == {k: type(v) for k, v in READ_BACK["env_args"].items()}
+    with RunDirectory.open(tmp_path / "deep" / "run") as again:
+        assert again.config() == READ_BACK
+
+
+def test_names_of_its_parts(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run", CONFIG, name="x") as run:
+        parts = (run.checkpoints, run.metrics_file, run.tensorboard, run.population_file)
+        assert [p.relative_to(run.path).as_posix() for p in parts] == [
+            "checkpoints",
+            "metrics.jsonl",
+            "tensorboard",
+            "population.jsonl",
+        ]
+
+
+def test_no_path_makes_new_ones_even_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(4) as threads:
+        runs = list(threads.map(lambda _: RunDirectory.create(None, CONFIG, name="my/Env:v0 rmc"), range(8)))
+    assert len({run.path for run in runs}) == 8
+    assert all(run.path.parent == Path("runs") and run.path.name.startswith("my-Env-v0-rmc-20") for run in runs)
+    for run in runs:
+        run.close()
+
+
+def test_another_configuration_is_named(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, CONFIG, name="x").close()
+    message = error_of(tmp_path, with_learner(lr=1e-3, discount=0.9))
+    assert "learner.lr is 0.0005 there and 0.001 here, learner.discount is unset there and 0.9 here;" in message
+    assert f"--resume {tmp_path}" in message
+    assert "--run-dir" in message
+    many = error_of(tmp_path, with_learner(a=1, b=2, c=3, d=4, e=5))
+    assert "learner.c is unset" in many
+    assert "learner.d" not in many
+    assert "(and 2 more)" in many
+
+
+def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, CONFIG, name="x").close()
+    message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
+    assert message == f"{tmp_path} holds this very run; to go on with it: --resume {tmp_path}"
+
+
+def test_settings_that_are_gone_count_as_different() -> None:
+    assert differing({"a": 1, "b": {"c": 2}}, {"a": 1}) == [("b.c", 2, None)]
+
+
+def test_other_peoples_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "'thesis.tex'" in error_of(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_broken_start_leaves_behind_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("process 1 on nowhere\n")
+    (tmp_path / ".config.toml.new").write_text("half a conf")
+    with RunDirectory.create(tmp_path, CONFIG, name="x") as run:
+        assert run.config() == READ_BACK
+
+
+def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert "Not a directory" in error_of(file)
+    assert "Not a directory" in error_of(file / "run")
+    with pytest.raises(RunDirectoryError, match=r"cannot (write|use).*/proc/nothing"):
+        RunDirectory.create("/proc/nothing/here", CONFIG, name="x")
+
+
+def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"env_args\.sizes holds None"):
+        RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")
+    assert not (tmp_path / "run").exists()
+
+
+def test_open_wants_a_readable_run(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="does not exist"):
+        RunDirectory.open(tmp_path / "missing")
+    with pytest.raises(RunDirectoryError, match=r"has no config\.toml"):
+        RunDirectory.open(tmp_path)
+    (tmp_path / "config.toml").write_text("lr = = 3")
+    with RunDirectory.open(tmp_path) as run, pytest.raises(RunDirectoryError, match="damaged"):
+        run.config()
+
+
+def test_rewriting_replaces_the_configuration(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path, CONFIG, name="x") as run:
+        run.rewrite_config({**CONFIG, "total_steps": 7})
+        assert run.config() == {**READ_BACK, "total_steps": 7}
+
+
+def test_a_closed_run_is_free_and_reading_needs_no_lock(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path, CONFIG, name="x"):
+        with pytest.raises(RunDirectoryError, match="in use"):
+            RunDirectory.open(tmp_path)
+        assert RunDirectory.open(tmp_path, lock=False).config() == READ_BACK
+    RunDirectory.open(tmp_path).close()
+
+
+def test_one_process_at_a_time_and_death_unlocks(tmp_path: Path) -> None:
+    hold = (
+        "import time; from engram.launch.train.run_directory import RunDirectory\n"
+        f"run = RunDirectory.create({str(tmp_path)!r}, {{'seed': 1}}, name='x')\n"
+        "print('locked', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "locked\n"
+            message = error_of(tmp_path, {"seed": 2})
+            assert f"in use by process {other.pid} on " in message
+            with pytest.raises(RunDirectoryError, match=f"process {other.pid} on "):
+                RunDirectory.open(tmp_path)
+        finally:
+            other.send_signal(signal.SIGKILL)
+    with RunDirectory.open(tmp_path) as run:
+        assert run.config() == {"seed": 1}
+
+
+def test_a_replaced_file_is_old_or_new_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    replace_file(file, b"old")
+    replace_file(file, b"new")
+    assert file.read_bytes() == b"new"
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(OSError, match="irectory"):
+        replace_file(tmp_path / "directory", b"content")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.toml", "directory"]
+
+
+def test_an_appended_file_comes_back_with_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "log"
+    log = AppendedFile(lambda: path, lambda: b"head\n")
+    log.append(b"1\n")
+    log.append(b"2\n")
+    assert path.read_bytes() == b"head\n1\n2\n"
+    path.unlink()
+    path.parent.rmdir()
+    log.append(b"3\n")
+    assert path.read_bytes() == b"head\n3\n"
+    log.close()
+    log.append(b"4\n")
+    assert path.read_bytes() == b"head\n3\n4\n"
+    log.close()

@@ -1,0 +1,57 @@
+"""--start-from: a run begins with the best weights of another, and needs it no more once it has a checkpoint."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.launch.train import command as train
+from engram.learners import checkpoints
+
+WORDS = ["--core", "lstm", "--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--batch-size", "8"]
+WORDS += ["--unroll-length", "10"]
+EASY = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=5", "grid_size=6"]
+HARDER = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9", "grid_size=8"]
+
+
+def rl_train(*words: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        train.run([str(word) for word in words])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def weights(run: Path, step: int | None = None) -> torch.Tensor:
+    path = checkpoints.latest(run / "checkpoints") if step is None else checkpoints.path_of(run / "checkpoints", step)
+    assert path is not None
+    agent = checkpoints.load(path)["members"][0]["learner"]["agent"]
+    return torch.cat([value.flatten() for value in agent.values()])
+
+
+def test_a_run_starts_from_the_best_weights_of_another(tmp_path: Path) -> None:
+    easy, harder = tmp_path / "easy", tmp_path / "harder"
+    assert rl_train(*WORDS, *EASY, "--total-steps", 1500, "--checkpoint-every", 0, "--run-dir", easy) == 0
+    best = checkpoints.load(checkpoints.latest(easy / "checkpoints") or easy)["best"]
+    assert best is not None
+    start = weights(easy, best[1])
+    # A step of a millionth: what is learnt does not matter, where it began does.
+    slow = ["--total-steps", 1, "--lr", 1e-9]
+    assert rl_train(*WORDS, *HARDER, *slow, "--start-from", easy, "--run-dir", harder) == 0
+    torch.testing.assert_close(weights(harder), start, rtol=0, atol=1e-6)
+    shutil.rmtree(easy)
+    assert rl_train("--resume", harder, "--total-steps", 2000) == 0
+
+
+def test_another_network_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = tmp_path / "small"
+    assert rl_train(*WORDS, *EASY, "--total-steps", 1, "--run-dir", small) == 0
+    capsys.readouterr()
+    wider = [*WORDS, "--core-args", "hidden_size=9", *EASY]
+    assert rl_train(*wider, "--start-from", small, "--run-dir", tmp_path / "wider") == 2
+    said = capsys.readouterr().err
+    assert "its network is another one" in said
+    assert "[32, 650] there, [36, 650] here" in said
+    assert not (tmp_path / "wider").exists()
+    assert rl_train(*WORDS, *EASY, "--start-from", tmp_path / "none", "--run-dir", tmp_path / "new") == 2
+    assert "holds no run: it does not exist" in capsys.readouterr().err
