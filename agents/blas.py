@@ -16,7 +16,8 @@ from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 from threadpoolctl import threadpool_limits
 
-from .native import Array, compiled
+from ..base.compiled import compiled
+from .native import Array
 from .process import on_intel
 
 PLAIN, TRANSPOSED = ord("N"), ord("T")

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from .native import Array, compiled
+from ..base.compiled import compiled
+from .native import Array
 
 EPS = 1e-5
 """That of `torch.nn.LayerNorm`."""

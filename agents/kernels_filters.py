@@ -9,7 +9,8 @@ what is seen at the end of filter m, so it passes filters 0..m of the chain (or 
 
 import numpy as np
 
-from .native import Array, compiled
+from ..base.compiled import compiled
+from .native import Array
 
 _filters = compiled()
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import kernel
+from ..base.compiled import kernel
 
 Array: TypeAlias = NDArray[Any]
 

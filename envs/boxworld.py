@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_choice, check_integer
 from . import boxworld_rules as rules
 from .arrays import Array
 from .boxworld_levels import (
@@ -23,7 +24,7 @@ from .boxworld_levels import (
 )
 from .boxworld_rules import PALETTE, WINDOW
 from .drawing import BLACK, WHITE, Canvas, rgb
-from .engine import BatchedEnv, check_choice, check_integer, low_high
+from .engine import BatchedEnv, low_high
 from .single import SingleEnv
 
 _LETTERS = (

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside
 from .boxworld_levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS, PLAYER, Params, State, new_level
-from .compiled import kernel
 
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0

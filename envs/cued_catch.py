@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_integer, check_range
 from . import cued_catch_rules as rules
 from .cued_catch_rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
 from .drawing import BLACK, WHITE, Canvas, Colour
-from .engine import BatchedEnv, check_integer, check_numbers, check_range
+from .engine import BatchedEnv, check_numbers
 from .single import SingleEnv
 
 _GREEN, _GREY = (0, 225, 0), (26, 26, 32)

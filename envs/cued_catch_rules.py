@@ -11,8 +11,8 @@ with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial s
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside
 from .planes import paint, put
 from .randomness import integer, normal
@@ -83,7 +83,7 @@ def new_state(num_envs: int, num_trials: int) -> State:
     )
 
 
-@njit(cache=True)
+@kernel
 def draw_level(state: State, i: int) -> None:
     """Draw which two cues stand for the top ball, and the cue of every trial."""
     balls, cues = state.balls[i], state.cues[i]
@@ -97,21 +97,21 @@ def draw_level(state: State, i: int) -> None:
         cues[trial] = integer(state.random, i, NUM_CUES)
 
 
-@njit(cache=True)
+@kernel
 def begin(state: State, i: int) -> None:
     """Go to frame 0 of the level that copy i holds."""
     state.frame[i], state.row[i], state.caught[i], state.missed[i] = 0, 0, 0, 0
     state.over[i], state.solved[i] = False, False
 
 
-@njit(cache=True, inline="always")
+@kernel
 def clock(params: Params, frame: int) -> tuple[int, int]:
     """(trial, frame of the trial) at a frame of the episode; the trial is -1 during the teaching phase."""
     elapsed = frame - NUM_CUES * params.initial_cue_duration + 1
     return (elapsed // TRIAL_FRAMES, elapsed % TRIAL_FRAMES) if elapsed > 0 else (-1, 0)
 
 
-@njit(cache=True)
+@kernel
 def advance(state: State, params: Params, i: int, action: int) -> float:
     """One frame of copy i: the reward. The player moves first, so its last move before the catch still counts."""
     state.frame[i] += 1
@@ -131,7 +131,7 @@ def advance(state: State, params: Params, i: int, action: int) -> float:
     return reward + params.reward_sigma * normal(state.random, i) if params.reward_sigma > 0.0 else reward
 
 
-@njit(cache=True)
+@kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
     """What copy i shows: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown or -1)."""
     row = state.row[i]
@@ -145,7 +145,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
     return row, FAR_COL - moment, cue, int(state.balls[i, cue]) if params.always_show_ball_symbol else -1
 
 
-@njit(cache=True)
+@kernel
 def observe(planes: Array, scene: tuple[int, int, int, int]) -> None:
     """Write the binary planes [7, 12, 5] of a scene."""
     row, column, cue, symbol = scene
@@ -168,7 +168,7 @@ def observe(planes: Array, scene: tuple[int, int, int, int]) -> None:
         paint(planes, 5, 3 * cue, 2, 3, NOTHING, CUE)
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     for i in range(len(mask)):
@@ -178,7 +178,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(observation[i], scene(state, params, i))
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,

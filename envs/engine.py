@@ -19,6 +19,7 @@ from gymnasium import error, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ..base.messages import check_integer, check_range
 from .arrays import Array
 from .drawing import Canvas
 from .randomness import streams
@@ -212,27 +213,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
             expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
             raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
-
-
-def check_range(name: str, value: Any, low: float | None, high: float | None) -> None:
-    """Raise ValueError naming the parameter, its value and its range unless it is a number inside low..high."""
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or (low is not None and value < low) or (high is not None and value > high) or value != value:
-        span = f"at least {low}" if high is None else f"{low}..{high}"
-        raise ValueError(f"{name} is {value!r}; allowed: {span}")
-
-
-def check_integer(name: str, value: Any, low: int | None, high: int | None) -> None:
-    """`check_range` for a whole number."""
-    if not isinstance(value, int | np.integer):
-        raise ValueError(f"{name} is {value!r}; expected an integer")
-    check_range(name, value, low, high)
-
-
-def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raise ValueError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from gymnasium import error
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from ..base.messages import check_integer
 from .arrays import Array, Observation
-from .engine import check_integer
 from .foreign_spaces import action_form, empty, observation_form
 from .randomness import streams
 

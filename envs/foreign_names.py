@@ -1,13 +1,14 @@
 """Foreign worlds by name: any Gymnasium id, or `module:Class`."""
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
+
+from ..base.messages import nearest
 
 REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
 """Packages that register their ids when imported, by what their ids begin with."""
@@ -32,15 +33,9 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     found = getattr(module, attribute, None)
     if not callable(found):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
-        near = close_matches(attribute, classes)
+        near = nearest(attribute, classes)
         raise ValueError(f"{module_name} has no {attribute!r} to make environments of; did you mean: {near}?")
     return found, _parameters(found)
-
-
-def close_matches(word: str, allowed: Iterable[str]) -> str:
-    """The nearest of the allowed words, or all of them, for an error message."""
-    known = list(allowed)
-    return ", ".join(difflib.get_close_matches(word, known, n=3) or known) or "(there is none)"
 
 
 def _registers(name: str) -> bool:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_integer, check_range
 from . import maze_rules as rules
 from .drawing import Canvas
-from .engine import BatchedEnv, check_integer, check_range
+from .engine import BatchedEnv
 from .single import SingleEnv
 
 WALL, FLOOR, AGENT, GOAL, INK = (62, 68, 80), (236, 238, 240), (88, 190, 110), (250, 205, 70), (255, 255, 255)

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_choice, check_integer, check_range
 from . import minipacman_rules as rules
 from .drawing import Canvas, rgb
-from .engine import BatchedEnv, check_choice, check_integer, check_range
+from .engine import BatchedEnv
 from .minipacman_levels import (
     COLS,
     EMPTY,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.compiled import kernel
 from .arrays import Array, zeros_for
-from .compiled import kernel
 from .randomness import integer
 
 MAP = (

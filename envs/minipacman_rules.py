@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside
-from .compiled import kernel
 from .minipacman_levels import EMPTY, FOOD, FULL_BOARD, HEIGHT, WALL, WIDTH, Params, State, start_level
 from .randomness import integer, uniform
 

@@ -6,19 +6,18 @@ function use the state last in the same statement. Counting made steps three tim
 state reads it first and writes it last, and no function that loops over cells takes one.
 """
 
-from numba import njit
-
+from ..base.compiled import kernel
 from .arrays import Array
 
 
-@njit(cache=True)
+@kernel
 def put(planes: Array, row: int, col: int, over: int, plane: int) -> None:
     """Change a cell of `planes` [rows, cols, K] from character number `over` to number `plane`."""
     planes[row, col, over] = 0
     planes[row, col, plane] = 1
 
 
-@njit(cache=True)
+@kernel
 def paint(planes: Array, row: int, col: int, height: int, width: int, over: int, plane: int) -> None:
     """Change a rectangle of cells from character number `over` to number `plane`."""
     for r in range(row, row + height):

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_choice, check_integer
 from . import pomdp_graph_rules as rules
 from .arrays import Array
 from .drawing import Canvas
-from .engine import BatchedEnv, check_choice, check_integer
+from .engine import BatchedEnv
 from .pomdp_graph_picture import paint_graph
 from .pomdp_graph_sets import adjacency, graph_sets
 from .single import SingleEnv

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside, zeros_for
-from .compiled import kernel
 from .randomness import integer
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05

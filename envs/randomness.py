@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.compiled import kernel
 from .arrays import Array
-from .compiled import kernel
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

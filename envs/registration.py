@@ -3,14 +3,14 @@
 This module imports no game: Gymnasium loads one when it is first made.
 """
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+
+from ..base.messages import check_keys, nearest
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def find_world(name: str) -> tuple[World, dict[str, Any]]:
     short = next((world.name for world in WORLDS.values() if world.id == name), name)
     world = WORLDS.get(short.removesuffix("-twin"))
     if world is None or (short.endswith("-twin") and not world.twin):
-        near = difflib.get_close_matches(name, [*world_names(), *gymnasium.registry], n=4) or world_names()
-        raise ValueError(f"unknown environment {name!r}; did you mean: {', '.join(near)}?")
+        near = nearest(name, [*world_names(), *gymnasium.registry], count=4)
+        raise ValueError(f"unknown environment {name!r}; did you mean: {near}?")
     return world, dict(world.twin) if short.endswith("-twin") else {}
 
 
@@ -103,19 +103,12 @@ def make_batch(
     foreign = None if is_world(name) else find_foreign(name)
     if foreign is None:
         world, given = find_world(name)
-        _check_parameters(name, parameters, world_parameters(world))
+        check_keys(name, "parameter", parameters, world_parameters(world))
         return batch_class(world)(num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters))
     make, allowed = foreign
-    _check_parameters(name, parameters, parameters if allowed is None else allowed)
+    check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
     if render_mode is not None:
         parameters["render_mode"] = render_mode
     return ForeignBatch(lambda: make(**parameters), num_envs, first_index=first_index, name=name)
-
-
-def _check_parameters(name: str, given: Iterable[str], allowed: Collection[str]) -> None:
-    for key in given:
-        if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
-            raise ValueError(f"{name} has no parameter {key!r}; did you mean: {', '.join(near)}?")

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_integer
 from . import sequence_recall_rules as rules
 from .drawing import BLACK, Canvas, Colour
-from .engine import BatchedEnv, check_integer, check_numbers
+from .engine import BatchedEnv, check_numbers
 from .sequence_recall_rules import CHARACTERS, COLS, LIGHTS, NEVER, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
 from .single import SingleEnv
 

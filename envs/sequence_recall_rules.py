@@ -9,8 +9,8 @@ player stands on floor again; the next light counts one frame later at the earli
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside
 from .planes import paint
 from .randomness import integer
@@ -118,7 +118,7 @@ def new_state(num_envs: int, sequence_length: int) -> State:
     )
 
 
-@njit(cache=True)
+@kernel
 def new_level(state: State, params: Params, i: int) -> None:
     """Draw a sequence, and start there."""
     for place in range(params.sequence_length):
@@ -126,7 +126,7 @@ def new_level(state: State, params: Params, i: int) -> None:
     begin(state, params, i)
 
 
-@njit(cache=True)
+@kernel
 def begin(state: State, params: Params, i: int) -> None:
     """Go to frame 0 of the level that copy i holds."""
     state.frame[i], state.row[i], state.col[i] = 0, START[0], START[1]
@@ -134,7 +134,7 @@ def begin(state: State, params: Params, i: int) -> None:
     state.deadline[i], state.over[i], state.solved[i] = params.timeout_frames, False, False
 
 
-@njit(cache=True)
+@kernel
 def advance(state: State, params: Params, i: int, action: int) -> float:
     """One frame of copy i: the reward."""
     frame, row, col, lit = state.frame[i] + 1, state.row[i], state.col[i], state.lit[i]
@@ -159,7 +159,7 @@ def advance(state: State, params: Params, i: int, action: int) -> float:
     return reward
 
 
-@njit(cache=True)
+@kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, int]:
     """What copy i shows: (player's row and column, light on or 0, whether free, first place of a shown sequence)."""
     frame, lit, entered = state.frame[i], state.lit[i], state.entered[i]
@@ -171,7 +171,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, in
     return state.row[i], state.col[i], lit, frame >= params.free_frame, first
 
 
-@njit(cache=True)
+@kernel
 def observe(planes: Array, sequence: Array, scene: tuple[int, int, int, bool, int]) -> None:
     """Write the binary planes [17, 21, 8] of a scene."""
     row, col, lit, free, first = scene
@@ -188,7 +188,7 @@ def observe(planes: Array, sequence: Array, scene: tuple[int, int, int, bool, in
         planes[row, col, plane] = plane == PLAYER
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     for i in range(len(mask)):
@@ -197,7 +197,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(observation[i], state.sequence[i], scene(state, params, i))
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,

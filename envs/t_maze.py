@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.messages import check_integer
 from . import t_maze_rules as rules
 from .arrays import Array
 from .drawing import BLACK, Canvas, Colour
-from .engine import BatchedEnv, check_integer, check_numbers
+from .engine import BatchedEnv, check_numbers
 from .single import SingleEnv
 from .t_maze_map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
 from .t_maze_rules import CHARACTERS, NEVER, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state

@@ -13,8 +13,8 @@ it steps on the teleporter (or stands there when that appears):
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..base.compiled import kernel
 from .arrays import Array, first_outside
 from .planes import put
 from .randomness import integer, next_bits
@@ -128,7 +128,7 @@ def new_state(num_envs: int) -> State:
     )
 
 
-@njit(cache=True)
+@kernel
 def new_level(state: State, params: Params, i: int) -> None:
     """Draw the goal and the speckle of copy i, and start there."""
     state.goal[i] = integer(state.random, i, 2)
@@ -136,7 +136,7 @@ def new_level(state: State, params: Params, i: int) -> None:
     begin(state, params.rules, i)
 
 
-@njit(cache=True)
+@kernel
 def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array) -> None:
     """Fill `board` uint64 [77, 4] with the walls and freshly drawn speckle."""
     for r in range(SPECKLE_ROW):
@@ -152,7 +152,7 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
         board[r, 3] = walls[r, 3] | (last & speckle[r, 3])
 
 
-@njit(cache=True)
+@kernel
 def speckled(random: Array, i: int) -> Any:
     """64 bits, each set with probability SPECKLE_SHARE / 2048.
 
@@ -166,7 +166,7 @@ def speckled(random: Array, i: int) -> Any:
     return bits
 
 
-@njit(cache=True)
+@kernel
 def begin(state: State, rules: Rules, i: int) -> None:
     """Go to frame 0 of the level that copy i holds."""
     state.frame[i], state.row[i], state.col[i] = 0, START[0], START[1]
@@ -175,7 +175,7 @@ def begin(state: State, rules: Rules, i: int) -> None:
     state.over[i], state.finished[i], state.solved[i] = False, False, False
 
 
-@njit(cache=True)
+@kernel
 def advance(state: State, rules: Rules, walls: Array, i: int, action: int) -> float:
     """One frame of copy i: the reward."""
     frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
@@ -208,7 +208,7 @@ def advance(state: State, rules: Rules, walls: Array, i: int, action: int) -> fl
     return reward
 
 
-@njit(cache=True)
+@kernel
 def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int) -> tuple[int, int, int]:
     """(row, col, left) after a step, unless a wall is in the way; the window follows as long as it stays on the map."""
     to_row, to_col, to_left = row + _DOWN[action], col + _RIGHT[action], left + _RIGHT[action]
@@ -218,7 +218,7 @@ def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int
     return to_row, to_col, to_left if leftmost <= to_left <= leftmost + COLS - VIEW_COLS else left
 
 
-@njit(cache=True)
+@kernel
 def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
     """What copy i shows: (player's row and column, first column of the window, whether the teleporter, cue or -1)."""
     frame, goal = state.frame[i], state.goal[i]
@@ -228,7 +228,7 @@ def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]
     return state.row[i], state.col[i], state.left[i], teleporter, cue
 
 
-@njit(cache=True)
+@kernel
 def observe(planes: Array, board: Array, scene: tuple[int, int, int, bool, int], pads: tuple[int, int, int]) -> None:
     """Write the binary planes [7, 11, 5] of a scene on `board` with goal pads at (row, left column, left column)."""
     row, col, left, teleporter, cue = scene
@@ -255,7 +255,7 @@ def observe(planes: Array, board: Array, scene: tuple[int, int, int, bool, int],
         planes[AHEAD, col - left, plane] = ONE_HOT[PLAYER, plane]
 
 
-@njit(cache=True)
+@kernel
 def observe_pad(planes: Array, row: int, col: int) -> None:
     """Show those of the three cells from (row, col) on that lie in the window."""
     if 0 <= row < VIEW_ROWS:
@@ -263,7 +263,7 @@ def observe_pad(planes: Array, row: int, col: int) -> None:
             put(planes, row, c, NOTHING, PAD)
 
 
-@njit(cache=True)
+@kernel
 def reset_batch(state: State, params: Params, mask: Array, observation: Array) -> None:
     """See engine.py."""
     rules = params.rules
@@ -274,7 +274,7 @@ def reset_batch(state: State, params: Params, mask: Array, observation: Array) -
         observe(observation[i], state.board[i], scene(state, rules, i), pads)
 
 
-@njit(cache=True)
+@kernel
 def step_batch(
     state: State,
     params: Params,

@@ -5,9 +5,10 @@ Shapes: T steps, B columns, H cells.
 
 from typing import NamedTuple
 
+from ...base.compiled import compiled
 from ..blas import multiply
 from ..kernels_elementwise import add, sigmoid, tanh
-from ..native import Array, compiled
+from ..native import Array
 
 
 class Inputs(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...base.compiled import compiled
 from ..blas import multiply
 from ..kernels_attention import attend, attend_backward, mix, mix_backward
 from ..kernels_elementwise import (
@@ -23,7 +24,7 @@ from ..kernels_elementwise import (
     tanh,
     through_relu,
 )
-from ..native import Array, compiled
+from ..native import Array
 from .rmc_arrays import Gradients, Inputs, Record, Weights
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import curses
-import difflib
 import inspect
 import json
 import locale
@@ -18,6 +17,7 @@ import numpy as np
 import tyro
 
 from ...base.files import replace_file
+from ...base.messages import nearest
 from ...envs.registration import is_world, make_batch, world_names
 from ..train.command_line import UsageError, parse, run_command
 from .screen import Screen, words
@@ -79,8 +79,7 @@ class Game:
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
         if not is_world(name):
-            near = difflib.get_close_matches(name, world_names(), n=3) or world_names()
-            raise ValueError(f"unknown world {name!r}; did you mean: {', '.join(near)}?")
+            raise ValueError(f"unknown world {name!r}; did you mean: {nearest(name, world_names())}?")
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.batch.reset(seed=seed)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engram.agents import blas
-from engram.agents.native import compiled
+from engram.base.compiled import compiled
 
 
 @compiled()

@@ -1,0 +1,154 @@
+"""Functions compiled by numba: the rules of the worlds, and the fast routes of the memory cores on a CPU.
+
+Every compiled function of engram is made by one of two decorators: `kernel` for rules of worlds, `compiled` for sums of
+cores. They differ in numba's options only. No other module calls numba's `njit`.
+"""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import logging
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+try:
+    from numba.core.options import DefaultOptions
+except ImportError:  # moved: then only the documented options are used
+    DefaultOptions = None
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
+"""Whether functions are compiled at all. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function of a world's rules, and keep the result on disk where that is possible.
+
+    Laws of such functions:
+
+    * Everything is inlined into the loop over the batch: a world's state is a tuple of a dozen arrays, which costs more
+      to pass than to use.
+    * No reference counts: numba would count up and down every array of the state in every call, ten times the cost of
+      the rules themselves. So a kernel cannot allocate an array, nor write `a[i] = b` for arrays (numba may need a
+      copy): it loops over the elements, which costs nothing.
+    * Division by zero and indices outside an array are not checked: they must not occur.
+    * It must also run as Python (NUMBA_DISABLE_JIT=1). Integers of numpy wrap around there as in compiled code.
+    """
+    return _compile(function, forceinline=True, error_model="numpy", _nrt=False)
+
+
+def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Function]:
+    """Compile a function of a core, and keep the result on disk where that is possible.
+
+    Laws of such functions:
+
+    * The interpreter's lock is released: other threads run meanwhile, so no two calls may write the same memory.
+    * a * b + c may be rounded once instead of twice. `fastmath` names what else may change about a sum: with "reassoc"
+      and "nsz" its order, so that the processor adds several numbers at once.
+    * A function that others call must be `inline`: called, it would be optimised one way in the process that compiles
+      it and another way in those that find it on disk, and round differently.
+    * Indices outside an array are not checked: shapes are checked before the call.
+    """
+    options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
+    if inline:
+        options["inline"] = "always"
+    return lambda function: _compile(function, **options)
+
+
+def _compile(function: Function, **options: Any) -> Function:
+    """`function` compiled with those of the options that this numba knows."""
+    if not JIT:
+        return np.errstate(over="ignore")(function)
+    known = {name: value for name, value in options.items() if name[0] != "_" or hasattr(DefaultOptions, name)}
+    try:
+        made: Any = numba.njit(cache=True, **known)(function)
+    except RuntimeError:  # numba finds no directory to write to
+        return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
+    file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if not hasattr(file, "_source_stamp"):
+        # Without its own stamp numba looks at the file of the outermost function only, and would run old parts.
+        return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
+    file._source_stamp = _stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
+    for access in ("load_overload", "save_overload"):
+        setattr(made._cache, access, _forgiving(getattr(made._cache, access)))
+    return made
+
+
+def _forgiving(access: Callable[..., Any]) -> Callable[..., Any]:
+    """`access` to compiled code on disk; where that fails (full, read-only or damaged), nothing is found and kept."""
+
+    def attempt(*arguments: Any) -> Any:
+        try:
+            return access(*arguments)
+        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+            logging.getLogger(__name__).info("compiled code on disk is not used: %s", problem)
+            return None
+
+    return attempt
+
+
+# -- which sources a compiled function depends on ---------------------------------------------------------------------
+
+
+def _stamp(function: Callable[..., Any]) -> str:
+    """Hash of every file that `function` may be compiled from.
+
+    These are its own file, and all that its module imports, directly or not, of engram or of the module's own package:
+    functions are inlined from there, and constants frozen.
+    """
+    files = {function.__code__.co_filename: None, **dict.fromkeys(_sources(function.__module__))}
+    content = hashlib.sha256()
+    for file in sorted(files):
+        with contextlib.suppress(OSError):
+            content.update(_content(file))
+    return content.hexdigest()
+
+
+@functools.cache
+def _content(file: str) -> bytes:
+    return hashlib.sha256(Path(file).read_bytes()).digest()
+
+
+@functools.cache
+def _sources(module: str) -> tuple[str, ...]:
+    """Files of `module` and of all modules near it that it imports, directly or not."""
+    found: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name not in found and file is not None and file.endswith(".py"):
+            found[name] = file
+            waiting += [other for other in _imports(name, file) if _is_near(other, module)]
+    return tuple(found.values())
+
+
+def _is_near(name: str, module: str) -> bool:
+    """Whether a module is engram's, of the same package as `module`, or in the same directory."""
+    tops = {__name__.partition(".")[0], module.partition(".")[0]}
+    places = [getattr(sys.modules.get(each), "__file__", None) or each for each in (name, module)]
+    return name.partition(".")[0] in tops or Path(places[0]).parent == Path(places[1]).parent
+
+
+def _imports(name: str, file: str) -> Iterator[str]:
+    """Names of the modules that a module may have imported; those of things inside them are among them."""
+    package = getattr(sys.modules[name], "__package__", None) or ""
+    for node in ast.walk(ast.parse(Path(file).read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            origin = importlib.util.resolve_name(origin, package) if node.level else origin
+            # `from package import module` runs the package's __init__, which compiles nothing into this module
+            inside = [f"{origin}.{alias.name}" for alias in node.names]
+            modules = [each for each in inside if each in sys.modules]
+            yield from (modules or [origin])

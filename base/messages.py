@@ -1,0 +1,139 @@
+"""Parts of messages, and the checks that write them: a name, its value, what is allowed, the nearest name."""
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+MANY = 12
+"""More names than this are not listed in full."""
+
+
+class Span(NamedTuple):
+    """The numbers that are allowed; None is no bound. Neither nan nor an infinite number ever is."""
+
+    low: float | None
+    high: float | None = None
+    above: bool = False
+    """The lower bound itself is not allowed."""
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` is a finite number inside."""
+        low = self.low is None or (value > self.low if self.above else value >= self.low)
+        return bool(low and (self.high is None or value <= self.high) and abs(value) < math.inf)
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return "a finite number" if self.high is None else f"at most {self.high}"
+        if self.above:
+            return f"above {self.low}" + ("" if self.high is None else f", at most {self.high}")
+        return f"at least {self.low}" if self.high is None else f"{self.low}..{self.high}"
+
+
+Bounds: TypeAlias = Span | tuple[float | None, float | None]
+"""A Span, or (low, high) with both bounds allowed."""
+
+
+def above(low: float, high: float | None = None) -> Span:
+    """Numbers above `low`."""
+    return Span(low, high, above=True)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def nearest(word: object, allowed: Iterable[str], count: int = 3) -> str:
+    """The allowed names that are most like `word`, separated by commas; where none is like it, all of them."""
+    names = list(allowed)
+    near = difflib.get_close_matches(str(word), names, n=count)
+    if near or len(names) <= MANY:
+        return ", ".join(near or names) or "(there is none)"
+    return ", ".join(names[:MANY]) + f" and {len(names) - MANY} others"
+
+
+def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
+    """Raise ValueError with the nearest names unless `name` is one of `allowed`."""
+    names = list(allowed)
+    if name not in names:
+        raise ValueError(f"unknown {kind} {name!r}; did you mean: {nearest(name, names)}?")
+
+
+def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable[str]) -> None:
+    """Raise ValueError with the nearest names for the first of `given` that is not one of `allowed`."""
+    names = list(allowed)
+    for key in given:
+        if key not in names:
+            raise ValueError(
+                f"{owner} has no {kind} {key!r}; did you mean: {nearest(key, names or ['(it has none)'])}?"
+            )
+
+
+def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
+    """Raise ValueError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
+    if not any(value == choice and isinstance(value, type(choice)) for choice in allowed):
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def check_range(name: str, value: object, low: float | None, high: float | None = None, *, above: bool = False) -> None:
+    """Raise ValueError naming the parameter, its value and its range unless it is a finite number inside low..high."""
+    span = Span(low, high, above)
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not span.holds(value):  # pyright: ignore[reportArgumentType]
+        raise ValueError(f"{name} is {value!r}; allowed: {span}")
+
+
+def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
+    """`check_range` for a whole number."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; expected an integer")
+    if not Span(low, high).holds(int(value)):
+        raise ValueError(f"{name} is {value!r}; allowed: {Span(low, high)}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise ValueError naming the parameter and its value unless it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value!r}; allowed: True, False")
+
+
+def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
+    """`check_range` for fields of a configuration, by name: `check_fields(self, discount=(0, 1), lr=above(0))`.
+
+    Args:
+        config: whose attributes are checked.
+        prefix: written before the names in messages, e.g. "pbt.".
+        bounds: for each field (low, high), None for no bound, or a Span.
+    """
+    for name, given in bounds.items():
+        span = given if isinstance(given, Span) else Span(*given)
+        check_range(prefix + name, getattr(config, name), span.low, span.high, above=span.above)
+
+
+# -- quantities in words ----------------------------------------------------------------------------------------------
+
+
+def size_in_words(number: float) -> str:
+    """Bytes in three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
+    units = ["B", "kB", "MB", "GB", "TB", "PB"]
+    while len(units) > 1 and number >= 999.5:
+        number /= 1000
+        del units[0]
+    return f"{number:.3g} {units[0]}" if number < 999.5 else f"{number:,.0f} {units[0]}"
+
+
+def duration_in_words(seconds: float) -> str:
+    """A time span in its two largest units: 8 s, 3 min 20 s, 5 h 2 min, 4 days 1 h."""
+    whole = round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 1:
+        return f"{whole} s"
+    if hours < 1:
+        return f"{minutes} min {whole % 60} s"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} days {hours % 24} h"

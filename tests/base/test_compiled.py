@@ -1,0 +1,149 @@
+"""Compiled functions: kept on disk until a source changes, compiled without a cache where nothing can be written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engram
+from engram.base.compiled import compiled, kernel
+
+HEAD = "from engram.base.compiled import kernel\n"
+
+
+def run(program: Path, **environment: str) -> str:
+    command = [sys.executable, str(program)]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA")}
+    done = subprocess.run(command, env=clean | environment, cwd=program.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def write_game(folder: Path) -> Path:
+    """A program that prints a result, and how many functions it found on disk; it uses two other modules."""
+    program = folder / "toy.py"
+    program.write_text(
+        f"from middle import rule\n{HEAD}\n@kernel\ndef play(x):\n    return rule(x) + 1\n\n\n"
+        "print(play(1), sum(play.stats.cache_hits.values()))\n"
+    )
+    (folder / "middle.py").write_text(f"from far import FACTOR\n{HEAD}\n@kernel\ndef rule(x):\n    return FACTOR * x\n")
+    return program
+
+
+def test_a_change_of_any_source_renews_what_is_on_disk(tmp_path):
+    """Also of one that is imported by an imported module only, of equal size and time."""
+    program, far = write_game(tmp_path), tmp_path / "far.py"
+
+    def played(factor: int) -> str:
+        far.write_text(f"FACTOR = {factor}\n")
+        os.utime(far, (1, 1))
+        return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+
+    assert [played(10), played(10), played(20), played(20)] == ["11 0", "11 1", "21 0", "21 1"]
+
+
+@pytest.mark.parametrize("world", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
+def test_worlds_depend_on_the_modules_that_they_share(world):
+    """A change of the random numbers is a change of every world."""
+    program = (
+        f"from engram.base import compiled\nimport engram.envs.{world}\nimport sys\n"
+        f"names = [name for name in sys.modules if name.startswith('engram.envs.{world}') and name.endswith('rules')]\n"
+        "print(*(file for name in names for file in compiled._sources(name)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    files = {Path(file).name for file in done.stdout.split()}
+    assert {"randomness.py", "arrays.py", "compiled.py"} <= files
+    assert ("planes.py" in files) == (world != "boxworld")
+    assert "drawing.py" not in files
+
+
+def test_a_read_only_installation_compiles_without_a_cache(tmp_path):
+    program = write_game(tmp_path)
+    (tmp_path / "far.py").write_text("FACTOR = 10\n")
+    (tmp_path / "__pycache__").write_text("a file where a directory should be, so that not even root can write there")
+    nowhere = str(tmp_path / "far.py" / "nowhere")
+    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere}
+    assert [run(program, **environment), run(program, **environment)] == ["11 0", "11 0"]
+
+
+def test_a_directory_that_can_no_longer_be_written_costs_the_cache_only(tmp_path):
+    program = write_game(tmp_path)
+    (tmp_path / "far.py").write_text("FACTOR = 10\n")
+    text = program.read_text().replace("print(", "import shutil\nshutil.rmtree('cache')\nopen('cache', 'w')\nprint(")
+    program.write_text(text)
+    assert run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "11 0"
+
+
+def test_functions_run_as_python_where_compiling_is_switched_off(tmp_path):
+    program = tmp_path / "toy.py"
+    program.write_text(
+        "import warnings\nwarnings.simplefilter('error')\nimport numpy as np\n"
+        "from engram.base import compiled\nfrom engram.envs.randomness import integer, streams\n"
+        "from engram.envs.registration import make_batch\nfrom engram.agents.cores.registry import make_core\n"
+        "import torch\n\n\n@compiled.compiled('reassoc', inline=True)\ndef double(x):\n    return 2 * x\n\n\n"
+        "core = make_core('rmc', 4, num_slots=1, num_heads=1, head_size=4)\n"
+        "print(type(integer).__name__, double(2), integer(streams(5, range(1)), 0, 1000))\n"
+        "print(core(torch.ones(1, 4), core.initial_state(1))[0].shape)\n"
+        "for name in ('t-maze', 'maze', 'cued-catch'):\n"
+        "    env = make_batch(name, 2)\n    env.reset(seed=1)\n"
+        "    for _ in range(3):\n        env.step(np.zeros(2, np.int64))\n"
+    )
+    first, second = run(program, NUMBA_DISABLE_JIT="1").splitlines()
+    from engram.envs.randomness import integer, streams
+
+    assert first == f"function 4 {integer(streams(5, range(1)), 0, 1000)}"
+    assert second == "torch.Size([1, 4])"
+
+
+def test_a_numba_of_another_make_compiles_without_its_private_parts(monkeypatch):
+    """Options that it does not know are left out; where stamps cannot be set, nothing is kept on disk."""
+    from numba.core import caching, options
+
+    monkeypatch.delattr(options.DefaultOptions, "_nrt")
+
+    def __init__(self, cache_path, filename_base, source_stamp):
+        pass
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "__init__", __init__)
+
+    @kernel
+    def double(x):
+        return 2 * x
+
+    assert double(4) == 8
+    assert double.targetoptions.get("_nrt") is None
+    assert isinstance(double._cache, caching.NullCache)
+
+
+def test_functions_without_a_file_are_compiled_but_not_kept():
+    names: dict = {"__name__": "nowhere"}
+    exec(compile("def double(x):\n    return 2 * x\n", "<nowhere>", "exec"), names)
+    assert kernel(names["double"])(4) == 8
+    assert compiled()(names["double"])(4) == 8
+
+
+def test_no_other_module_calls_numba_itself():
+    here = Path(engram.__file__).parent
+    folders = ("base", "envs", "agents", "actors", "learners", "launch")
+    files = [path for folder in folders for path in (here / folder).rglob("*.py")]
+    assert [path.relative_to(here).as_posix() for path in files if "njit" in path.read_text()] == ["base/compiled.py"]
+
+
+def test_sums_of_cores_release_the_lock_and_rules_do_not_count_references():
+    @compiled("nsz")
+    def total(x):
+        return x.sum()
+
+    @kernel
+    def first(x):
+        return x[0]
+
+    assert total(np.ones(3)) == 3.0
+    assert total.targetoptions["nogil"]
+    assert total.targetoptions["fastmath"] == {"contract", "nsz"}
+    assert first(np.ones(3)) == 1.0
+    assert first.targetoptions["_nrt"] is False
+    assert first.targetoptions["forceinline"]
