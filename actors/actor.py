@@ -72,7 +72,8 @@ class Actor:
         n = self.batch.num_envs
         self._row = _Row(self.batch.new_observation(), n)
         self.batch.reset_into(self._row.observation, seed)
-        self._state: AgentState = self.agent.initial_state(n)
+        self.state: AgentState = self.agent.initial_state(n)
+        """What the agent remembers before the next step; a study of it may change it between two unrolls."""
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 
@@ -82,12 +83,12 @@ class Actor:
             self.load(weights)
         started = time.perf_counter()
         rows, n = self.unroll_length, self.batch.num_envs
-        initial_state = self._state
+        initial_state = self.state
         env, views = _allocate_rows(self._row, rows)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []
         for t in range(rows):
-            output, self._state = self.agent.step(views(t), self._state, self.generator)
+            output, self.state = self.agent.step(views(t), self.state, self.generator)
             outputs.append(output)
             action = output.action.numpy()
             self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
@@ -122,7 +123,7 @@ class Actor:
     def save(self) -> dict[str, Any]:
         """All that the next unroll depends on, except the weights: environments, memory, randomness, counters."""
         leaves: list[torch.Tensor] = []
-        map_state(lambda x: leaves.append(x.clone()) or x, self._state)
+        map_state(lambda x: leaves.append(x.clone()) or x, self.state)
         return {
             "batch": self.batch.save(),
             "state": leaves,
@@ -137,7 +138,7 @@ class Actor:
         """Continue exactly where `save` left off."""
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
-        self._state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self._state)
+        self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
         self._row.restore(saved["row"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.copies = saved.get("copies", 0)  # states from before there were populations have none

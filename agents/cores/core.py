@@ -22,7 +22,8 @@ class Core(nn.Module):
     """Base of every memory core.
 
     A core sets `output_size` and implements `initial_state` and `forward`. It may override `unroll` with a faster
-    form of the same mathematics, and `auxiliary_loss` to add a loss of its own to the learner's.
+    form of the same mathematics, `auxiliary_loss` to add a loss of its own to the learner's, and `describe` to show
+    people more of its state than the bare numbers.
     """
 
     output_size: int
@@ -40,6 +41,10 @@ class Core(nn.Module):
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
         """The core's own loss [B] for the step that left `state`, or None if it has none."""
         return None
+
+    def describe(self, state: CoreState) -> dict[str, Tensor]:
+        """A state as arrays [B, K] by name, for pictures and decoders; by default every leaf, flattened."""
+        return named_leaves(state)
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
@@ -114,6 +119,16 @@ def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
 def state_leaves(state: CoreState) -> list[Tensor]:
     """The leaves of a state, in order."""
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
+
+
+def named_leaves(state: CoreState, name: str = "") -> dict[str, Tensor]:
+    """The leaves of a state, flattened to [B, K], by the names of their fields: `controller.h`."""
+    if isinstance(state, Tensor):
+        return {name: state.flatten(1) if state.dim() > 1 else state.unsqueeze(1)}
+    found: dict[str, Tensor] = {}
+    for field, part in zip(state._fields, state, strict=True):
+        found |= named_leaves(part, f"{name}.{field}" if name else field)
+    return found
 
 
 def at_least_one(**sizes: object) -> None:

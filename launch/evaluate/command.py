@@ -17,17 +17,14 @@ from rich.table import Table
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
-from ...learners import checkpoints
 from ..metrics.provenance import provenance
 from ..train.command_line import UsageError, parse, run_command
-from ..train.config import RunConfig, from_dict, to_dict
-from ..train.run_directory import RunDirectory, RunDirectoryError
-from ..train.trainees import Trainee, best_member, chosen_members, described, trainees_of
+from ..train.config import RunConfig, to_dict
+from ..train.trained import make_actor, open_run
+from ..train.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, play, summarise
 from .gif import record
 
-EVALUATION = 0xE7A1
-"""Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
 NUM_ENVS = 128
 """Environments that play together; more do not make inference faster."""
 UNROLL_LENGTH = 20
@@ -80,18 +77,12 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = Console()
-    try:
-        run = RunDirectory.open(config.run, lock=False)
-        trained = run_config(run)
-        path, saved = find_checkpoint(run, config.checkpoint)
-    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
-        raise UsageError(str(problem)) from problem
+    trained, path, trainees = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
-    trainees = trainees_of(saved)
     chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
         shown = chosen_members(trainees, config.member, False)[0]
-        write_gif(make_actor(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config)
+        write_gif(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config)
         console.print(f"wrote {config.gif}", highlight=False)
     summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
     title = f"{factory.env} with {trained.agent.core}, {path.name}"
@@ -108,63 +99,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
     """What the episodes of these weights say; the same levels for all weights."""
-    actor = make_actor(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
+    actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
         episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
     return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
 
 
-def run_config(run: RunDirectory) -> RunConfig:
-    """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
-    try:
-        return from_dict(RunConfig, run.config())
-    except (ValueError, TypeError) as problem:
-        raise RunDirectoryError(f"{run.path}: {problem}") from problem
-
-
-def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
-    """The checkpoint that `--checkpoint` means, and the state in it; "latest" and "best" pass damaged ones over."""
-    number = which.removeprefix("step-")
-    if number.isdigit():
-        path = checkpoints.path_of(run.checkpoints, int(number))
-        if not path.is_dir():
-            raise UsageError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
-        return path, checkpoints.load(path)
-    if which not in ("latest", "best"):
-        raise UsageError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
-    path = checkpoints.latest(run.checkpoints)
-    if path is None:
-        raise UsageError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
-    state = checkpoints.load(path)
-    if which == "latest":
-        return path, state
-    if state["best"] is None:
-        raise UsageError(
-            f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
-        )
-    path = checkpoints.path_of(run.checkpoints, state["best"][1])
-    return path, checkpoints.load(path)
-
-
-def make_actor(
+def acting(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, *, num_envs: int, unroll_length: int
 ) -> Actor:
-    """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
-    seed = int(np.random.SeedSequence(config.seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
-    try:
-        batch = factory.make_batch(num_envs=num_envs)
-        agent = factory.make_agent(batch)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as problem:
-        raise UsageError(
-            f"the trained network does not fit a world of {config.env_args}: {_first_line(problem)}"
-        ) from problem
-    agent.greedy = config.greedy
-    return Actor(batch, agent, unroll_length=unroll_length, seed=seed)
+    """An actor with these weights that plays as the words say."""
+    return make_actor(
+        factory, weights, seed=config.seed, greedy=config.greedy, num_envs=num_envs, unroll_length=unroll_length
+    )
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> None:
@@ -268,16 +216,6 @@ def _plain(group: Group) -> dict[str, Any]:
         for name, estimate in group.estimates.items()
     }
     return {"episodes": group.episodes} | estimates
-
-
-def _checkpoints(run: RunDirectory) -> str:
-    return ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
-
-
-def _first_line(problem: Exception) -> str:
-    """The first thing that torch complains about: its first line is a title."""
-    lines = str(problem).splitlines()
-    return lines[1 if len(lines) > 1 else 0].strip()
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from ...agents.agent import Agent
 from ...learners.checkpoints import CheckpointError
-from ..evaluate.command import find_checkpoint
 from .command_line import UsageError
 from .run_directory import RunDirectory, RunDirectoryError
+from .trained import find_checkpoint
 from .trainees import best_member, trainees_of
 
 

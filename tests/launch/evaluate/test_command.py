@@ -11,10 +11,11 @@ from PIL import Image
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.evaluate.command import EvaluationConfig, make_actor, run
+from engram.launch.evaluate.command import run
 from engram.launch.evaluate.episodes import mean_interval, play, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.train import command as train
+from engram.launch.train.trained import make_actor
 from engram.learners import checkpoints
 
 FIELDS = ("solved", "path_length", "num_distractors")
@@ -128,8 +129,7 @@ def test_a_continuous_level_field_is_not_split_by() -> None:
 def test_levels_are_not_those_of_training_with_the_same_seed() -> None:
     factory = make_factory()
     weights = factory.make_actor(0).agent.state_dict()
-    config = EvaluationConfig(run="", seed=factory.seed)
-    fresh = make_actor(factory, weights, config, num_envs=7, unroll_length=5)
+    fresh = make_actor(factory, weights, seed=factory.seed, greedy=False, num_envs=7, unroll_length=5)
     trained_on = factory.make_actor(0)
     levels = [actor.batch.level(i)["board"] for actor in (fresh, trained_on) for i in range(7)]
     assert len({tuple(board) for board in levels}) == 14
@@ -137,8 +137,8 @@ def test_levels_are_not_those_of_training_with_the_same_seed() -> None:
 
 def test_greedy_takes_the_likeliest_action_and_remembers_it() -> None:
     factory = make_factory()
-    config = EvaluationConfig(run="", greedy=True)
-    actor = make_actor(factory, factory.make_actor(0).agent.state_dict(), config, num_envs=7, unroll_length=5)
+    weights = factory.make_actor(0).agent.state_dict()
+    actor = make_actor(factory, weights, seed=0, greedy=True, num_envs=7, unroll_length=5)
     unroll = actor.unroll()
     assert torch.equal(unroll.agent.action, unroll.agent.logits.argmax(-1))
     assert torch.equal(actor.unroll().initial_state.previous_action, unroll.agent.action[-1])

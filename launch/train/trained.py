@@ -1,0 +1,106 @@
+"""A trained agent from its run directory, on levels that training has never seen."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...actors.actor import Actor
+from ...actors.factory import ActorFactory
+from ...learners import checkpoints
+from .command_line import UsageError
+from .config import RunConfig, from_dict
+from .run_directory import RunDirectory, RunDirectoryError
+from .trainees import Trainee, trainees_of
+
+EVALUATION = 0xE7A1
+"""Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
+
+
+class Trained(NamedTuple):
+    """A run's configuration and one of its checkpoints."""
+
+    config: RunConfig
+    checkpoint: Path
+    trainees: list[Trainee]
+    """The members in the checkpoint."""
+
+
+def open_run(path: str, checkpoint: str) -> Trained:
+    """The run at `path` and the checkpoint that `--checkpoint` means. Raises UsageError."""
+    try:
+        run = RunDirectory.open(path, lock=False)
+        config = run_config(run)
+        found, saved = find_checkpoint(run, checkpoint)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(str(problem)) from problem
+    return Trained(config, found, trainees_of(saved))
+
+
+def run_config(run: RunDirectory) -> RunConfig:
+    """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
+    try:
+        return from_dict(RunConfig, run.config())
+    except (ValueError, TypeError) as problem:
+        raise RunDirectoryError(f"{run.path}: {problem}") from problem
+
+
+def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint that `--checkpoint` means, and the state in it; "latest" and "best" pass damaged ones over."""
+    number = which.removeprefix("step-")
+    if number.isdigit():
+        path = checkpoints.path_of(run.checkpoints, int(number))
+        if not path.is_dir():
+            raise UsageError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
+        return path, checkpoints.load(path)
+    if which not in ("latest", "best"):
+        raise UsageError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
+    path = checkpoints.latest(run.checkpoints)
+    if path is None:
+        raise UsageError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
+    state = checkpoints.load(path)
+    if which == "latest":
+        return path, state
+    if state["best"] is None:
+        raise UsageError(
+            f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
+        )
+    path = checkpoints.path_of(run.checkpoints, state["best"][1])
+    return path, checkpoints.load(path)
+
+
+def make_actor(
+    factory: ActorFactory,
+    weights: dict[str, Any],
+    *,
+    seed: int,
+    greedy: bool,
+    num_envs: int,
+    unroll_length: int,
+    first_index: int = 0,
+) -> Actor:
+    """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
+    stream = int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
+    try:
+        batch = factory.make_batch(first_index, num_envs)
+        agent = factory.make_agent(batch)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    try:
+        agent.load_state_dict(weights)
+    except RuntimeError as problem:
+        raise UsageError(
+            f"the trained network does not fit a world of {factory.env_args}: {_first_line(problem)}"
+        ) from problem
+    agent.greedy = greedy
+    return Actor(batch, agent, unroll_length=unroll_length, seed=stream, first_index=first_index)
+
+
+def _checkpoints(run: RunDirectory) -> str:
+    return ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
+
+
+def _first_line(problem: Exception) -> str:
+    """The first thing that torch complains about: its first line is a title."""
+    lines = str(problem).splitlines()
+    return lines[1 if len(lines) > 1 else 0].strip()
