@@ -1,9 +1,14 @@
-"""Files that a crash, a full disk or a hasty `rm` cannot spoil: replaced as a whole, or appended to by whole rows."""
+"""Files that a crash, a full disk or a hasty `rm` cannot spoil: replaced as a whole, or appended to by whole records.
+
+Files of JSON lines are in the order of their steps: rows that a stopped run wrote after its checkpoint are set aside.
+"""
 
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -67,3 +72,36 @@ class AppendedFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         return self._file
+
+
+def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
+    """Move rows after `step`, and what a crash left of a row, from `x.jsonl` to `x.abandoned.jsonl`.
+
+    Rows are in the order of their steps, so those to move are at the end. They are safe in the other file before this
+    one is replaced. Returns the last row that stays, None if there is none. Raises OSError.
+    """
+    if not file.exists():
+        return None
+    rows = file.read_bytes().splitlines(keepends=True)
+    kept, last = len(rows), None
+    while kept and last is None:
+        row = _parsed(rows[kept - 1])
+        if row is not None and row["step"] <= step:
+            last = row
+        else:
+            kept -= 1
+    if moved := b"".join(rows[kept:]):
+        abandoned = file.with_name(f"{file.stem}.abandoned{file.suffix}")
+        before = abandoned.read_bytes() if abandoned.exists() else b""
+        replace_file(abandoned, before + moved.removesuffix(b"\n") + b"\n")
+        replace_file(file, b"".join(rows[:kept]))
+    return last
+
+
+def _parsed(row: bytes) -> dict[str, Any] | None:
+    """A row, or None if it is not one or not a whole one."""
+    try:
+        found = json.loads(row)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and row.endswith(b"\n") and "step" in found else None

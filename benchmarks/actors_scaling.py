@@ -39,10 +39,10 @@ from engram.actors.ray_pool import RayPool
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
 from engram.agents.weights import Weights, flatten
-from engram.base.processes import tree_memory
+from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.cluster.ray_session import start_ray
-from engram.launch.metrics.provenance import num_cores, provenance
+from engram.launch.metrics.provenance import provenance
 from engram.launch.train.command import ACTOR_NICENESS
 from engram.launch.train.config import RunConfig
 from engram.launch.train.presets import preset

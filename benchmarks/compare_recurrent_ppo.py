@@ -28,9 +28,10 @@ from rich.table import Table
 
 from engram.actors.factory import observation_spec
 from engram.agents.torsos import TorsoConfig, make_torso
+from engram.base.processes import num_cores
 from engram.envs.registration import make_batch
 from engram.launch.bench.training_speed import TrainingSpeed, training_speed
-from engram.launch.metrics.provenance import num_cores, provenance
+from engram.launch.metrics.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 STEPS_PER_UPDATE, ROLLOUT = 1280, 40

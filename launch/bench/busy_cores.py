@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Event
 import torch
 
 from ...agents.process import prepare_process
-from ..metrics.provenance import num_cores
+from ...base.processes import num_cores
 from ..train.config import RunConfig
 from .speed import make_parts
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from ...agents.process import prepare_process
-from ..metrics.provenance import num_cores, provenance
+from ...base.processes import num_cores
+from ..metrics.provenance import provenance
 from ..train.command import find_device
 from ..train.command_line import UsageError, parse_run, run_command, value_of, without
 from ..train.config import RunConfig, to_dict
@@ -138,9 +139,9 @@ def _thinned(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _cores(arguments: Sequence[str]) -> int:
     """`rl-bench cores`: speed and memory of every core alone."""
-    if importlib.util.find_spec(f"{__package__}.bench_cores") is None:
+    if importlib.util.find_spec(f"{__package__}.cores") is None:
         raise UsageError("'cores' is not part of this installation")
-    return importlib.import_module(f"{__package__}.bench_cores").main(arguments)
+    return importlib.import_module(f"{__package__}.cores").main(arguments)
 
 
 def _number(flag: str, text: str, low: float) -> float:

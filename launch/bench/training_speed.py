@@ -82,7 +82,7 @@ class _Command:
 
     def __enter__(self) -> "_Command":
         self.started = time.time()
-        program = f"from {__package__}.train import run; run()"
+        program = "from engram.launch.train.command import run; run()"
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, *self._words], stdout=output, stderr=subprocess.STDOUT

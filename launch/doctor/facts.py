@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..metrics.provenance import PACKAGES, machine, num_cores, package_version
+from ...base.processes import num_cores
+from ..metrics.provenance import PACKAGES, machine, package_version
 
 PORTS = {6379: "a cluster's head", 8265: "Ray's dashboard", 6006: "TensorBoard"}
 """Ports that a cluster and the pages of a run use, all on request; a private Ray takes whatever is free."""

@@ -1,6 +1,5 @@
 """What a measurement was made on and with: the facts that every benchmark's result carries."""
 
-import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -10,12 +9,9 @@ from typing import Any
 
 import torch
 
+from ...base.processes import memory_bytes, num_cores
+
 PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
-
-
-def num_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def provenance(*packages: str) -> dict[str, Any]:
@@ -35,7 +31,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": num_cores(),
-        "memory_gb": round(int((_from_proc("meminfo", "MemTotal") or "0").split()[0]) / 2**20, 1),
+        "memory_gb": round(memory_bytes() / 2**30, 1),
         "system": platform.platform(),
         "gpus": gpus,
     }

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.files import AppendedFile
-from ...base.rows import abandon_after
+from ...base.files import AppendedFile, abandon_after
 from ..train.run_directory import RunDirectory, flat_settings
 from . import events
 from .accumulator import Accumulator

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.files import AppendedFile
-from ...base.rows import abandon_after
+from ...base.files import AppendedFile, abandon_after
 from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
 from ..train.config import RunConfig

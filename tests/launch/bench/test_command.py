@@ -15,7 +15,7 @@ import torch
 from engram.agents.agent import AgentConfig
 from engram.agents.cores.lstm import LSTMState
 from engram.agents.cores.registry import make_core
-from engram.base.processes import tree_cpu_seconds, tree_memory
+from engram.base.processes import num_cores, tree_cpu_seconds, tree_memory
 from engram.launch.bench.busy_cores import BusyCores
 from engram.launch.bench.command import run
 from engram.launch.bench.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
@@ -102,8 +102,8 @@ def test_busy_cores_work_until_the_end_of_the_context() -> None:
         started = tree_cpu_seconds(os.getpid())
         time.sleep(1.5)
         worked = tree_cpu_seconds(os.getpid()) - started
-        assert [process.is_alive() for process in busy.processes] == [True] * (machine.num_cores() - 1)
-    assert worked > 0.2 * (machine.num_cores() - 1)
+        assert [process.is_alive() for process in busy.processes] == [True] * (num_cores() - 1)
+    assert worked > 0.2 * (num_cores() - 1)
     assert not any(process.is_alive() for process in busy.processes)
 
 
@@ -183,7 +183,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert mean["reached"] == pytest.approx(training["steps"] / training["seconds"], rel=1e-3)
     assert training["seconds"] <= 2.5
     assert mean["fraction"] == pytest.approx(mean["reached"] / mean["ideal"], rel=1e-2)
-    cores = machine.num_cores()
+    cores = num_cores()
     assert mean["ideal"] == pytest.approx(cores / (1 / mean["env"] + 1 / mean["infer"] + 1 / mean["learn"]), rel=1e-2)
     assert mean["ideal_fused"] >= mean["ideal"]
     assert mean["fraction_busy"] == pytest.approx(mean["reached"] / mean["ideal_busy"], rel=1e-2)
