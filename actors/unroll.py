@@ -56,6 +56,17 @@ def columns(unroll: Unroll, part: slice) -> Unroll:
     )
 
 
+def environments(unroll: Unroll, chosen: Tensor) -> Unroll:
+    """The environments with these indices (int64 [K]) of a batch, without its finished episodes."""
+    return unroll._replace(
+        initial_state=map_state(lambda x: x[chosen], unroll.initial_state),
+        env=_map_rows(lambda x: x[:, chosen], unroll.env),
+        agent=AgentOutput(*(x[:, chosen] for x in unroll.agent)),
+        weights_version=unroll.weights_version[chosen.cpu()],
+        episodes=unroll.episodes[:0],
+    )
+
+
 def join(parts: list[Unroll]) -> Unroll:
     """Unrolls of equal length side by side, as one."""
     if len(parts) == 1:

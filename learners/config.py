@@ -1,21 +1,25 @@
 """What the learner does with a batch: the algorithm, its coefficients and the optimiser."""
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, get_args
 
+from .algorithms.algorithm import Algorithm
+from .algorithms.registry import make_algorithm
 from .losses import Reduction
 from .optimisers import OptimiserName
+from .ranges import check_positive, check_ranges
 from .schedules import Schedule
-
-Algorithm: TypeAlias = Literal["vtrace", "a2c"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """Algorithm, coefficients and optimiser."""
 
-    algorithm: Algorithm = "vtrace"
-    """V-trace (IMPALA, off-policy corrected) or A2C (synchronous)."""
+    algorithm: str = "vtrace"
+    """vtrace (IMPALA, corrected for lag), a2c or ppo (both synchronous), another registered name, or module:Class."""
+    algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the algorithm, KEY=VALUE; docs/algorithms.md lists them."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""
     entropy_cost: float = 0.01
@@ -24,12 +28,6 @@ class LearnerConfig:
     """Weight of the value loss, at least 0; the loss has a half of its own."""
     auxiliary_cost: float = 1.0
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
-    clip_rho: float = 1.0
-    """V-trace's clip of importance ratios in the value targets (rho bar); 0 does not clip."""
-    clip_pg_rho: float = 1.0
-    """V-trace's clip of importance ratios in the policy gradient; 0 does not clip."""
-    gae_lambda: float = 1.0
-    """A2C: lambda of generalised advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
     reduction: Reduction = "mean"
@@ -54,32 +52,37 @@ class LearnerConfig:
     """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
+        check_ranges(
+            self,
             ("discount", 0, 1),
             ("entropy_cost", 0, None),
             ("value_cost", 0, None),
             ("auxiliary_cost", 0, None),
-            ("clip_rho", 0, None),
-            ("clip_pg_rho", 0, None),
-            ("gae_lambda", 0, 1),
             ("reward_clip", 0, None),
             ("bptt_length", 0, None),
             ("rmsprop_decay", 0, 1),
             ("rmsprop_momentum", 0, 1),
             ("max_grad_norm", 0, None),
-        ):
-            value = getattr(self, name)
-            if not value >= low or (high is not None and not value <= high):
-                span = f"at least {low}" if high is None else f"{low}..{high}"
-                raise ValueError(f"{name} is {value}; allowed: {span}")
-        for name in ("lr", "eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: above 0")
+        )
+        check_positive(self, "lr", "eps")
         for name, allowed in (
-            ("algorithm", get_args(Algorithm)),
             ("reduction", get_args(Reduction)),
             ("optimiser", get_args(OptimiserName)),
             ("lr_schedule", get_args(Schedule)),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        _ = self.method
+
+    @cached_property
+    def method(self) -> Algorithm:
+        """The algorithm with its settings. Raises ValueError for an unknown algorithm, setting or value."""
+        return make_algorithm(self.algorithm, **self.algorithm_args)
+
+    def resolved(self) -> "LearnerConfig":
+        """The same with every setting of the algorithm written out."""
+        return replace(self, algorithm_args=asdict(self.method.settings))
+
+    def value(self, setting: str) -> Any:
+        """A setting by name, the algorithm's own included."""
+        return getattr(self if hasattr(self, setting) else self.method.settings, setting)

@@ -1,17 +1,19 @@
-"""The learner: one update of the agent from one batch of unrolls, by V-trace (IMPALA) or A2C."""
+"""The learner: updates of the agent from one batch of unrolls, by whichever algorithm is configured."""
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll, to_device
+from ..actors.unroll import Unroll, environments, to_device
 from ..agents.agent import Agent
 from ..agents.cores.compiled import compile_steps
 from ..agents.specs import log_policy, log_probability
-from . import losses, returns, vtrace
+from . import losses
+from .algorithms.algorithm import Pass, Targets
 from .boundaries import transitions
 from .config import LearnerConfig
 from .optimisers import clip_global_norm, make_optimiser, set_hyperparameters
@@ -23,12 +25,11 @@ METRICS = (
     "loss/entropy",
     "loss/auxiliary",
     "loss/total",
-    "vtrace/rho_mean",
-    "vtrace/rho_clip_rate",
     "policy/entropy",
     "policy/kl_behaviour",
 )
-"""What `LossTerms` holds, in order. Losses are weighted, as in the total; the rest are means over valid steps."""
+"""The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
+Those of the algorithm (`Algorithm.metrics`) follow."""
 
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
@@ -41,11 +42,23 @@ class LossTerms(NamedTuple):
     total: Tensor
     """Scalar with gradient."""
     metrics: Tensor
-    """float [len(METRICS)], without gradient."""
+    """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
+
+
+class Evaluation(NamedTuple):
+    """One pass of the network over a batch: what the algorithm sees of it, and what is the learner's own."""
+
+    now: Pass
+    log_policies: Tensor
+    """Log-probabilities of every action, [T, B, num_logits], with gradient."""
+    log_behaviours: Tensor
+    """Those of the policy that acted, [T, B, num_logits]."""
+    auxiliary: Tensor | None
+    """The core's own loss [T, B], or None."""
 
 
 class Learner:
-    """Holds an agent and its optimiser; `step` applies one update.
+    """Holds an agent and its optimiser; `step` learns from one batch.
 
     Args:
         agent: the network, on the device it shall learn on.
@@ -66,6 +79,7 @@ class Learner:
             betas=(0.9, 0.999),
         )
         self.updates = 0
+        """Batches learnt from; each makes a new version of the weights."""
         self.steps = 0
         """Environment steps consumed."""
         self.skipped = 0
@@ -75,24 +89,46 @@ class Learner:
         self._use_config()
 
     def step(self, batch: Unroll) -> dict[str, float]:
-        """One update from a batch [T, B]; returns the metrics of METRICS and `learner/…`, and counts its steps."""
+        """Learn from a batch [T, B]: the metrics of METRICS, of the algorithm and `learner/…`; counts its steps."""
         batch = to_device(batch, self.device)
         lr = self._use_config()
-        steps = int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
-        metrics = self._set_gradients(batch, max(steps, 1))
-        norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
-        *values, norm = torch.cat([metrics, norm.reshape(1)]).tolist()
-        if math.isfinite(norm) and all(map(math.isfinite, values)):
-            self.optimiser.step()
-        else:
-            self.skipped += 1
+        names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
+        values = _means(self._learn(batch))
         self.updates += 1
-        self.steps += steps
-        return dict(zip(METRICS, values, strict=True)) | {
-            "learner/grad_norm": norm,
+        self.steps += _valid_steps(batch)
+        return dict(zip(names, values, strict=True)) | {
             "learner/lr": lr,
             "learner/skipped": float(self.skipped),
         }
+
+    def _learn(self, batch: Unroll) -> list[list[float]]:
+        """All updates that the algorithm makes from one batch; the metrics and the gradient's norm of each."""
+        # The order of minibatches is a function of the counters, so that a resumed run draws the same ones.
+        generator = torch.Generator().manual_seed(self.updates)
+        targets = None
+        if self.config.method.targets_once:
+            with torch.no_grad():
+                targets = self.config.method.targets(evaluate(self.agent, batch, self.config).now)
+        rows: list[list[float]] = []
+        for chosen in self.config.method.minibatches(batch.env.reward.shape[1], generator):
+            if chosen is None:
+                rows.append(self._update(batch, targets))
+            else:
+                chosen = chosen.to(self.device)
+                theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
+                rows.append(self._update(environments(batch, chosen), theirs))
+        return rows
+
+    def _update(self, batch: Unroll, targets: Targets | None) -> list[float]:
+        """One update of the weights, unless its loss or gradient is not finite."""
+        metrics = self._set_gradients(batch, targets)
+        norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
+        values = torch.cat([metrics, norm.reshape(1)]).tolist()
+        if all(map(math.isfinite, values)):
+            self.optimiser.step()
+        else:
+            self.skipped += 1
+        return values
 
     def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
         """Go on with another learner's weights and optimiser state, but with this one's configuration and counters."""
@@ -109,7 +145,7 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """A numeric setting of LearnerConfig as the last update used it, or, before one, as the next one will.
+        """A numeric setting as the last update used it, or, before one, as the next one will.
 
         Where the optimiser has a number of its own, it is that number; the learning rate is given before its schedule.
         """
@@ -117,7 +153,7 @@ class Learner:
         if setting == "lr":
             share = scheduled(self.config.lr_schedule, 1.0, self._scheduled_at, self.total_steps)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
-        return group.get(_IN_OPTIMISER.get(setting, ""), getattr(self.config, setting))
+        return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
@@ -142,10 +178,11 @@ class Learner:
         set_hyperparameters(self.optimiser, numbers | {"lr": lr})
         return lr
 
-    def _set_gradients(self, batch: Unroll, steps: int) -> Tensor:
+    def _set_gradients(self, batch: Unroll, targets: Targets | None) -> Tensor:
         """Leave the gradient of the batch's loss in the parameters; returns the metrics."""
+        steps = max(_valid_steps(batch), 1)
         scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
-        total, metrics = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps)
+        total, metrics = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps, targets)
         parameters = list(self.agent.parameters())
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -153,54 +190,76 @@ class Learner:
         return metrics
 
 
-def batch_loss(agent: Agent, batch: Unroll, config: LearnerConfig, scale: float, metric_scale: float) -> LossTerms:
-    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
-
-    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
-    """
+def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
+    """One pass of the network over an unroll [T, B]."""
     out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
-    chosen = log_probability(agent.action_spec, log_policies, batch.agent.action)
-    log_behaviour = log_policy(agent.action_spec, batch.agent.logits)
-    log_rhos = chosen.detach() - log_probability(agent.action_spec, log_behaviour, batch.agent.action)
-
+    log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
     reward = batch.env.reward
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
-    step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
-    targets, advantages = _targets(config, log_rhos, step, values, out.value[-1].detach())
-    policy = losses.policy_loss(chosen, advantages, step.valid, "sum")
-    value = config.value_cost * losses.value_loss(values, targets, step.valid, "sum")
-    entropy_term = config.entropy_cost * losses.entropy_loss(log_policies, step.valid, "sum")
-    auxiliary = torch.zeros((), device=values.device)
-    if out.auxiliary is not None:
-        auxiliary = config.auxiliary_cost * losses.reduce(out.auxiliary[:-1], step.valid, "sum")
-    terms = [policy, value, entropy_term, auxiliary]
-    total = scale * (policy + value + entropy_term + auxiliary)
+    now = Pass(
+        transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
+        values,
+        out.value[-1].detach(),
+        log_probability(agent.action_spec, log_policies, batch.agent.action),
+        log_probability(agent.action_spec, log_behaviours, batch.agent.action),
+    )
+    auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
+    return Evaluation(now, log_policies, log_behaviours, auxiliary)
 
+
+def batch_loss(
+    agent: Agent,
+    batch: Unroll,
+    config: LearnerConfig,
+    scale: float,
+    metric_scale: float,
+    targets: Targets | None = None,
+) -> LossTerms:
+    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
+
+    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+
+    Without `targets` they are those of this very pass.
+    """
+    now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
+    valid = now.step.valid
+    if targets is None:
+        fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
+        targets = config.method.targets(fixed)
+    terms = config.method.terms(now, targets)
+    entropy = losses.entropy(log_policies)
+
+    def weighted(cost: float, each: Tensor) -> Tensor:
+        return cost * losses.reduce(each, valid, "sum")
+
+    parts = [
+        weighted(1.0, terms.policy),
+        weighted(config.value_cost, terms.value),
+        weighted(config.entropy_cost, -entropy),
+        weighted(config.auxiliary_cost, torch.zeros_like(entropy) if auxiliary is None else auxiliary),
+    ]
+    total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
     with torch.no_grad():
-        rhos = log_rhos.exp()
-        clipped = (rhos > (config.clip_rho or float("inf"))).float()
-        kl = losses.kl_divergence(log_behaviour, log_policies)
-        means = [losses.reduce(x, step.valid, "sum") for x in (rhos, clipped, losses.entropy(log_policies), kl)]
-        metrics = torch.stack([*(scale * t for t in terms), total, *(metric_scale * m for m in means)])
+        kl = losses.kl_divergence(log_behaviours, log_policies)
+        means = [metric_scale * losses.reduce(x, valid, "sum") for x in (entropy, kl, *terms.metrics)]
+        metrics = torch.stack([*(scale * part for part in parts), total, *means])
     return LossTerms(total, metrics.detach())
 
 
-def _targets(
-    config: LearnerConfig, log_rhos: Tensor, step: Any, values: Tensor, bootstrap: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Value targets and policy advantages [T, B] of the configured algorithm."""
-    values = values.detach()
-    if config.algorithm == "vtrace":
-        return vtrace.from_importance_weights(
-            log_rhos,
-            step.discounts,
-            step.rewards,
-            values,
-            bootstrap,
-            config.clip_rho or None,
-            config.clip_pg_rho or None,
-        )
-    return returns.generalised_advantages(step.rewards, step.discounts, values, bootstrap, config.gae_lambda)
+def _valid_steps(batch: Unroll) -> int:
+    """Steps of a batch whose action counted."""
+    return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Column means over the updates of a batch; of several, values that are not finite are left out."""
+    if len(rows) == 1:
+        return list(rows[0])
+    means: list[float] = []
+    for column in zip(*rows, strict=True):
+        finite = [value for value in column if math.isfinite(value)]
+        means.append(sum(finite) / len(finite) if finite else math.nan)
+    return means

@@ -19,40 +19,31 @@ from torch import Tensor
 Reduction: TypeAlias = Literal["mean", "sum"]
 
 
-def policy_loss(log_probabilities: Tensor, advantages: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
-    """- sum_t log pi(a_t | x_t) A_t: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2).
+def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
+    """- log pi(a_t | x_t) A_t: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
 
     Args:
         log_probabilities: of the actions taken, float [T, B].
         advantages: float [T, B]; taken as constants.
         valid: bool [T, B].
-        reduction: "mean" or "sum".
     """
-    weights = torch.where(valid, advantages.detach(), 0.0)
-    return reduce(-log_probabilities * weights, valid, reduction)
+    return -log_probabilities * torch.where(valid, advantages.detach(), 0.0)
 
 
-def value_loss(values: Tensor, targets: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
-    """0.5 sum_t (v_t - V_t)^2 (IMPALA section 4.2; the half is scalable_agent's).
+def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the half is scalable_agent's). [T, B]
 
     Args:
         values: float [T, B].
         targets: float [T, B]; taken as constants.
         valid: bool [T, B].
-        reduction: "mean" or "sum".
     """
-    errors = torch.where(valid, targets.detach() - values, 0.0)
-    return reduce(0.5 * errors.square(), valid, reduction)
+    return 0.5 * torch.where(valid, targets.detach() - values, 0.0).square()
 
 
 def entropy(log_policy: Tensor) -> Tensor:
     """H_t = - sum_a pi(a | x_t) log pi(a | x_t) in nats: [T, B, A] -> [T, B]."""
     return -(log_policy.exp() * log_policy).sum(-1)
-
-
-def entropy_loss(log_policy: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:
-    """- sum_t H_t: minimising it keeps the policy from collapsing (Williams and Peng 1991; IMPALA section 4.2)."""
-    return reduce(-entropy(log_policy), valid, reduction)
 
 
 def kl_divergence(log_behaviour: Tensor, log_policy: Tensor) -> Tensor:

@@ -71,6 +71,15 @@ def generalised_advantages(
         return Returns(advantages + values, advantages)
 
 
+def standardised(advantages: Tensor, valid: Tensor) -> Tensor:
+    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere."""
+    chosen = advantages[valid]
+    if chosen.numel() < 2:
+        return advantages
+    mean, deviation = chosen.mean(), chosen.std()
+    return torch.where(valid, (advantages - mean) / (deviation + 1e-8), 0.0)
+
+
 def next_rows(rows: Tensor, last: Tensor) -> Tensor:
     """What stands one row later: [T, B] and the row after the last [B] -> [T, B]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])

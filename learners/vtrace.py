@@ -1,7 +1,7 @@
 """V-trace: value targets and advantages for a policy that lags behind the one being learned.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
-equation 1 in its recursive form (their remark 1), with lambda = 1. Shapes: T steps, B environments.
+equation 1 in its recursive form (their remark 1), with the lambda of their remark 2. Shapes: T steps, B environments.
 """
 
 from typing import NamedTuple
@@ -27,12 +27,13 @@ def from_importance_weights(
     bootstrap_value: Tensor,
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
+    trace_lambda: float = 1.0,
 ) -> VTrace:
     """V-trace targets from the ratios of target to behaviour policy.
 
         rho_t   = exp(log_rho_t) = pi(a_t | x_t) / mu(a_t | x_t)
         delta_t = min(rho_bar, rho_t) (r_t + d_t V_{t+1} - V_t)
-        vs_t    = V_t + delta_t + d_t min(1, rho_t) (vs_{t+1} - V_{t+1}),               vs_T = V_T
+        vs_t    = V_t + delta_t + d_t lambda min(1, rho_t) (vs_{t+1} - V_{t+1}),        vs_T = V_T
         adv_t   = min(rho_pg, rho_t) (r_t + d_t vs_{t+1} - V_t)
 
     Args:
@@ -43,6 +44,7 @@ def from_importance_weights(
         bootstrap_value: of row T, float [B].
         clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
         clip_pg_rho_threshold: rho_pg, likewise, for the advantages alone.
+        trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
 
     Raises:
         ValueError: shapes that disagree.
@@ -51,7 +53,9 @@ def from_importance_weights(
     with torch.no_grad():
         rhos = log_rhos.exp()
         deltas = _clip(rhos, clip_rho_threshold) * (rewards + discounts * next_rows(values, bootstrap_value) - values)
-        corrections = discounted_sum(deltas, discounts * _clip(rhos, 1.0), torch.zeros_like(bootstrap_value))
+        corrections = discounted_sum(
+            deltas, trace_lambda * discounts * _clip(rhos, 1.0), torch.zeros_like(bootstrap_value)
+        )
         vs = values + corrections
         advantages = rewards + discounts * next_rows(vs, bootstrap_value) - values
         return VTrace(vs, _clip(rhos, clip_pg_rho_threshold) * advantages)

@@ -11,14 +11,15 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from .config import RunConfig, from_dict
+from ...learners.config import LearnerConfig
+from .config import MOVED, RunConfig, from_dict
 from .presets import PRESETS, preset
 
 FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
@@ -46,11 +47,29 @@ def parse_run(
 ) -> RunConfig:
     """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
     words = dashed(arguments)
-    default = base or _default(words)
+    default = base or _for_algorithm(_default(words), value_of("--algorithm", words))
     words = without(words, ("--preset", "--config"))
-    return parse(
+    config = parse(
         RunConfig, words, "rl-train", _HELP, default=default, other_flags=("--preset", "--config", *other_flags)
     )
+    return replace(config, learner=_complete(config.learner, default.learner))
+
+
+def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:
+    """The learner's settings with all of the algorithm's: those that no word names are those of the default."""
+    if learner.algorithm == default.algorithm:
+        learner = replace(learner, algorithm_args=default.algorithm_args | learner.algorithm_args)
+    return learner.resolved()
+
+
+def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
+    """The same without the settings of its algorithm, if the words ask for another one, which has its own."""
+    if algorithm is None or algorithm == config.learner.algorithm:
+        return config
+    try:
+        return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
 
 
 def parse(
@@ -183,6 +202,9 @@ def _registry() -> ConstructorRegistry:
 def _unknown_flag(word: str, known: set[str], prog: str) -> str:
     if not word.startswith("--"):
         return f"unexpected word {word!r}"
+    if moved := MOVED.get(word.partition("=")[0].removeprefix("--").replace("-", "_")):
+        setting = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        return f"unknown flag {word!r}; it is a setting of {moved}: --algorithm-args {setting}=VALUE"
     near = difflib.get_close_matches(word.partition("=")[0], sorted(known), n=3)
     return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else f"see {prog} --help")
 

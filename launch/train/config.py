@@ -15,6 +15,7 @@ from ...actors.factory import ActorFactory
 from ...agents.agent import AgentConfig
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
+from ...learners.population.search_space import applied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class RunConfig:
     seed: int = 1
     """Seed of weights, environments and action sampling, at least 0."""
     sync: bool = False
-    """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C."""
+    """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
     local: bool = False
     """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     run_dir: str | None = None
@@ -99,7 +100,7 @@ class RunConfig:
                     "checkpoint_url is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in it"
                 )
         if self.fixed_actors is None and (self.synchronous or self.local):
-            why = "--local" if self.local else "--sync and A2C, whose batches are one unroll of every actor"
+            why = "--local" if self.local else "--sync, A2C and PPO, whose batches are one unroll of every actor"
             raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
         if self.fixed_actors is None and not self.actor_cpus:
             raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
@@ -114,6 +115,8 @@ class RunConfig:
         if not self.population and self.pbt != PopulationConfig():
             name, *_ = differences(PopulationConfig(), self.pbt, "pbt.")[0]
             raise ValueError(f"{name} is set, but population is 0; allowed: with --population of at least 2")
+        for each in self.pbt.explored:
+            applied(self.learner, {each.setting: each.numbers[0]})
         kind, _, index = self.device.partition(":")
         if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
             raise ValueError(f"device is {self.device!r}; allowed: auto, cpu, cuda, cuda:N")
@@ -131,7 +134,7 @@ class RunConfig:
     @property
     def synchronous(self) -> bool:
         """Whether batches are gathered from all actors at once."""
-        return self.sync or self.learner.algorithm == "a2c"
+        return self.sync or self.learner.method.on_policy
 
     @property
     def columns(self) -> int:
@@ -164,10 +167,16 @@ GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
 
 
+MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
+"""Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
+
+
 def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     """A configuration of dataclass `cls` from nested dicts. Raises ValueError naming unknown settings."""
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
+    if cls is LearnerConfig:
+        data = _with_moved(data)
     for key, value in data.items():
         if path + key in GONE:
             continue
@@ -180,6 +189,14 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
         else:
             values[key] = _plain(hint, value, path + key)
     return cls(**values)
+
+
+def _with_moved(learner: dict[str, Any]) -> dict[str, Any]:
+    """A learner's settings with those in MOVED where they belong now; what its algorithm never read is left out."""
+    algorithm = learner.get("algorithm", LearnerConfig.algorithm)
+    own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
+    kept = {key: value for key, value in learner.items() if key not in MOVED}
+    return kept | {"algorithm_args": own | learner.get("algorithm_args", {})} if own else kept
 
 
 def _plain(hint: Any, value: Any, name: str) -> Any:

@@ -106,7 +106,7 @@ _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "drawn"},
     "envs_per_actor": 64,
     "learner": {
-        "gae_lambda": 0.95,
+        "algorithm_args": {"gae_lambda": 0.95},
         "entropy_cost": 0.3,
         "value_cost": 0.05,
         "lr": 4e-3,

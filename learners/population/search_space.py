@@ -4,7 +4,8 @@
     learner.entropy_cost=uniform(0,0.02)
     learner.bptt_length=choice(3,20,100)
 
-Any numeric setting of LearnerConfig can be named; whole numbers stay whole.
+Any numeric setting of LearnerConfig, or of a registered algorithm (learner.gae_lambda), can be named; whole numbers
+stay whole.
 """
 
 import difflib
@@ -12,10 +13,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
+from ..algorithms.registry import algorithm_class, algorithm_names
 from ..config import LearnerConfig
 
 PREFIX = "learner."
@@ -82,7 +84,10 @@ def mutated(
 
 def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
     """A learner's configuration with these values. Raises ValueError for a value that is not allowed."""
-    return replace(config, **{name.removeprefix(PREFIX): value for name, value in values.items()})  # type: ignore
+    given = {name.removeprefix(PREFIX): value for name, value in values.items()}
+    shared = {name: value for name, value in given.items() if name in get_type_hints(LearnerConfig)}
+    own = {name: value for name, value in given.items() if name not in shared}
+    return replace(config, **shared, algorithm_args=config.algorithm_args | own)  # type: ignore
 
 
 def parse(words: Sequence[str]) -> tuple[Explored, ...]:
@@ -115,7 +120,7 @@ def _parse(word: str) -> Explored:
         _check_range(setting, kind, inside, numbers)
     for number in numbers:
         try:
-            applied(LearnerConfig(), {setting: number})
+            applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: number})
         except ValueError as problem:
             raise ValueError(f"explore {setting}={kind}({inside}): {problem}") from None
     return Explored(setting, kind, tuple(numbers), whole)
@@ -123,15 +128,25 @@ def _parse(word: str) -> Explored:
 
 def _numeric_type(setting: str) -> type:
     """int or float. Raises ValueError if there is no such setting, or it is not a number."""
-    hints = {PREFIX + name: hint for name, hint in get_type_hints(LearnerConfig).items()}
-    numeric = sorted(name for name, hint in hints.items() if hint in (int, float))
+    settings = _settings()
+    numeric = sorted(name for name, (hint, _) in settings.items() if hint in (int, float))
     if setting in numeric:
-        return hints[setting]
-    if setting in hints:
+        return settings[setting][0]
+    if setting in settings:
         raise ValueError(f"explore {setting}: not a number; numeric settings: {', '.join(numeric)}")
     near = difflib.get_close_matches(setting if setting.startswith(PREFIX) else PREFIX + setting, numeric, n=3)
     said = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
     raise ValueError(f"explore {setting}: no such setting; {said}")
+
+
+def _settings() -> dict[str, tuple[Any, str]]:
+    """Every setting by dotted name: its type and an algorithm that has it."""
+    found: dict[str, tuple[Any, str]] = {}
+    for algorithm in algorithm_names():
+        own = get_type_hints(algorithm_class(algorithm).Settings)
+        found |= {PREFIX + name: (hint, algorithm) for name, hint in own.items()}
+    plain = LearnerConfig().algorithm
+    return found | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
 
 
 def _number(setting: str, text: str, whole: bool) -> float:

@@ -99,7 +99,7 @@ def test_learning_rate_falls_linearly_with_consumed_steps() -> None:
     assert learner.step(unroll)["learner/lr"] == pytest.approx(1e-3 * (1 - done / 10_000))
 
 
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop_tf"])
 def test_continues_exactly_from_its_state(algorithm: str, optimiser: str) -> None:
     learner, unroll = make(algorithm=algorithm, optimiser=optimiser)
@@ -135,7 +135,7 @@ def test_on_policy_ratios_are_one() -> None:
         ("discount", 1.5),
         ("lr", 0.0),
         ("entropy_cost", -1.0),
-        ("algorithm", "ppo"),
+        ("algorithm", "pppo"),
         ("discount", math.nan),
     ],
 )

@@ -36,14 +36,15 @@ def test_every_term_from_its_formula(draw: np.random.Generator, reduction: losse
     advantages, values, targets = (torch.from_numpy(draw.normal(0, 2, (T, B))) for _ in range(3))
     chosen = log_policy[..., 1]
 
-    found = losses.policy_loss(chosen, advantages, valid, reduction)
+    found = losses.reduce(losses.policy_terms(chosen, advantages, valid), valid, reduction)
     assert found.item() == pytest.approx(slow(-np.log(p[..., 1]) * advantages.numpy(), valid, reduction))
 
-    found = losses.value_loss(values, targets, valid, reduction)
+    found = losses.reduce(losses.value_terms(values, targets, valid), valid, reduction)
     assert found.item() == pytest.approx(slow(0.5 * (targets.numpy() - values.numpy()) ** 2, valid, reduction))
 
     entropies = [[-sum(q * math.log(q) for q in p[t, b]) for b in range(B)] for t in range(T)]
-    assert losses.entropy_loss(log_policy, valid, reduction).item() == pytest.approx(-slow(entropies, valid, reduction))
+    found = losses.reduce(losses.entropy(log_policy), valid, reduction)
+    assert found.item() == pytest.approx(slow(entropies, valid, reduction))
 
     divergences = [
         [sum(q * math.log(q / r) for q, r in zip(m[t, b], p[t, b], strict=True)) for b in range(B)] for t in range(T)
@@ -57,21 +58,20 @@ def test_gradients_reach_what_is_learned_and_nothing_else(draw: np.random.Genera
     chosen, advantages, values, targets = (
         torch.from_numpy(draw.normal(0, 1, (T, B))).requires_grad_() for _ in range(4)
     )
-    total = losses.policy_loss(chosen, advantages, valid, "sum") + losses.value_loss(values, targets, valid, "sum")
-    total.backward()
+    total = losses.policy_terms(chosen, advantages, valid) + losses.value_terms(values, targets, valid)
+    total.sum().backward()
     assert advantages.grad is None
     assert targets.grad is None
     torch.testing.assert_close(chosen.grad, -advantages.detach())
     torch.testing.assert_close(values.grad, (values - targets).detach())
 
 
-def test_descending_the_entropy_loss_raises_the_entropy(draw: np.random.Generator) -> None:
+def test_ascending_the_entropy_raises_the_entropy(draw: np.random.Generator) -> None:
     logits = torch.from_numpy(draw.normal(0, 2, (T, B, A))).requires_grad_()
-    valid = torch.ones(T, B, dtype=torch.bool)
     before = losses.entropy(logits.log_softmax(-1)).sum()
-    losses.entropy_loss(logits.log_softmax(-1), valid, "sum").backward()
+    losses.entropy(logits.log_softmax(-1)).sum().backward()
     assert logits.grad is not None
-    after = losses.entropy((logits - 0.1 * logits.grad).log_softmax(-1)).sum()
+    after = losses.entropy((logits + 0.1 * logits.grad).log_softmax(-1)).sum()
     assert after > before
 
 
@@ -88,7 +88,7 @@ def test_what_stands_at_an_invalid_step_does_not_matter() -> None:
     valid = torch.tensor([[True, False], [True, True]])
     values = torch.tensor([[1.0, torch.nan], [2.0, 3.0]], requires_grad=True)
     targets = torch.tensor([[0.0, torch.inf], [0.0, 0.0]])
-    loss = losses.value_loss(values, targets, valid, "mean")
+    loss = losses.reduce(losses.value_terms(values, targets, valid), valid, "mean")
     loss.backward()
     assert loss.item() == pytest.approx((0.5 + 2 + 4.5) / 3)
     assert values.grad is not None
@@ -98,7 +98,8 @@ def test_what_stands_at_an_invalid_step_does_not_matter() -> None:
 def test_an_advantage_at_an_invalid_step_does_not_matter() -> None:
     valid = torch.tensor([[True, False]])
     chosen = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    losses.policy_loss(chosen, torch.tensor([[3.0, torch.nan]]), valid, "sum").backward()
+    terms = losses.policy_terms(chosen, torch.tensor([[3.0, torch.nan]]), valid)
+    losses.reduce(terms, valid, "sum").backward()
     assert chosen.grad is not None
     assert chosen.grad.tolist() == [[-3.0, 0.0]]
 

@@ -1,0 +1,1 @@
+"""Algorithms: one file each, with its settings, targets and loss terms."""

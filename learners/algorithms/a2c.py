@@ -1,0 +1,45 @@
+"""A2C: one update per batch, all of it made with the newest weights.
+
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", its synchronous form; with lambda below 1 the
+advantages are those of Schulman et al. 2016 (generalised advantage estimation).
+"""
+
+from dataclasses import dataclass
+
+from ..losses import policy_terms, value_terms
+from ..ranges import check_ranges
+from ..returns import generalised_advantages
+from .algorithm import Algorithm, Pass, Targets, Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CSettings:
+    """What A2C alone reads."""
+
+    gae_lambda: float = 1.0
+    """Lambda of generalised advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, ("gae_lambda", 0, 1))
+
+
+class A2C(Algorithm):
+    """Policy gradient with the advantages of the batch's own policy."""
+
+    Settings = A2CSettings
+    settings: A2CSettings
+    on_policy = True
+
+    def targets(self, now: Pass) -> Targets:
+        """Lambda-returns and generalised advantages."""
+        step = now.step
+        found = generalised_advantages(
+            step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
+        )
+        return Targets(found.targets, found.advantages)
+
+    def terms(self, now: Pass, targets: Targets) -> Terms:
+        """- log pi(a_t) A_t and 0.5 (R_t - V_t)^2."""
+        valid = now.step.valid
+        policy = policy_terms(now.log_policy, targets.advantages, valid)
+        return Terms(policy, value_terms(now.values, targets.values, valid), ())

@@ -1,0 +1,82 @@
+"""The contract of an algorithm: what the learner asks of it for every batch.
+
+An algorithm turns one pass of the network over a batch of unrolls into value targets, advantages and per-step loss
+terms. Resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimiser and the counters are the
+learner's. Shapes: T steps, B environments.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..boundaries import Transitions
+
+
+class Pass(NamedTuple):
+    """One pass of the network over a batch, beside what the behaviour policy did there."""
+
+    step: Transitions
+    """Rewards, discounts and the mask of the transitions t -> t+1, [T, B] each."""
+    values: Tensor
+    """V(x_t), float [T, B], with gradient."""
+    bootstrap: Tensor
+    """V(x_T), float [B], without gradient."""
+    log_policy: Tensor
+    """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
+    log_behaviour: Tensor
+    """log mu(a_t | x_t) of the policy that acted, float [T, B]."""
+
+
+class Targets(NamedTuple):
+    """What values and policy are moved towards, float [T, B] each, without gradient."""
+
+    values: Tensor
+    advantages: Tensor
+
+
+class Terms(NamedTuple):
+    """The loss of every step, float [T, B] each; steps that did not happen may hold anything finite."""
+
+    policy: Tensor
+    value: Tensor
+    metrics: tuple[Tensor, ...]
+    """One [T, B] per name in `Algorithm.metrics`, without gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """An algorithm without settings of its own."""
+
+
+class Algorithm:
+    """Base of every algorithm; `settings` is an instance of its `Settings`."""
+
+    Settings: ClassVar[type[Any]] = NoSettings
+    """Frozen dataclass of the settings that this algorithm alone reads, each with a docstring and checked."""
+    on_policy: ClassVar[bool]
+    """Whether every batch must be made by the newest weights (synchronous mode)."""
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of the algorithm's own metrics, means over the steps that happened."""
+    targets_once: ClassVar[bool] = False
+    """Whether targets are computed once per batch, by a pass before the first update, and not in every pass."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
+        """The environments [K] of each update that a batch is used for, in order; None stands for all of them.
+
+        Whole environments, never pieces of time: a recurrent state is exact only from the start of an unroll.
+        """
+        del num_envs, generator
+        return [None]
+
+    def targets(self, now: Pass) -> Targets:
+        """Value targets and advantages from a pass whose tensors carry no gradient."""
+        raise NotImplementedError
+
+    def terms(self, now: Pass, targets: Targets) -> Terms:
+        """The loss of every step."""
+        raise NotImplementedError
