@@ -43,7 +43,7 @@ def test_one_seed_gives_one_run(tmp_path: Path, mode: list[str]) -> None:
     assert rows(tmp_path / "a") != rows(tmp_path / "c")
 
 
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 @pytest.mark.parametrize("actors", [1, 2])
 def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, algorithm: str, actors: int) -> None:
     words = [*TINY, "--sync", "--algorithm", algorithm, "--num-actors", actors, "--lr-schedule", "constant"]
@@ -153,7 +153,7 @@ def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [["--algorithm", "ppo"], ["--lr", "0"], ["--seed", "-1"], ["--env-args", "view"]])
+@pytest.mark.parametrize("words", [["--algorithm", "pppo"], ["--lr", "0"], ["--seed", "-1"], ["--env-args", "view"]])
 def test_a_mistake_exits_with_2_and_no_traceback(words: list[str]) -> None:
     done = subprocess.run([*RL_TRAIN, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2

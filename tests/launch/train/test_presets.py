@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from engram.launch.train.command_line import UsageError, parse_run
+from engram.launch.train.config import RunConfig, from_dict
 from engram.launch.train.presets import EASY, PAPER, preset
 
 
@@ -36,3 +38,35 @@ def test_every_preset_fits_its_world(env: str, name: str) -> None:
     factory = config.factory()
     agent = factory.make_agent(factory.make_batch(num_envs=1))
     assert isinstance(agent.policy, torch.nn.Linear)
+
+
+def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
+    old = {"algorithm": "a2c", "gae_lambda": 0.9, "clip_rho": 2.0, "clip_pg_rho": 1.0, "lr": 1e-3}
+    learner = from_dict(RunConfig, {"learner": old}).learner
+    assert (learner.algorithm_args, learner.lr) == ({"gae_lambda": 0.9}, 1e-3)
+    learner = from_dict(RunConfig, {"learner": {"clip_rho": 2.0, "gae_lambda": 0.5}}).learner
+    assert (learner.value("clip_rho"), learner.value("clip_pg_rho")) == (2.0, 1.0)
+
+
+def test_words_change_single_settings_of_a_presets_algorithm() -> None:
+    easy = ["--env", "pomdp-graph", "--preset", "easy"]
+    assert parse_run(easy).learner.algorithm_args == {"gae_lambda": 0.95}
+    assert parse_run([*easy, "--algorithm", "ppo"]).learner.value("gae_lambda") == 0.95
+    ppo = parse_run([*easy, "--algorithm", "ppo", "--algorithm-args", "clip=0.1"]).learner
+    assert ppo.algorithm_args == {
+        "epochs": 4,
+        "minibatches": 4,
+        "clip": 0.1,
+        "gae_lambda": 0.95,
+        "normalise_advantages": True,
+    }
+    assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
+    with pytest.raises(UsageError, match="it is a setting of a2c: --algorithm-args gae_lambda=VALUE"):
+        parse_run([*easy, "--gae-lambda", "0.5"])
+
+
+def test_a_population_explores_only_what_its_algorithm_has() -> None:
+    words = ["--population", "2", "--pbt.explore", "learner.clip=uniform(0.1,0.3)"]
+    assert parse_run([*words, "--algorithm", "ppo"]).pbt.explored[0].setting == "learner.clip"
+    with pytest.raises((UsageError, SystemExit)):
+        parse_run(words)

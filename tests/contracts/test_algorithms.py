@@ -1,0 +1,97 @@
+"""Every registered algorithm keeps the learner's promises: exact resume, no coupling of environments, no NaN learnt."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.actors.unroll import Unroll, environments
+from engram.agents.agent import AgentConfig
+from engram.launch.train import command
+from engram.learners import checkpoints
+from engram.learners.algorithms.registry import algorithm_class, algorithm_names
+from engram.learners.config import LearnerConfig
+from engram.learners.learner import Learner, batch_loss, evaluate
+from runs import TINY
+
+EXAMPLE = "examples.clipped_policy_gradient:ClippedPolicyGradient"
+ALGORITHMS = [*algorithm_names(), EXAMPLE]
+
+
+def make(algorithm: str, **config: object) -> tuple[Learner, Unroll]:
+    factory = ActorFactory(
+        env="cued-catch",
+        agent=AgentConfig(core="gru", core_args={"hidden_size": 8}),
+        num_envs=6,
+        unroll_length=12,
+        seed=2,
+    )
+    torch.manual_seed(0)
+    agent = factory.make_agent(factory.make_batch())
+    return Learner(agent, LearnerConfig(algorithm=algorithm, **config), 10_000), factory.make_actor(0).unroll()  # type: ignore[arg-type]
+
+
+def weights(learner: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in learner.agent.parameters()])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_learns_and_names_its_metrics(algorithm: str) -> None:
+    learner, unroll = make(algorithm)
+    before = weights(learner)
+    metrics = learner.step(unroll)
+    assert not torch.equal(before, weights(learner))
+    assert set(algorithm_class(algorithm).metrics) < set(metrics)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert learner.updates == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_loss_of_a_batch_is_the_sum_over_its_environments(algorithm: str) -> None:
+    learner, unroll = make(algorithm, reduction="sum")
+    with torch.no_grad():
+        targets = learner.config.method.targets(evaluate(learner.agent, unroll, learner.config).now)
+    groups = torch.tensor([4, 0, 5]), torch.tensor([1, 3, 2])
+    whole = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0, targets)
+    parts = [
+        batch_loss(
+            learner.agent,
+            environments(unroll, group),
+            learner.config,
+            1.0,
+            1.0,
+            type(targets)(*(x[:, group] for x in targets)),
+        )
+        for group in groups
+    ]
+    torch.testing.assert_close(whole.metrics, parts[0].metrics + parts[1].metrics, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_batch_with_a_number_that_is_none_changes_nothing(algorithm: str) -> None:
+    learner, unroll = make(algorithm)
+    before = weights(learner)
+    reward = unroll.env.reward.clone()
+    reward[3] = math.nan
+    assert learner.step(unroll._replace(env=unroll.env._replace(reward=reward)))["learner/skipped"] >= 1
+    assert torch.equal(weights(learner), before)
+    learner.step(unroll)
+    assert not torch.equal(weights(learner), before)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path, algorithm: str) -> None:
+    words = [*TINY, "--sync", "--local", "--algorithm", algorithm, "--lr-schedule", "constant"]
+    command.main([*words, "--total-steps", "192", "--run-dir", str(tmp_path / "whole")])
+    command.main([*words, "--total-steps", "96", "--run-dir", str(tmp_path / "parts")])
+    command.main(["--resume", str(tmp_path / "parts"), "--total-steps", "192"])
+    states = []
+    for name in ("whole", "parts"):
+        newest = checkpoints.latest(tmp_path / name / "checkpoints")
+        assert newest is not None
+        states.append(checkpoints.load(newest)["members"][0]["learner"])
+    assert states[0]["steps"] == states[1]["steps"]
+    for name, tensor in states[0]["agent"].items():
+        assert torch.equal(tensor, states[1]["agent"][name]), name
