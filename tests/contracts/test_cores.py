@@ -21,6 +21,11 @@ SMALL = {
     "num_pools": 6,
     "viewport_size": 6,
     "summariser_size": 16,
+    "state_size": 12,
+    "num_layers": 2,
+    "mlp_size": 12,
+    "memory_length": 16,
+    "context_size": 3,
 }
 """Options that make a core small; each core takes those it has."""
 
@@ -30,9 +35,12 @@ VARIANTS = [
     ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0, "read_tanh": False, "residual": False}),
     ("mnm-p", {"paper_scale": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
+    ("lru", {"num_blocks": 2}),
+    ("min-gru", {"positive": True, "num_layers": 1}),
+    ("gtrxl", {"memory_length": 3, "num_layers": 1}),
 ]
 CORES = [*((name, {}) for name in core_names()), *VARIANTS]
-NOT_LEARNT = {("rmc", "recalls a cue"), ("mnm-p", "recalls a cue"), ("concrete", "recalls a cue")}
+NOT_LEARNT = {(name, "recalls a cue") for name in ("rmc", "mnm-p", "concrete", "gtrxl", "lru", "min-gru")}
 """Lines that are not asked of a variant: whether it learns in a few updates is not its contract."""
 
 

@@ -1,0 +1,98 @@
+"""Fast and forgetful memory (Morad et al. 2023, "Reinforcement learning with fast and forgetful memory")."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .core import Core, at_least_one, full_precision
+from .scan import scan
+
+FASTEST = 0.67
+"""The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
+FORGOTTEN = 0.01
+"""The share of an input that the slowest trace at first still holds after max_period steps."""
+
+
+class FFMState(NamedTuple):
+    """traces [B, memory_size, context_size, 2]: S, real part first."""
+
+    traces: Tensor
+
+
+class FFM(Core):
+    """Sums of gated inputs that fade and turn, each at rates of its own: m = memory_size, c = context_size.
+
+        v_t, y_t, i_t, o_t = W x_t + b           of widths m, H, m, H
+        S_t = gamma * S_{t-1} + (v_t * sigmoid(i_t)) 1_c^T           complex [m, c]        (section 4.1)
+        gamma_jk = exp(-|alpha_j| + i omega_k)                                             (equation 4)
+        z_t = LayerNorm(W_z [Re S_t ; Im S_t] + b_z)                 without scale or shift
+        output = z_t * sigmoid(o_t) + y_t * (1 - sigmoid(o_t))       [H], H = hidden_size  (section 4.2)
+
+    At first alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN is left after max_period steps, and
+    the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
+
+    Settled as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
+    above; the parts of S are mixed in the order (m, c, real or imaginary). Not so: that code clamps alpha to what its
+    scan can represent (it divides by powers of gamma), here |alpha| is free, and a sequence may be of any length.
+    """
+
+    loops_over_time = False
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        memory_size: int = 32,
+        context_size: int = 4,
+        max_period: int = 1024,
+    ) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, memory_size=memory_size, context_size=context_size, max_period=max_period)
+        self.output_size, self.memory_size, self.context_size = hidden_size, memory_size, context_size
+        slowest = min(-math.log(FORGOTTEN) / max_period, FASTEST)
+        self.alpha = nn.Parameter(torch.linspace(FASTEST, slowest, memory_size))
+        self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, max_period, context_size))
+        self.maps = nn.Linear(input_size, 2 * memory_size + 2 * hidden_size)
+        self.mix = nn.Linear(2 * memory_size * context_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> FFMState:
+        """Zeros."""
+        return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: FFMState) -> tuple[Tensor, FFMState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        added, passed, gate = self._maps(inputs)
+        traces = self._gamma() * torch.view_as_complex(state.traces.contiguous()) + added
+        return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces))
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, FFMState, None]:
+        """As `Core.unroll`, all steps by one scan."""
+        added, passed, gate = self._maps(inputs)
+        gamma = self._gamma().expand(1, 1, -1, -1)
+        start = torch.view_as_complex(state.traces.contiguous())
+        traces = scan(gamma, added, reset, start, bptt_length)
+        return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces[-1])), None
+
+    def _gamma(self) -> Tensor:
+        """Complex [m, c]."""
+        size = (self.memory_size, self.context_size)
+        return torch.polar((-self.alpha.abs()).exp().unsqueeze(1).expand(size), self.omega.expand(size))
+
+    def _maps(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[..., D] -> what is added to S, complex [..., m, c]; y and sigmoid(o), both [..., H]."""
+        m, size = self.memory_size, self.output_size
+        v, passed, gate_in, gate_out = self.maps(inputs).split([m, size, m, size], -1)
+        added = (v * torch.sigmoid(gate_in)).unsqueeze(-1).expand(*v.shape, self.context_size)
+        return torch.complex(added, torch.zeros_like(added)), passed, torch.sigmoid(gate_out)
+
+    def _read(self, traces: Tensor, passed: Tensor, gate: Tensor) -> Tensor:
+        """S complex [..., m, c] -> output [..., H]."""
+        z = self.mix(torch.view_as_real(traces).flatten(-3))
+        return torch.lerp(passed, F.layer_norm(z, z.shape[-1:]), gate)

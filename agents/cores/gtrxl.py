@@ -1,0 +1,181 @@
+"""Gated transformer over a window of its own past (Parisotto et al. 2020, "Stabilizing transformers for RL")."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .core import Core, at_least_one, full_precision, map_state, unroll_step_by_step
+
+PIECE = 64
+"""Steps that one pass attends for at once, at most: the table of attention is this by window + this."""
+
+
+class GTrXLState(NamedTuple):
+    """The last memory_length inputs of every layer, newest last, zero where there were none yet."""
+
+    past: Tensor
+    """[B, num_layers, memory_length, hidden_size]."""
+    length: Tensor
+    """int64 [B]: how many of them there are."""
+
+
+class GTrXL(Core):
+    """Transformer layers with gates for sums, each attending to its own last M = memory_length inputs and the present.
+
+        e^0_t = W_e x_t + b_e
+        E     = LayerNorm(e^{l-1}_{t-M} .. e^{l-1}_t)                                       as many as there are
+        a_ts  = ((W_q E_t + u) . (W_k E_s) + (W_q E_t + v) . (W_r phi(t - s))) / sqrt(d)    per head of head_size d
+        y_t   = gate_1(e^{l-1}_t, relu(W_o [sum_s softmax_s(a_ts) W_v E_s]))                (equation 9)
+        e^l_t = gate_2(y_t, relu(W_2 relu(W_1 LayerNorm(y_t) + b_1) + b_2))                 (equation 10)
+
+    with the gate of section 3.2 (GRU type), which begins near the identity on x for b_g = 2:
+
+        r = sigmoid(W_r y + U_r x),  z = sigmoid(W_z y + U_z x - b_g),  h = tanh(W_g y + U_g (r * x))
+        gate(x, y) = (1 - z) * x + z * h
+
+    phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
+    values of the past are computed anew with the present weights at every step, as in Transformer-XL.
+
+    Left open by the paper or settled differently, so: the released agents stop the gradient at the window's beginning
+    of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong to a layer
+    and start at zero; W_q, W_k, W_v, W_r, W_o have no biases; the first map W_e has one; MLPs are `mlp_size` wide.
+    """
+
+    loops_over_time = False
+    _sinusoids: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        head_size: int = 32,
+        mlp_size: int = 256,
+        memory_length: int = 64,
+        gate_bias: float = 2.0,
+    ) -> None:
+        super().__init__()
+        at_least_one(
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            head_size=head_size,
+            mlp_size=mlp_size,
+            memory_length=memory_length,
+        )
+        self.output_size, self.memory_length = hidden_size, memory_length
+        self.encoder = nn.Linear(input_size, hidden_size)
+        self.layers = nn.ModuleList(
+            Layer(hidden_size, num_heads, head_size, mlp_size, gate_bias) for _ in range(num_layers)
+        )
+        # phi(k) = [sin(k w_i) ; cos(k w_i)], w_i = 10000^(-2 i / H), for k = 0 .. M
+        rates = 10000 ** (-torch.arange(0, hidden_size, 2, dtype=torch.float64) / hidden_size)
+        angles = torch.arange(memory_length + 1, dtype=torch.float64).unsqueeze(1) * rates
+        self.register_buffer(
+            "_sinusoids", torch.cat([angles.sin(), angles.cos()], 1)[:, :hidden_size], persistent=False
+        )
+
+    def initial_state(self, batch_size: int) -> GTrXLState:
+        """An empty window."""
+        weight = self.encoder.weight
+        past = weight.new_zeros(batch_size, len(self.layers), self.memory_length, self.output_size)
+        return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        no_reset = torch.zeros(1, len(inputs), dtype=torch.bool, device=inputs.device)
+        outputs, state = self._attend(inputs.unsqueeze(0), no_reset, state)
+        return outputs[0], state
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None = None
+    ) -> tuple[Tensor, GTrXLState, Tensor | None]:
+        """As `Core.unroll`, up to PIECE steps at once."""
+        first, outputs = state, list[Tensor]()
+        size = min(PIECE, bptt_length or PIECE)
+        starts = [t for t in range(len(inputs)) if t % (bptt_length or len(inputs)) % size == 0]
+        for start, end in zip(starts, [*starts[1:], len(inputs)], strict=True):
+            if bptt_length is not None and start > 0 and start % bptt_length == 0:
+                state = map_state(Tensor.detach, state)
+            piece, state = self._attend(inputs[start:end], reset[start:end], state)
+            outputs.append(piece)
+        whole = torch.cat(outputs)
+        if bool(whole.isfinite().all()) and bool(state.past.isfinite().all()):
+            return whole, state, None
+        # A weight of 0 on a value of nan is nan: one step after the other nothing is weighed that is not seen.
+        return unroll_step_by_step(self, inputs, reset, first, bptt_length)
+
+    def _attend(self, inputs: Tensor, reset: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
+        """All steps of a piece: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, H] and the last state."""
+        window, steps = self.memory_length, len(inputs)
+        time = torch.arange(steps, device=inputs.device)
+        place = torch.arange(-window, steps, device=inputs.device)  # of a key; the state's are before 0
+        lag = time.unsqueeze(1) - place
+        began = torch.where(reset, time.unsqueeze(1), -1).cummax(0).values.t()  # [B, T]: the last reset, or -1
+        oldest = torch.where(began >= 0, began, -state.length.unsqueeze(1))
+        seen = (lag >= 0) & (lag <= window) & (place >= oldest.unsqueeze(2))  # [B, T, window + T]
+        x, pasts = self.encoder(inputs).transpose(0, 1), list[Tensor]()
+        held = (place[steps:] >= oldest[:, -1:]).unsqueeze(2)
+        for number, layer in enumerate(self.layers):
+            keys = torch.cat([state.past[:, number], x], 1)
+            pasts.append(torch.where(held, keys[:, steps:], 0))
+            assert isinstance(layer, Layer)
+            x = layer(x, keys, seen, lag.clamp(0, window), self._sinusoids.to(x))
+        length = (steps - oldest[:, -1]).clamp(max=window)
+        return x.transpose(0, 1), GTrXLState(torch.stack(pasts, 1), length)
+
+
+class Layer(nn.Module):
+    """Attention and a position-wise network, each behind a gate; the equations are those of `GTrXL`."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, gate_bias: float) -> None:
+        super().__init__()
+        self.num_heads, self.scale, width = num_heads, 1 / math.sqrt(head_size), num_heads * head_size
+        self.norm_1, self.norm_2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
+        self.query = nn.Linear(hidden_size, width, bias=False)
+        self.key_value = nn.Linear(hidden_size, 2 * width, bias=False)
+        self.position = nn.Linear(hidden_size, width, bias=False)
+        self.u = nn.Parameter(torch.zeros(num_heads, head_size))
+        self.v = nn.Parameter(torch.zeros(num_heads, head_size))
+        self.out = nn.Linear(width, hidden_size, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(hidden_size, mlp_size), nn.ReLU(), nn.Linear(mlp_size, hidden_size))
+        self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
+
+    def forward(self, x: Tensor, keys: Tensor, seen: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
+        """x [B, T, H], keys [B, K, H], seen bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
+        heads = (self.num_heads, -1)
+        k, v = self.key_value(self.norm_1(keys)).chunk(2, -1)
+        q = self.query(self.norm_1(x)).unflatten(-1, heads).transpose(1, 2)  # [B, heads, T, d]
+        k, v = (part.unflatten(-1, heads).transpose(1, 2) for part in (k, v))
+        r = self.position(sinusoids).unflatten(-1, heads).permute(1, 2, 0)  # [heads, d, M + 1]
+        by_content = (q + self.u.unsqueeze(1)) @ k.transpose(2, 3)
+        by_lag = (q + self.v.unsqueeze(1)) @ r
+        by_place = by_lag.gather(3, lag.expand(*by_lag.shape[:2], -1, -1))
+        scores = (by_content + by_place) * self.scale
+        weights = scores.masked_fill(~seen.unsqueeze(1), -torch.inf).softmax(-1)
+        attended = (weights @ v).transpose(1, 2).flatten(2)
+        y = self.gate_1(x, self.out(attended).relu())
+        return self.gate_2(y, self.mlp(self.norm_2(y)).relu())
+
+
+class Gate(nn.Module):
+    """gate(x, y) of `GTrXL`; rows of the two matrices: r, z, g."""
+
+    def __init__(self, size: int, bias: float) -> None:
+        super().__init__()
+        self.from_y = nn.Linear(size, 3 * size, bias=False)
+        self.from_x = nn.Linear(size, 2 * size, bias=False)
+        self.from_gated_x = nn.Linear(size, size, bias=False)
+        self.bias = nn.Parameter(torch.full((size,), bias))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x, y [..., H] -> [..., H]."""
+        r_y, z_y, g_y = self.from_y(y).chunk(3, -1)
+        r_x, z_x = self.from_x(x).chunk(2, -1)
+        h = torch.tanh(g_y + self.from_gated_x(torch.sigmoid(r_y + r_x) * x))
+        return torch.lerp(x, h, torch.sigmoid(z_y + z_x - self.bias))

@@ -1,0 +1,127 @@
+"""Linear recurrent unit (Orvieto et al. 2023, "Resurrecting recurrent neural networks for long sequences")."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .core import Core, at_least_one, full_precision
+from .scan import scan
+
+
+class LRUState(NamedTuple):
+    """h [B, num_blocks, state_size, 2]: the complex state of every block, real part first."""
+
+    h: Tensor
+
+
+class LRU(Core):
+    """Blocks of a linear recurrence with a complex diagonal, each followed by a gated layer.
+
+        x^0_t = W_e x_t + b_e                                        encoder, H = hidden_size, N = state_size
+        u_t   = LayerNorm(x^{l-1}_t)
+        h_t   = lambda * h_{t-1} + exp(gamma) * (B u_t)              complex [N]            (equations 5 to 7)
+        y_t   = Re(C h_t) + D * u_t                                  real [H]
+        lambda = exp(-exp(nu) + i exp(theta))                        |lambda| < 1 always    (section 3.3)
+        g_t   = gelu(y_t)
+        x^l_t = x^{l-1}_t + (W_1 g_t + b_1) * sigmoid(W_2 g_t + b_2)                         (figure 1, appendix A)
+
+    The output is that of the last block [B, H]. At first |lambda|^2 is uniform between the squares of min_radius and
+    max_radius and the phase uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state's size at that
+    of its input (equation 7). B and C are normal with variance 1 / (2 H) and 1 / N for each of their two parts.
+
+    Left open by the paper and settled so: the norm is a LayerNorm before the recurrence, the non-linearity a GELU, the
+    gated layer has two matrices with biases (Zucchet's reimplementation, github.com/NicolasZucchet/minimal-LRU). One
+    block by default: the paper stacks six for its long sequences.
+    """
+
+    loops_over_time = False
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        state_size: int = 128,
+        num_blocks: int = 1,
+        min_radius: float = 0.9,
+        max_radius: float = 0.999,
+        max_phase: float = 2 * math.pi,
+    ) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, state_size=state_size, num_blocks=num_blocks)
+        if not 0 <= min_radius < max_radius < 1:
+            raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
+        if not 0 < max_phase <= 2 * math.pi:
+            raise ValueError(f"max_phase is {max_phase}; allowed: above 0, at most 2 pi")
+        self.output_size, self.state_size, self.num_blocks = hidden_size, state_size, num_blocks
+        self.encoder = nn.Linear(input_size, hidden_size)
+        rings = (min_radius, max_radius, max_phase)
+        self.blocks = nn.ModuleList(Block(hidden_size, state_size, *rings) for _ in range(num_blocks))
+
+    def initial_state(self, batch_size: int) -> LRUState:
+        """Zeros."""
+        return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        x, states = self.encoder(inputs), list[Tensor]()
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            u, driven = block.drive(x)
+            h = block.eigenvalues() * torch.view_as_complex(state.h[:, number].contiguous()) + driven
+            x = x + block.read(h, u)
+            states.append(torch.view_as_real(h))
+        return x, LRUState(torch.stack(states, 1))
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
+    ) -> tuple[Tensor, LRUState, None]:
+        """As `Core.unroll`, the recurrence of all steps by one scan per block."""
+        x, states = self.encoder(inputs), list[Tensor]()
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            u, driven = block.drive(x)
+            decay = block.eigenvalues().expand(1, 1, -1)
+            h = scan(decay, driven, reset, torch.view_as_complex(state.h[:, number].contiguous()), bptt_length)
+            x = x + block.read(h, u)
+            states.append(torch.view_as_real(h[-1]))
+        return x, LRUState(torch.stack(states, 1)), None
+
+
+class Block(nn.Module):
+    """One linear recurrence and the gated layer behind it; the equations are those of `LRU`."""
+
+    def __init__(self, hidden_size: int, state_size: int, low: float, high: float, max_phase: float) -> None:
+        super().__init__()
+        squared = torch.rand(state_size) * (high**2 - low**2) + low**2  # |lambda|^2
+        self.nu = nn.Parameter((-0.5 * squared.log()).log())
+        self.theta = nn.Parameter(((1 - torch.rand(state_size)) * max_phase).log())
+        self.gamma = nn.Parameter(0.5 * (1 - squared).log())
+        self.norm = nn.LayerNorm(hidden_size)
+        # Rows of B: real parts, then imaginary parts; columns of C likewise.
+        self.B = nn.Parameter(torch.randn(2 * state_size, hidden_size) / math.sqrt(2 * hidden_size))
+        self.C = nn.Parameter(torch.randn(hidden_size, 2 * state_size) / math.sqrt(state_size))
+        self.D = nn.Parameter(torch.randn(hidden_size))
+        self.value = nn.Linear(hidden_size, hidden_size)
+        self.gate = nn.Linear(hidden_size, hidden_size)
+
+    def eigenvalues(self) -> Tensor:
+        """lambda, complex [N]."""
+        return torch.polar((-self.nu.exp()).exp(), self.theta.exp())
+
+    def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [..., H] -> u [..., H] and exp(gamma) * (B u), complex [..., N]."""
+        u = self.norm(x)
+        real, imaginary = F.linear(u, self.B).chunk(2, -1)
+        scale = self.gamma.exp()
+        return u, torch.complex(scale * real, scale * imaginary)
+
+    def read(self, h: Tensor, u: Tensor) -> Tensor:
+        """h complex [..., N], u [..., H] -> what is added to x [..., H]. Re(C h) = Re C Re h - Im C Im h."""
+        y = F.linear(torch.cat([h.real, -h.imag], -1), self.C) + self.D * u
+        g = F.gelu(y)
+        return self.value(g) * torch.sigmoid(self.gate(g))

@@ -1,0 +1,89 @@
+"""minGRU (Feng et al. 2024, "Were RNNs all we needed?"): a gated unit whose gate does not see its own state."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .core import Core, at_least_one, full_precision
+from .gates import SHORTEST, gate_biases
+from .scan import scan
+
+
+class MinGRUState(NamedTuple):
+    """h [B, num_layers, hidden_size]."""
+
+    h: Tensor
+
+
+class MinGRU(Core):
+    """Layers of minimal gated recurrent units, the first fed with the input, each other with the one before.
+
+        z_t = sigmoid(W_z x_t + b_z)                 how much is new                       (section 3.1.2)
+        n_t = W_h x_t + b_h                          or g(W_h x_t + b_h) with `positive`   (section 3.1.2, appendix B)
+        h_t = (1 - z_t) * h_{t-1} + z_t * n_t        the layer's output; h_{-1} = 0
+
+        g(v) = v + 1/2 where v >= 0, else sigmoid(v)
+
+    A unit's gate sees the input alone, so that what a layer keeps cannot depend on what it holds; a second layer's can,
+    on what the first one holds. The output is h of the last layer.
+
+    Left open by the paper and settled so: two layers, nothing between them (its models put norms and further layers
+    there, different ones for each task); both maps have biases; g is off, for a scan that takes no logarithms does not
+    need positive numbers. A `memory_span` above 0 spreads the units' first spans up to so many steps (`gate_biases`).
+    """
+
+    loops_over_time = False
+
+    def __init__(
+        self, input_size: int, hidden_size: int = 256, num_layers: int = 2, positive: bool = False, memory_span: int = 0
+    ) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, num_layers=num_layers)
+        if memory_span != 0 and memory_span < SHORTEST:
+            raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
+        self.output_size, self.positive = hidden_size, positive
+        # Rows: z, then n.
+        self.layers = nn.ModuleList(
+            nn.Linear(hidden_size if number else input_size, 2 * hidden_size) for number in range(num_layers)
+        )
+        if memory_span:
+            for layer in self.layers:
+                assert isinstance(layer, nn.Linear)
+                with torch.no_grad():
+                    layer.bias[:hidden_size] = -gate_biases(hidden_size, memory_span)
+
+    def initial_state(self, batch_size: int) -> MinGRUState:
+        """Zeros."""
+        weight = self.layers[0].weight
+        assert isinstance(weight, Tensor)
+        return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        states: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            kept, added = self._gates(layer(inputs))
+            inputs = kept * state.h[:, number] + added
+            states.append(inputs)
+        return inputs, MinGRUState(torch.stack(states, 1))
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
+    ) -> tuple[Tensor, MinGRUState, None]:
+        """As `Core.unroll`, all steps of a layer by one scan."""
+        states: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            kept, added = self._gates(layer(inputs))
+            inputs = scan(kept, added, reset, state.h[:, number], bptt_length)
+            states.append(inputs[-1])
+        return inputs, MinGRUState(torch.stack(states, 1)), None
+
+    def _gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., 2 H] -> 1 - z and z * n, both [..., H]; 1 - sigmoid(v) = sigmoid(-v)."""
+        v, n = mapped.chunk(2, -1)
+        if self.positive:
+            n = torch.where(n >= 0, n + 0.5, torch.sigmoid(n))
+        return torch.sigmoid(-v), torch.sigmoid(v) * n
