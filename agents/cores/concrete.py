@@ -12,7 +12,18 @@ from ..kernels import Linear, linear
 from .blocks import Blocks, cut_into_blocks
 from .core import Core, at_least_one, full_precision
 from .pool_views import Filters, Views
-from .pools import BLOCK, LowPass, block_columns, block_response, chained, last_pools, parallel, places
+from .pools import (
+    BLOCK,
+    LinearFilter,
+    LowPass,
+    block_columns,
+    block_response,
+    chained,
+    half_lives,
+    last_pools,
+    parallel,
+    places,
+)
 
 
 class ConcreteState(NamedTuple):
@@ -91,6 +102,10 @@ class Concrete(Core):
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros."""
         return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
+
+    def half_lives(self) -> list[float]:
+        """Of every pool: steps after which half of an input's whole effect on it has passed."""
+        return half_lives(LinearFilter(self._feedback, self._gain.squeeze(1)))
 
     @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:

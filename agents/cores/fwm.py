@@ -86,8 +86,8 @@ class FWM(Core):
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         hidden, controller = self.controller(inputs, state.controller)
-        memory = fast_weights.write(state.memory, self._written(hidden))
-        found = fast_weights.read(memory, self._asked(hidden))
+        memory = fast_weights.write(state.memory, self.written(hidden))
+        found = fast_weights.read(memory, self.asked(hidden))
         return self._output(hidden, found), FWMState(controller, memory)
 
     @full_precision
@@ -127,21 +127,23 @@ class FWM(Core):
             used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
             index = blocks.steps[: used.shape[1], group].T
             steps = hidden.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
-            new = self._written(steps)
+            new = self.written(steps)
             # Unused slots write nothing.
             done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
-            found.append(done[-1].read(self._asked(steps)).flatten(0, 1))
+            found.append(done[-1].read(self.asked(steps)).flatten(0, 1))
             first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
             count += used.numel()
         read = torch.cat(found).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
         return read, _pick(done, groups, blocks.block[-rows:])
 
-    def _written(self, hidden: Tensor) -> Write:
+    def written(self, hidden: Tensor) -> Write:
+        """What a step with the controller's output h [..., hidden_size] writes."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
-    def _asked(self, hidden: Tensor) -> Read:
+    def asked(self, hidden: Tensor) -> Read:
+        """What a step with the controller's output h [..., hidden_size] asks for."""
         query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         if self.read_tanh:
             hops = hops.tanh()

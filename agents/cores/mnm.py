@@ -112,12 +112,8 @@ class MNM(Core):
         cell = self.controller.cell
         gates = from_input + linear(state.read, cell.weight_ih[:, self.input_size :])
         controller: LSTMState = run_once(LSTMSteps, (gates.unsqueeze(0), cell.weight_hh), state.controller)
-        rate, heads = torch.tanh(self.interaction(controller.h)).split(
-            [self.memory_size, 3 * self.num_heads * self.memory_size], dim=1
-        )
-        heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
-        write_key, value, read_key = heads.unbind(2)
-        memory = self._write(state.memory, torch.sigmoid(self.rate(rate)), write_key, value)
+        rate, write_key, value, read_key = self.heads(controller.h)
+        memory = self._write(state.memory, rate, write_key, value)
         # One pass over the new memory serves the read and the meta error.
         recalled, found = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) / self.num_heads
@@ -125,6 +121,15 @@ class MNM(Core):
         if not self.paper_scale:
             error = error / self.memory_size
         return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
+
+    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """h [B, hidden_size] -> beta [B, 1], and k^w, v^w, k^r [B, H, d]  (equation 1)."""
+        rate, heads = torch.tanh(self.interaction(hidden)).split(
+            [self.memory_size, 3 * self.num_heads * self.memory_size], dim=1
+        )
+        heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
+        write_key, value, read_key = heads.unbind(2)
+        return torch.sigmoid(self.rate(rate)), write_key, value, read_key
 
     def _write(self, memory: MemoryWeights, rate: Tensor, key: Tensor, value: Tensor) -> MemoryWeights:
         """M^l - rate s sum_heads D^l (z^{l-1})^T: rate [B, 1], key and value [B, H, d]."""

@@ -54,6 +54,31 @@ def parallel(rates: list[float]) -> LinearFilter:
     return LinearFilter(torch.diag(1 - rate), rate)
 
 
+def half_lives(linear: LinearFilter) -> list[float]:
+    """Of every pool: steps after which half of the sum of its response to one input has passed.
+
+    That sum over n steps is (I - F)^-1 (I - F^n) g; between two steps it is interpolated.
+    """
+    feedback, gain = linear
+    one = torch.eye(len(gain), dtype=torch.float64)
+    inverse = torch.linalg.inv(one - feedback)
+
+    def passed(pool: int, steps: int) -> float:
+        done = inverse @ (one - torch.linalg.matrix_power(feedback, steps)) @ gain
+        return float(done[pool] / (inverse @ gain)[pool])
+
+    found: list[float] = []
+    for pool in range(len(gain)):
+        low, high = 0, 1
+        while passed(pool, high) < 0.5:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if passed(pool, middle) >= 0.5 else (middle, high)
+        found.append(low + (0.5 - passed(pool, low)) / (passed(pool, high) - passed(pool, low)))
+    return found
+
+
 def block_response(linear: LinearFilter) -> Tensor:
     """What each pool holds at each step of a block: float64 [k, BLOCK, BLOCK + k].
 

@@ -1,0 +1,7 @@
+"""What is in a memory while it works: traces of a core's steps, panels that show them, parts to interfere with."""
+
+from . import filtered, gated, slots, written
+from .panels import Panel, panels
+from .trace import Trace, over_time, recorded
+
+__all__ = ["Panel", "Trace", "filtered", "gated", "over_time", "panels", "recorded", "slots", "written"]

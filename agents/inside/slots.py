@@ -1,0 +1,89 @@
+"""Panels of the RMC: where its slots look, what its gates let through, how alike the slots are."""
+
+from itertools import combinations
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cores.rmc import RMC, RelationalBlock
+from .panels import Panel, each, numbered, panels_of, values
+from .trace import Trace
+
+
+@panels_of.register
+def _(core: RMC, trace: Trace) -> list[Panel]:
+    before, after = trace.before.memory, trace.after.memory
+    projected = core.input_projection(trace.inputs)
+    weights = attention(core, before, projected)
+    slots, heads = numbered("slot", core.shape.slots), numbered("head", core.shape.heads)
+    to_input = values(weights[..., -1])
+    found = [
+        Panel(
+            "attention to the input",
+            "Share of its attention that a slot gives to the new input, by head; the rest goes to slots.",
+            "heat",
+            to_input,
+            each(heads, slots),
+            "share",
+            bands=tuple((head, k * len(slots)) for k, head in enumerate(heads)),
+        )
+    ]
+    if core.shape.gates:
+        gates = openness(core, before, projected)
+        found.append(
+            Panel(
+                "gates",
+                "Mean openness per slot: the input gate writes what was attended to, the forget gate keeps the slot.",
+                "heat",
+                values(torch.cat(gates, 1)),
+                each(("input gate", "forget gate"), slots),
+                "share",
+                bands=(("input gate", 0), ("forget gate", len(slots))),
+            )
+        )
+    pairs = list(combinations(range(len(slots)), 2))
+    if pairs:
+        unit = F.normalize(after, dim=2)
+        alike = torch.stack([(unit[:, a] * unit[:, b]).sum(1) for a, b in pairs], 1)
+        names = tuple(f"{slots[a]} and {b + 1}" for a, b in pairs)
+        found.append(Panel("similarity of slots", "Cosine of each pair.", "heat", values(alike), names, "signed"))
+    change = (after - before).norm(dim=2) / after.norm(dim=2).clamp(min=1e-8)
+    found.append(
+        Panel("change of slots", "Norm of the change as a share of the slot's norm.", "lines", values(change), slots)
+    )
+    found.append(
+        Panel(
+            "attention at this step",
+            "A line for each slot that looks, a column for each slot and the input looked at.",
+            "matrix",
+            values(weights),
+            (),
+            "share",
+            tables=(heads, slots, (*slots, "input")),
+        )
+    )
+    return found
+
+
+def attention(core: RMC, memory: Tensor, projected: Tensor) -> Tensor:
+    """Attention weights of the slots in the first round: memory [T, N, F], x' [T, F] -> [T, H, N, N + 1].
+
+    softmax(q k^T / sqrt(K)), with q, k of LayerNorm(Z W_qkv + b_qkv)    (Santoro et al. 2018, equation 2)
+    """
+    shape = core.shape
+    block = cast(RelationalBlock, core.blocks[0])
+    rows = torch.cat([memory, projected.unsqueeze(1)], 1)
+    qkv = block.qkv_norm(block.qkv(rows)).unflatten(2, (shape.heads, -1))
+    q, k = qkv[..., : shape.key_size], qkv[..., shape.key_size : 2 * shape.key_size]
+    scores = torch.einsum("tnhk,tmhk->thnm", q[:, : shape.slots], k)
+    return (scores * shape.key_size**-0.5).softmax(-1)
+
+
+def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
+    """Mean openness of the input and the forget gate of every slot, [T, N] each (equations 5 and 6)."""
+    from_input = core.input_gates[0](projected).unsqueeze(1) + core.memory_gates[0](memory.tanh())
+    gates = from_input.chunk(2, -1)
+    biases = (core.input_bias, core.forget_bias)
+    return [(gate + bias).sigmoid().mean(2) for gate, bias in zip(gates, biases, strict=True)]
