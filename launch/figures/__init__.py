@@ -1,0 +1,1 @@
+"""`rl-reproduce`: the papers' figures, each trained, evaluated and drawn by one command."""

@@ -1,0 +1,211 @@
+"""`rl-reproduce`: a figure of the papers, from training to picture and page."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ...base.files import replace_file
+from ..train.command_line import UsageError, parse, run_command
+from . import page, results
+from .figure import Figure, load, names
+from .runs import FigureRun, RunFailedError, train_all
+
+_HELP = """Reproduce a figure of the papers: train its curves, evaluate them on fresh levels, and draw them beside the
+paper's numbers. Run the same command again after any stop, and it goes on where it was."""
+_RESULTS = Path("benchmarks/results/figures")
+_PAGE = Path("docs/results.md")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceConfig:
+    """Which figure, and how much of it."""
+
+    figure: tyro.conf.Positional[str] = ""
+    """Name of a figure (--list shows all), or a data file FILE.toml of one's own."""
+    list: bool = False
+    """Show every figure: the paper's result, ours, steps and hours."""
+    quick: bool = False
+    """An easier variant that shows the same order in at most 20 minutes of two cores."""
+    jobs: int = max(1, (os.cpu_count() or 1) // 2)
+    """Runs at a time, at least 1; each takes a core."""
+    curves: tuple[str, ...] = ()
+    """Only these curves."""
+    seeds: tuple[int, ...] = ()
+    """Only these seeds, of those that the figure names."""
+    minutes: float = 0.0
+    """Stop after so long and show what has been reached; 0 has no limit."""
+    collect: bool = False
+    """Train nothing: evaluate what has been trained so far, and write results."""
+    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/figures")
+    """Where the run directories are."""
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = _RESULTS
+    """Where FIGURE.json and FIGURE.png go."""
+    page: Annotated[Path, tyro.conf.arg(metavar="FILE")] = _PAGE
+    """Page whose part about the figure is renewed, if there is such a page."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"jobs is {self.jobs}; allowed: at least 1")
+        if not 0 <= self.minutes < float("inf"):
+            raise ValueError(f"minutes is {self.minutes}; allowed: at least 0")
+        if not (self.list or self.figure):
+            raise ValueError(f"no figure is named; there are: {', '.join(names())}")
+
+    @property
+    def size(self) -> str:
+        """Which of the figure's settings."""
+        return "quick" if self.quick else "full"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List or reproduce as the words say; returns the exit code: 0 once every run is finished, else 1."""
+    config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
+    console = Console()
+    if config.list:
+        console.print(listing(config.results))
+        return 0
+    figure = load(config.figure)
+    if config.size not in figure.settings:
+        raise UsageError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
+    runs = chosen_runs(figure, config)
+    console.print(forecast(figure, runs, config), highlight=False)
+    finished = False
+    try:
+        finished = all(run.finished for run in runs) if config.collect else _train(runs, config, console)
+        if not finished:
+            _evaluate_unfinished(runs, console)
+    except RunFailedError as problem:
+        console.print(f"rl-reproduce: {problem}", highlight=False)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here", highlight=False)
+        return 1
+    write_results(figure, config, chosen_runs(figure, config, every=True), console)
+    return 0 if finished else 1
+
+
+def chosen_runs(figure: Figure, config: ReproduceConfig, every: bool = False) -> list[FigureRun]:
+    """The runs that are asked for, seed by seed, so that all curves have one seed before any has two."""
+    setting = figure.settings[config.size]
+    known = {"curve": [curve.name for curve in setting.curves], "seed": list(setting.seeds)}
+    for kind, wanted in (("curve", config.curves), ("seed", config.seeds)):
+        if unknown := [each for each in wanted if each not in known[kind]]:
+            allowed = ", ".join(map(str, known[kind]))
+            raise UsageError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
+    return [
+        FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
+        for seed in setting.seeds
+        for curve in setting.curves
+        if every or ((not config.curves or curve.name in config.curves) and (not config.seeds or seed in config.seeds))
+    ]
+
+
+def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
+    """What will be trained, and how long that takes, before it begins."""
+    speed = figure.settings[config.size].steps_per_second
+    left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
+    hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))
+    said = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    note = figure.settings[config.size].note
+    return (
+        f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go. "
+        f"About {said} with {config.jobs} at a time, at {speed:,.0f} steps/s and core." + (f"\n{note}" if note else "")
+    )
+
+
+def listing(folder: Path) -> Table:
+    """Every figure in a row: the paper's result, ours where there is one, steps and hours."""
+    table = Table(title="figures", title_justify="left")
+    for column in ("figure", "paper", "the paper", "ours", "steps", "core-hours", "quick"):
+        table.add_column(column, no_wrap=column in ("figure", "steps", "core-hours", "quick"))
+    for name in names():
+        figure = load(name)
+        full, quick = figure.settings["full"], figure.settings.get("quick")
+        table.add_row(
+            name,
+            figure.paper,
+            ", ".join(f"{line.label} {line.value:g}" for line in figure.published),
+            _ours(folder / f"{name}.json"),
+            f"{full.steps / 1e6:,.0f} M",
+            f"{full.core_hours:,.0f}",
+            f"{60 * quick.core_hours:,.0f} min" if quick else "-",
+        )
+    return table
+
+
+def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
+    """FIGURE.json, FIGURE.png and the figure's part of the page, from all runs that have begun."""
+    document = results.collect(figure, config.size, runs)
+    if not document["curves"]:
+        console.print("nothing has been trained yet, so nothing is written", highlight=False)
+        return
+    stem = figure.name if config.size == "full" else f"{figure.name}-{config.size}"
+    picture = config.results / f"{stem}.png"
+    try:
+        config.results.mkdir(parents=True, exist_ok=True)
+        replace_file(config.results / f"{stem}.json", (json.dumps(document, indent=1) + "\n").encode())
+        results.draw(document, figure.title, picture)
+        if config.size == "full" and config.page.is_file():
+            page.write(config.page, picture, figure, document)
+    except OSError as problem:
+        raise UsageError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
+    console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
+
+
+def _train(runs: Sequence[FigureRun], config: ReproduceConfig, console: Console) -> bool:
+    """Train with a bar for each run at work and a line for each that has finished."""
+    deadline = time.monotonic() + 60 * config.minutes if config.minutes else float("inf")
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    bars: dict[FigureRun, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+
+        def report(run: FigureRun, what: str) -> None:
+            if what == "started":
+                bars[run] = progress.add_task(run.label, total=run.curve.steps, said="")
+            if what in ("started", "running"):
+                steps = run.steps()
+                progress.update(bars[run], completed=steps, said=f"{steps / 1e6:,.1f} M steps")
+                return
+            progress.remove_task(bars.pop(run))
+            console.print(_outcome(run, what), highlight=False)
+
+        return train_all(runs, config.jobs, report, deadline)
+
+
+def _outcome(run: FigureRun, what: str) -> str:
+    said = f"{run.label}: {what} at {run.steps() / 1e6:,.1f} of {run.curve.steps / 1e6:,.1f} M steps"
+    if what == "finished":
+        estimate = run.evaluation()["all"][run.figure.measure]
+        said += f", {run.figure.measure} {estimate['mean']:.3g} [{estimate['low']:.3g}, {estimate['high']:.3g}]"
+    return said
+
+
+def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
+    for run in runs:
+        if run.started and not (run.evaluation_file.exists() and run.evaluation()["step"] == run.steps()):
+            run.evaluate()
+            console.print(_outcome(run, "evaluated"), highlight=False)
+
+
+def _quick() -> list[str]:
+    return [name for name in names() if "quick" in load(name).settings]
+
+
+def _ours(file: Path) -> str:
+    if not file.is_file():
+        return "-"
+    reached = results.reached(json.loads(file.read_text()))
+    return ", ".join(f"{name} {mean:.3g}" for name, (mean, _) in reached.items()) or "-"
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-reproduce`."""
+    run_command("rl-reproduce", main, arguments)

@@ -1,0 +1,117 @@
+"""What the runs of a figure have reached, as one JSON document and one picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..metrics.provenance import provenance
+from .figure import Figure
+from .runs import FigureRun, read_rows
+
+POINTS = 120
+"""Points of a curve that are kept."""
+DPI = 110
+
+
+def collect(figure: Figure, size: str, runs: Sequence[FigureRun]) -> dict[str, Any]:
+    """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them."""
+    setting = figure.settings[size]
+    curves: dict[str, Any] = {}
+    for curve in setting.curves:
+        found = {str(run.seed): _run(run) for run in runs if run.curve == curve and run.rows()}
+        if found:
+            curves[curve.name] = {"command": " ".join(("rl-train", *curve.arguments)), "runs": found}
+    return provenance() | {
+        "figure": figure.name,
+        "size": size,
+        "measure": figure.measure,
+        "published": [{"label": p.label, "value": p.value, "note": p.note} for p in figure.published],
+        "source": f"{figure.paper}, {figure.place}",
+        "curves": curves,
+    }
+
+
+def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
+    """By curve: the mean over seeds of the evaluations and how many seeds there are; nothing of unfinished curves."""
+    means: dict[str, tuple[float, int]] = {}
+    for name, curve in document["curves"].items():
+        values = [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
+        if values:
+            means[name] = (float(np.mean(values)), len(values))
+    return means
+
+
+def draw(document: dict[str, Any], title: str, file: Path) -> None:
+    """Write the picture: each curve's mean, a band from lowest to highest seed, the paper's numbers as lines."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    measure = document["measure"]
+    figure, axes = plt.subplots(figsize=(7.5, 4.5))
+    for number, (name, curve) in enumerate(document["curves"].items()):
+        colour = f"C{number}"
+        runs = [run for run in curve["runs"].values() if run["curve"]["step"]]
+        if not runs:  # no episode has ended yet
+            continue
+        end = min(run["curve"]["step"][-1] for run in runs)
+        steps = np.linspace(0, end, POINTS)[1:]
+        values = np.array([np.interp(steps, run["curve"]["step"], run["curve"][measure]) for run in runs])
+        seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+        axes.plot(steps / 1e6, values.mean(0), color=colour, label=f"{name}{seeds}")
+        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+    for line in document["published"]:
+        axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
+        axes.annotate(
+            f"{line['label']} {line['value']:g} in the paper",
+            (1.0, line["value"]),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=7,
+        )
+    axes.set_title(title)
+    axes.set_xlabel("million environment steps")
+    axes.set_ylabel(f"{measure} in training")
+    if axes.lines:
+        axes.legend(loc="best", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _run(run: FigureRun) -> dict[str, Any]:
+    rows = run.rows()
+    evaluation = run.evaluation() if run.evaluation_file.exists() else None
+    return {
+        "steps": rows[-1]["step"],
+        "planned_steps": run.curve.steps,
+        "seconds": round(float(rows[-1]["wall_s"]), 1),
+        "curve": _curve(run),
+        "evaluation": _measured(evaluation, run.figure.measure) if evaluation else None,
+    }
+
+
+def _curve(run: FigureRun) -> dict[str, list[float]]:
+    """Steps and the measure, averaged into at most POINTS parts; of a population the mean of its members."""
+    measure = f"episode/{run.figure.measure}"
+    members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
+    rows = [row for file in members for row in read_rows(file)] if members else run.rows()
+    rows = sorted((row for row in rows if measure in row["metrics"]), key=lambda row: row["step"])
+    parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
+    return {
+        "step": [rows[part[-1]]["step"] * max(1, len(members)) for part in parts],
+        run.figure.measure: [round(float(np.mean([rows[i]["metrics"][measure] for i in part])), 4) for part in parts],
+    }
+
+
+def _measured(evaluation: dict[str, Any], measure: str) -> dict[str, Any]:
+    """The measure's estimate in what rl-eval wrote."""
+    estimate = evaluation["all"][measure]
+    return {key: estimate[key] for key in ("mean", "low", "high")} | {
+        "episodes": evaluation["all"]["episodes"],
+        "step": evaluation["step"],
+    }

@@ -1,0 +1,113 @@
+"""`rl-reproduce`: the data files, and one small figure from training to picture, stopped on the way."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engram.launch.figures import command, figure, page
+from engram.launch.train.command_line import UsageError
+
+SMALL = '''
+title = "A small figure"
+paper = "Somebody"
+place = "figure 1"
+measure = "return"
+episodes = 20
+
+[[published]]
+label = "best"
+value = 1.0
+note = "at the end"
+
+[full]
+arguments = """
+    --env boxworld-twin --env-args path_lengths=1 num_distractors=0 max_steps=30 --local
+    --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
+seeds = [3]
+steps_per_second = 1000
+[full.curves]
+lstm = "--core lstm --conv-channels 2 --total-steps 16000 --log-every 1000 --checkpoint-every 0.2"
+'''
+
+
+@pytest.mark.parametrize("name", figure.names())
+def test_every_data_file_is_a_figure_that_rl_train_would_take(name: str) -> None:
+    found = figure.load(name)
+    assert found.published
+    for setting in found.settings.values():
+        assert setting.core_hours > 0
+        for curve in setting.curves:
+            assert curve.config.total_steps < 1e9, f"{curve.name} has no length of its own"
+    if "quick" in found.settings:
+        assert found.settings["quick"].core_hours / 2 <= 20 / 60
+
+
+def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match=r"'grph'.*graph"):
+        figure.load("grph")
+
+
+def test_a_wrong_data_file_is_named_with_what_is_wrong() -> None:
+    with pytest.raises(UsageError, match=r"'mine' is wrong: 'full'"):
+        figure.parse("mine", "title = 'x'")
+
+
+def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    with pytest.raises(UsageError, match=r"no curve 'rmc'; it has: lstm"):
+        command.main([str(file), "--curves", "rmc"])
+
+
+def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
+    file, results, text = tmp_path / "small.toml", tmp_path / "results", tmp_path / "page.md"
+    file.write_text(SMALL)
+    text.write_text("# Results\n\nWords that stay.\n")
+    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--runs", tmp_path / "runs", "--results", results]
+    words += ["--page", text, "--jobs", "1"]
+
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "runs").glob("small/full/lstm-3/checkpoints/step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "the same command goes on from here" in said
+    assert not results.exists()
+
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    assert "lstm, seed 3: finished at 0.0 of 0.0 M steps, return" in done.stdout
+    log = (tmp_path / "runs/small/full/lstm-3.log").read_text()
+    assert log.count("lstm") > 1
+    document = json.loads((results / "small.json").read_text())
+    lstm = document["curves"]["lstm"]["runs"]["3"]
+    assert lstm["steps"] >= 16000
+    assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun anew
+    assert lstm["evaluation"]["episodes"] == 20
+    assert (results / "small.png").read_bytes().startswith(b"\x89PNG")
+
+    once = text.read_text()
+    assert "Words that stay." in once
+    assert "| lstm | 3 |" in once
+    page.write(text, results / "small.png", figure.load(str(file)), document)
+    assert text.read_text() == once  # renewed in its place
+
+
+def test_a_run_that_ended_early_says_so_on_the_page() -> None:
+    small = figure.parse("small", SMALL)
+    run = {"steps": 10_000_000, "planned_steps": 60_000_000, "seconds": 3600.0, "evaluation": None}
+    document = {
+        "figure": "small",
+        "size": "full",
+        "measure": "return",
+        "source": "s",
+        "curves": {"a": {"runs": {"1": run}}},
+    }
+    assert "10.0 M of 60.0 M: ended where the compute ended" in page.text("small.png", small, document)
