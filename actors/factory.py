@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..agents.agent import Agent, AgentConfig
-from ..agents.specs import ActionSpec, ArraySpec, ObservationSpec
+from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..envs.registration import make_batch
 from .actor import Actor
 
@@ -72,7 +72,11 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
     """What the agent must know of an action space. Raises ValueError for spaces it cannot act in."""
     if isinstance(space, spaces.Discrete):
-        return ActionSpec((int(space.n),))
+        return ChoiceSpec((int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        return ActionSpec(tuple(int(n) for n in space.nvec))
-    raise ValueError(f"action space {space} is not supported; supported: Discrete and one-dimensional MultiDiscrete")
+        return ChoiceSpec(tuple(int(n) for n in space.nvec))
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return BoxSpec(space.shape[0])
+    raise ValueError(
+        f"action space {space} is not supported; supported: Discrete, one-dimensional MultiDiscrete and Box"
+    )

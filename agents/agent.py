@@ -12,9 +12,13 @@ from torch import Tensor, nn
 
 from .cores.core import CoreState, map_state, reset_state
 from .cores.registry import make_core
-from .specs import ActionSpec, ObservationSpec, best, one_hot, sample
+from .normalisation import ValueHead
+from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
-from .values import AgentOutput, EnvOutput, map_observation
+from .values import AgentOutput, EnvOutput, ObservationTensor, map_observation
+
+LOG_DEVIATIONS = (-5.0, 2.0)
+"""Bounds of a Gaussian policy's log standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class AgentConfig:
     torso: TorsoConfig = TorsoConfig()
     """How observations become vectors."""
     previous_action: bool = False
-    """The core also sees the one-hot previous action (zeros at the start of an episode)."""
+    """The core also sees the previous action, one-hot or its numbers (zeros at the start of an episode)."""
     previous_reward: bool = False
     """The core also sees the previous reward, clipped to -1..1."""
     time_horizon: int = 0
@@ -36,6 +40,9 @@ class AgentConfig:
     policy_scale: float = 1.0
     """Factor on the policy head's initial weights. Above 1 a new agent prefers some actions wherever it is: it walks
     where one of scale 1 stays near its start, and so finds what is far away."""
+    normalise_returns: bool = False
+    """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
+    whatever the size of the rewards."""
 
     def __post_init__(self) -> None:
         if self.time_horizon < 0:
@@ -49,7 +56,7 @@ class AgentState(NamedTuple):
 
     core: CoreState
     previous_action: Tensor
-    """int64 [B] or [B, K]; -1 before the first action of an episode."""
+    """[B, ...] as actions are; `no_action` before the first one of an episode."""
     elapsed: Tensor
     """int64 [B]: steps since the start of the episode."""
     over: Tensor
@@ -60,7 +67,7 @@ class AgentUnroll(NamedTuple):
     """What the learner's pass says of R rows of B environments."""
 
     logits: Tensor
-    """[R, B, num_logits]."""
+    """[R, B, ...] as `AgentOutput.logits`."""
     value: Tensor
     """[R, B]."""
     auxiliary: Tensor | None
@@ -75,12 +82,14 @@ class Agent(nn.Module):
         self.action_spec = action
         self.config = config
         self.torso = make_torso(observation, config.torso)
-        extra = config.previous_action * action.num_logits + config.previous_reward + (config.time_horizon > 0)
+        extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **config.core_args)  # pyright: ignore
-        self.policy = nn.Linear(self.core.output_size, action.num_logits)
+        self.policy = nn.Linear(self.core.output_size, action.num_outputs)
         with torch.no_grad():
             self.policy.weight.mul_(config.policy_scale)
-        self.value = nn.Linear(self.core.output_size, 1)
+        if isinstance(action, BoxSpec):
+            self.log_deviation = nn.Parameter(torch.zeros(action.size))
+        self.value = ValueHead(self.core.output_size, config.normalise_returns)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
 
@@ -89,7 +98,7 @@ class Agent(nn.Module):
         device = self.policy.weight.device
         return AgentState(
             core=self.core.initial_state(batch_size),
-            previous_action=torch.full((batch_size, *self.action_spec.shape), -1, device=device),
+            previous_action=no_action(self.action_spec, batch_size, device),
             elapsed=torch.zeros(batch_size, dtype=torch.int64, device=device),
             over=torch.zeros(batch_size, dtype=torch.bool, device=device),
         )
@@ -123,11 +132,17 @@ class Agent(nn.Module):
         logits, value = self._heads(outputs)
         return AgentUnroll(logits, value, auxiliary)
 
+    def observe(self, observation: ObservationTensor) -> None:
+        """Count observations [R, B, ...] into the running moments of a torso that normalises."""
+        if self.config.torso.normalise_observations:
+            self.torso.observe(map_observation(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
+
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Previous action, reward and elapsed steps at every row [R, B], as `step` saw them."""
-        none = torch.full_like(state.previous_action, -1).expand(reset.shape[0], *state.previous_action.shape)
+        none = no_action(self.action_spec, reset.shape[1], reset.device)
+        none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
         previous = torch.where(reset.reshape(*reset.shape, *([1] * (previous.dim() - 2))), none, previous)
         elapsed = state.elapsed
@@ -144,7 +159,7 @@ class Agent(nn.Module):
         """What the core sees: features [..., D] and the configured facts about the previous step."""
         extra: list[Tensor] = []
         if self.config.previous_action:
-            extra.append(one_hot(self.action_spec, previous_action))
+            extra.append(as_input(self.action_spec, previous_action))
         if self.config.previous_reward:
             extra.append(reward.clamp(-1, 1).unsqueeze(-1))
         if self.config.time_horizon:
@@ -152,7 +167,10 @@ class Agent(nn.Module):
         return torch.cat([features, *extra], -1) if extra else features
 
     def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.policy(outputs), self.value(outputs).squeeze(-1)
+        logits = self.policy(outputs)
+        if isinstance(self.action_spec, BoxSpec):
+            logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
+        return logits, self.value(outputs).squeeze(-1)
 
 
 def slice_state(state: AgentState, rows: slice) -> AgentState:

@@ -1,5 +1,6 @@
 """What an agent must know of a world's spaces, without knowing Gymnasium."""
 
+import math
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -17,14 +18,19 @@ class ArraySpec(NamedTuple):
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
 
-class ActionSpec(NamedTuple):
+class ChoiceSpec(NamedTuple):
     """K simultaneous choices of `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
 
     choices: tuple[int, ...]
 
     @property
-    def num_logits(self) -> int:
+    def num_outputs(self) -> int:
         """Width of the policy head."""
+        return sum(self.choices)
+
+    @property
+    def num_inputs(self) -> int:
+        """Width of `as_input`."""
         return sum(self.choices)
 
     @property
@@ -33,36 +39,112 @@ class ActionSpec(NamedTuple):
         return () if len(self.choices) == 1 else (len(self.choices),)
 
 
+class BoxSpec(NamedTuple):
+    """K real numbers, each drawn from a Gaussian of its own. The world's bounds are -1..1 for the agent, or none.
+
+    logits are [..., 2 K]: K means, then K logarithms of standard deviations, which are parameters of the agent and do
+    not depend on what it sees (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D).
+    """
+
+    size: int
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the policy head: the means."""
+        return self.size
+
+    @property
+    def num_inputs(self) -> int:
+        """Width of `as_input`."""
+        return self.size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Trailing shape of an action."""
+        return (self.size,)
+
+
+ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
+
+
+def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
+    """What stands for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
+    if isinstance(spec, BoxSpec):
+        return torch.zeros((batch_size, *spec.shape), device=device)
+    return torch.full((batch_size, *spec.shape), -1, device=device)
+
+
 def sample(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw actions int64 [..., *spec.shape] from logits [..., num_logits] (Gumbel-max)."""
+    """Draw actions [..., *spec.shape] from logits: int64 (Gumbel-max), or float32 for a Box."""
+    if isinstance(spec, BoxSpec):
+        mean, log_deviation = logits.chunk(2, -1)
+        return mean + log_deviation.exp() * torch.empty_like(mean).normal_(generator=generator)
     noise = torch.empty_like(logits).exponential_(generator=generator).log_()
     return best(spec, logits - noise)
 
 
 def best(spec: ActionSpec, scores: Tensor) -> Tensor:
-    """The action int64 [..., *spec.shape] with the highest scores [..., num_logits]."""
+    """The action [..., *spec.shape] with the highest scores; of a Box the mean."""
+    if isinstance(spec, BoxSpec):
+        return scores.chunk(2, -1)[0]
     if len(spec.choices) == 1:
         return scores.argmax(-1)
     return torch.stack([part.argmax(-1) for part in scores.split(spec.choices, -1)], -1)
 
 
 def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
-    """Log-probabilities [..., num_logits] of every option of every choice; simultaneous choices are independent."""
+    """Log-probabilities [..., num_outputs] of every option of every choice; simultaneous choices are independent.
+
+    Of a Box: the logits, which say all about its Gaussians.
+    """
+    if isinstance(spec, BoxSpec):
+        return logits
     if len(spec.choices) == 1:
         return torch.log_softmax(logits, -1)
     return torch.cat([torch.log_softmax(part, -1) for part in logits.split(spec.choices, -1)], -1)
 
 
 def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> Tensor:
-    """log pi(action) [...] in nats, of actions int64 [..., *spec.shape] under `log_policy`'s [..., num_logits]."""
+    """log pi(action) [...] in nats, of actions [..., *spec.shape] under `log_policy`'s values.
+
+    Of a Box the density: - sum_k (a_k - m_k)^2 / (2 s_k^2) + log s_k + log(2 pi) / 2
+    """
+    if isinstance(spec, BoxSpec):
+        mean, log_deviation = log_policies.chunk(2, -1)
+        scaled = (action - mean) * (-log_deviation).exp()
+        return -(0.5 * scaled.square() + log_deviation + _HALF_LOG_2PI).sum(-1)
     if len(spec.choices) == 1:
         return log_policies.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     starts = torch.tensor([sum(spec.choices[:k]) for k in range(len(spec.choices))], device=action.device)
     return log_policies.gather(-1, action + starts).sum(-1)
 
 
-def one_hot(spec: ActionSpec, action: Tensor) -> Tensor:
-    """float32 [..., num_logits]: one-hot of each choice; a negative action (none yet) is all zeros."""
+def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
+    """H = - sum_a pi(a) log pi(a) [...] in nats; of a Box the differential one, sum_k log s_k + log(2 pi e) / 2."""
+    if isinstance(spec, BoxSpec):
+        return (log_policies.chunk(2, -1)[1] + 0.5 + _HALF_LOG_2PI).sum(-1)
+    return -(log_policies.exp() * log_policies).sum(-1)
+
+
+def kl_divergence(spec: ActionSpec, log_behaviours: Tensor, log_policies: Tensor) -> Tensor:
+    """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice.
+
+    Of a Box: sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s).
+    """
+    if isinstance(spec, BoxSpec):
+        (theirs, their_log), (mean, log_deviation) = log_behaviours.chunk(2, -1), log_policies.chunk(2, -1)
+        squares = (2 * their_log).exp() + (theirs - mean).square()
+        return (log_deviation - their_log + 0.5 * squares * (-2 * log_deviation).exp() - 0.5).sum(-1)
+    return (log_behaviours.exp() * (log_behaviours - log_policies)).sum(-1)
+
+
+def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
+    """float32 [..., num_inputs]: one-hot of each choice, or all zeros for `no_action`; a Box's numbers in -1..1."""
+    if isinstance(spec, BoxSpec):
+        return action.clamp(-1, 1)
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)
     options = [torch.arange(n, device=action.device) for n in spec.choices]
     return torch.cat([(a.unsqueeze(-1) == o).float() for a, o in zip(actions, options, strict=True)], -1)
+
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

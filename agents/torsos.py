@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .kernels import Linear
+from .normalisation import Moments
 from .specs import ArraySpec, ObservationSpec
 from .values import ObservationTensor
 
@@ -31,6 +32,8 @@ class TorsoConfig:
     embedding_bias: float = 0.0
     """Added to its initial biases. With large weights and biases below 0 a unit answers to few observations, so that a
     memory which adds up what it is shown can tell what it saw for a moment from what it sees most of the time."""
+    normalise_observations: bool = False
+    """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
 
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
@@ -52,6 +55,7 @@ class ConvTorso(nn.Module):
         rows, cols, features = spec.shape
         channels = (features, *config.conv_channels)
         self.scale = spec.scale
+        self.moments = _moments(features, config)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
         planes = torch.stack(torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij"))
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
@@ -59,25 +63,38 @@ class ConvTorso(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, rows, cols, features] -> [N, output_size]."""
-        x = scaled(observation, self.scale).permute(0, 3, 1, 2)
+        x = scaled(observation, self.scale)
+        x = (x if self.moments is None else self.moments(x)).permute(0, 3, 1, 2)
         for conv in self.convs:
             # SAME for a 2x2 kernel: one row below and one column to the right.
             x = torch.relu(conv(functional.pad(x, (0, 1, 0, 1))))
         planes = self.get_buffer("planes")
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
 
+    def observe(self, observation: Tensor) -> None:
+        """Count observations [N, rows, cols, features] into the running moments."""
+        if self.moments is not None:
+            self.moments.update(scaled(observation, self.scale).flatten(0, 2), float(len(observation)))
+
 
 class FlatTorso(nn.Module):
     """A vector (or any array, flattened) as it is, scaled."""
 
-    def __init__(self, spec: ArraySpec) -> None:
+    def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
         super().__init__()
         self.scale = spec.scale
         self.output_size = int(torch.Size(spec.shape).numel())
+        self.moments = _moments(self.output_size, config)
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
-        return scaled(observation, self.scale).flatten(1)
+        x = scaled(observation, self.scale).flatten(1)
+        return x if self.moments is None else self.moments(x)
+
+    def observe(self, observation: Tensor) -> None:
+        """Count observations [N, *shape] into the running moments."""
+        if self.moments is not None:
+            self.moments.update(scaled(observation, self.scale).flatten(1), float(len(observation)))
 
 
 class DictTorso(nn.Module):
@@ -91,6 +108,11 @@ class DictTorso(nn.Module):
     def forward(self, observation: ObservationTensor) -> Tensor:
         """A dict of [N, *shape] -> [N, output_size]."""
         return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
+
+    def observe(self, observation: ObservationTensor) -> None:
+        """Count a dict of [N, *shape] into the running moments of its parts."""
+        for key, part in self.parts.items():
+            part.observe(observation[key])  # pyright: ignore
 
 
 class EmbeddingTorso(nn.Module):
@@ -109,6 +131,10 @@ class EmbeddingTorso(nn.Module):
         """[N, *shape] -> [N, output_size]."""
         return torch.relu(self.linear(self.torso(observation)))
 
+    def observe(self, observation: ObservationTensor) -> None:
+        """Count observations into the running moments."""
+        self.torso.observe(observation)  # pyright: ignore
+
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     """The torso for an observation: convolutions for images [rows, cols, features], the plain vector for the rest."""
@@ -119,7 +145,12 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if isinstance(spec, dict):
         return DictTorso(spec, config)
-    return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec)
+    return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
+
+
+def _moments(size: int, config: TorsoConfig) -> Moments | None:
+    """Running moments of so many features, where they are wanted: those of at most the last 10 million observations."""
+    return Moments(size, memory=1e7, floor=1e-2) if config.normalise_observations else None
 
 
 def scaled(observation: Tensor, scale: float) -> Tensor:

@@ -28,9 +28,9 @@ class AgentOutput(NamedTuple):
     """What the behaviour policy said at a step."""
 
     action: Tensor
-    """[..., B] int64, or [..., B, K] for K simultaneous choices."""
+    """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K numbers."""
     logits: Tensor
-    """[..., B, sum of choices] float32, unnormalised log-probabilities."""
+    """[..., B, sum of choices] float32, unnormalised log-probabilities; of a Box its Gaussians, see specs.py."""
     value: Tensor
     """[..., B] float32."""
 

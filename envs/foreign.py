@@ -101,8 +101,12 @@ class ForeignBatch:
         self.vector.close()
 
     def _checked(self, actions: Array) -> Array:
-        """Actions as int64 [N, K], all in range."""
+        """Actions as int64 [N, K], all in range, or as floats [N, K], all finite."""
         shape = (self.num_envs, *(self.single_action_space.shape or ()))
+        if self._actions.choices is None:
+            if actions.shape != shape or not np.isfinite(actions).all():
+                raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected finite {shape}")
+            return actions
         if actions.shape != shape or not np.issubdtype(actions.dtype, np.integer):
             raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected integers {shape}")
         whole = actions.astype(np.int64).reshape(self.num_envs, -1)

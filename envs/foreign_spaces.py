@@ -10,6 +10,8 @@ Dict                             a dict of these; entries of text are left out
 world's action                   the agent's
 Discrete                         Discrete from 0
 MultiDiscrete                    one-dimensional MultiDiscrete from 0 (Discrete, if it is a single choice)
+Box                              one-dimensional Box of float32: -1..1 where the world's has bounds (what is beyond is
+                                 clipped), the same numbers where it has none
 """
 
 import logging
@@ -22,7 +24,7 @@ from gymnasium import spaces
 from .arrays import Array, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict of these"
-ACTIONS = "Discrete and MultiDiscrete"
+ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
 
 
 class ObservationForm(NamedTuple):
@@ -37,12 +39,12 @@ class ObservationForm(NamedTuple):
 class ActionForm(NamedTuple):
     """How an agent's actions become those of the world."""
 
-    space: spaces.Discrete | spaces.MultiDiscrete
+    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     """Space of one environment, as the agent sees it."""
-    choices: Array
-    """int64 [K]: number of options of each choice."""
+    choices: Array | None
+    """int64 [K]: number of options of each choice; None for a Box."""
     read: Callable[[Array], Array]
-    """int64 [N, K], all in range -> the batched actions of the world."""
+    """[N, K], int64 in range or finite floats -> the batched actions of the world."""
 
 
 def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
@@ -62,6 +64,8 @@ def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
 
 def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
     """The form of an action space. Raises ValueError naming the space if it is not supported."""
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return _box_action_form(space)
     if isinstance(space, spaces.Discrete):
         choices, first, shape = np.array([space.n], np.int64), np.array([space.start]), ()
     elif isinstance(space, spaces.MultiDiscrete):
@@ -74,6 +78,21 @@ def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
 
     single = len(choices) == 1
     return ActionForm(spaces.Discrete(int(choices[0])) if single else spaces.MultiDiscrete(choices), choices, read)
+
+
+def _box_action_form(space: spaces.Box) -> ActionForm:
+    """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to what they have."""
+    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    middle = np.where(bounded, (np.where(bounded, low, 0) + np.where(bounded, high, 0)) / 2, 0.0)
+    half = np.where(bounded, (np.where(bounded, high, 0) - np.where(bounded, low, 0)) / 2, 1.0)
+
+    def read(actions: Array) -> Array:
+        values = np.clip(middle + half * actions.astype(np.float64), low, high)
+        return values.astype(space.dtype).reshape(len(actions), *space.shape)
+
+    ours_low, ours_high = (np.where(bounded, side, edge) for side, edge in ((-1.0, low), (1.0, high)))
+    return ActionForm(spaces.Box(ours_low.astype(np.float32), ours_high.astype(np.float32)), None, read)
 
 
 def empty(space: spaces.Space[Any], num_envs: int) -> Observation:

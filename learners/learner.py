@@ -11,7 +11,8 @@ from torch import Tensor
 from ..actors.unroll import Unroll, environments, to_device
 from ..agents.agent import Agent
 from ..agents.cores.compiled import compile_steps
-from ..agents.specs import log_policy, log_probability
+from ..agents.specs import entropy as entropy_of
+from ..agents.specs import kl_divergence, log_policy, log_probability
 from . import losses
 from .algorithms.algorithm import Pass, Targets
 from .boundaries import transitions
@@ -43,6 +44,8 @@ class LossTerms(NamedTuple):
     """Scalar with gradient."""
     metrics: Tensor
     """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
+    returns: Tensor
+    """The value targets of the valid steps, float [N], in units of the rewards."""
 
 
 class Evaluation(NamedTuple):
@@ -50,9 +53,9 @@ class Evaluation(NamedTuple):
 
     now: Pass
     log_policies: Tensor
-    """Log-probabilities of every action, [T, B, num_logits], with gradient."""
+    """Log-probabilities of every action, [T, B, ...], with gradient."""
     log_behaviours: Tensor
-    """Those of the policy that acted, [T, B, num_logits]."""
+    """Those of the policy that acted, [T, B, ...]."""
     auxiliary: Tensor | None
     """The core's own loss [T, B], or None."""
 
@@ -94,6 +97,7 @@ class Learner:
         lr = self._use_config()
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
         values = _means(self._learn(batch))
+        self.agent.observe(batch.env.observation)
         self.updates += 1
         self.steps += _valid_steps(batch)
         return dict(zip(names, values, strict=True)) | {
@@ -106,9 +110,10 @@ class Learner:
         # The order of minibatches is a function of the counters, so that a resumed run draws the same ones.
         generator = torch.Generator().manual_seed(self.updates)
         targets = None
-        if self.config.method.targets_once:
-            with torch.no_grad():
-                targets = self.config.method.targets(evaluate(self.agent, batch, self.config).now)
+        if self.config.method.targets_once or self.agent.value.unused:
+            targets = self._fixed_targets(batch)
+            if not self.config.method.targets_once:
+                targets = None
         rows: list[list[float]] = []
         for chosen in self.config.method.minibatches(batch.env.reward.shape[1], generator):
             if chosen is None:
@@ -119,13 +124,26 @@ class Learner:
                 rows.append(self._update(environments(batch, chosen), theirs))
         return rows
 
+    def _fixed_targets(self, batch: Unroll) -> Targets:
+        """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
+        with torch.no_grad():
+            now = evaluate(self.agent, batch, self.config).now
+            targets = self.config.method.targets(now)
+            if self.agent.value.moments is None:
+                return targets
+            before = self.agent.value.unit
+            self.agent.value.renormalise(targets.values[now.step.valid] * before)
+            return self.config.method.targets(rescaled(now, before / self.agent.value.unit))
+
     def _update(self, batch: Unroll, targets: Targets | None) -> list[float]:
         """One update of the weights, unless its loss or gradient is not finite."""
-        metrics = self._set_gradients(batch, targets)
+        metrics, returns = self._set_gradients(batch, targets)
         norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
         values = torch.cat([metrics, norm.reshape(1)]).tolist()
         if all(map(math.isfinite, values)):
             self.optimiser.step()
+            if targets is None and self.agent.value.moments is not None:
+                self.agent.value.renormalise(returns)
         else:
             self.skipped += 1
         return values
@@ -178,20 +196,20 @@ class Learner:
         set_hyperparameters(self.optimiser, numbers | {"lr": lr})
         return lr
 
-    def _set_gradients(self, batch: Unroll, targets: Targets | None) -> Tensor:
-        """Leave the gradient of the batch's loss in the parameters; returns the metrics."""
+    def _set_gradients(self, batch: Unroll, targets: Targets | None) -> tuple[Tensor, Tensor]:
+        """Leave the gradient of the batch's loss in the parameters; returns the metrics and the returns."""
         steps = max(_valid_steps(batch), 1)
         scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
-        total, metrics = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps, targets)
+        total, metrics, returns = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps, targets)
         parameters = list(self.agent.parameters())
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        return metrics
+        return metrics, returns
 
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
-    """One pass of the network over an unroll [T, B]."""
+    """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
     out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
@@ -199,10 +217,13 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     reward = batch.env.reward
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    bootstrap = out.value[-1].detach()
+    if agent.value.moments is not None:
+        reward, values, bootstrap = (x / agent.value.unit for x in (reward, values, bootstrap))
     now = Pass(
         transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
         values,
-        out.value[-1].detach(),
+        bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),
         log_probability(agent.action_spec, log_behaviours, batch.agent.action),
     )
@@ -230,7 +251,7 @@ def batch_loss(
         fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
         targets = config.method.targets(fixed)
     terms = config.method.terms(now, targets)
-    entropy = losses.entropy(log_policies)
+    entropy = entropy_of(agent.action_spec, log_policies)
 
     def weighted(cost: float, each: Tensor) -> Tensor:
         return cost * losses.reduce(each, valid, "sum")
@@ -243,10 +264,16 @@ def batch_loss(
     ]
     total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
     with torch.no_grad():
-        kl = losses.kl_divergence(log_behaviours, log_policies)
+        kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
         means = [metric_scale * losses.reduce(x, valid, "sum") for x in (entropy, kl, *terms.metrics)]
         metrics = torch.stack([*(scale * part for part in parts), total, *means])
-    return LossTerms(total, metrics.detach())
+    return LossTerms(total, metrics.detach(), targets.values[valid] * agent.value.unit)
+
+
+def rescaled(now: Pass, factor: Tensor) -> Pass:
+    """The same pass with rewards and values in other units."""
+    step = now.step._replace(rewards=now.step.rewards * factor)
+    return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
 def _valid_steps(batch: Unroll) -> int:

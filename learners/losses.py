@@ -1,8 +1,6 @@
 """The terms of an actor-critic loss: pure functions over [T, B] with a mask of valid steps.
 
-`log_policy` holds the normalised log-probability of every action, [T, B, A] (for an action of several independent parts
-side by side: entropies and divergences of the parts add up), so that one log-softmax serves the importance ratio, the
-losses and the diagnostics. Two reductions:
+Two reductions:
 
     "mean"   over the valid steps: the size of gradients does not depend on T, B or how often episodes end
     "sum"    over the valid steps: as in scalable_agent, whose learning rate and epsilon go with it
@@ -39,16 +37,6 @@ def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         valid: bool [T, B].
     """
     return 0.5 * torch.where(valid, targets.detach() - values, 0.0).square()
-
-
-def entropy(log_policy: Tensor) -> Tensor:
-    """H_t = - sum_a pi(a | x_t) log pi(a | x_t) in nats: [T, B, A] -> [T, B]."""
-    return -(log_policy.exp() * log_policy).sum(-1)
-
-
-def kl_divergence(log_behaviour: Tensor, log_policy: Tensor) -> Tensor:
-    """KL(mu || pi)_t = sum_a mu(a | x_t) (log mu(a | x_t) - log pi(a | x_t)) in nats: [T, B, A] twice -> [T, B]."""
-    return (log_behaviour.exp() * (log_behaviour - log_policy)).sum(-1)
 
 
 def reduce(terms: Tensor, valid: Tensor, reduction: Reduction) -> Tensor:

@@ -24,6 +24,7 @@ from ...actors.factory import ActorFactory, action_spec
 from ...actors.unroll import Unroll
 from ...agents.cores.core import Core, CoreState
 from ...agents.cores.lstm import LSTMState
+from ...agents.specs import BoxSpec
 from ...agents.values import EnvOutput, map_observation
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
@@ -147,8 +148,11 @@ def _env_work(factory: ActorFactory, worth: float) -> Work:
     n = batch.num_envs
     rng = np.random.default_rng(factory.seed)
     spec = action_spec(batch.single_action_space)
-    choices = [rng.integers(k, size=(factory.unroll_length, n)) for k in spec.choices]
-    actions = np.stack(choices, -1) if spec.shape else choices[0]
+    if isinstance(spec, BoxSpec):
+        actions = rng.uniform(-1, 1, (factory.unroll_length, n, spec.size)).astype(np.float32)
+    else:
+        choices = [rng.integers(k, size=(factory.unroll_length, n)) for k in spec.choices]
+        actions = np.stack(choices, -1) if spec.shape else choices[0]
     observation, reward = batch.new_observation(), np.zeros(n, np.float32)
     terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     batch.reset_into(observation, factory.seed)

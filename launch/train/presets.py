@@ -116,6 +116,22 @@ _EASY_GRAPH: Preset = {
     "total_steps": 30_000_000,
 }
 
+# Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
+# are dear, so each is used four times; the policy begins near uniform; the run ends.
+OTHERS: Preset = {
+    "total_steps": 2_000_000,
+    "unroll_length": 128,
+    "envs_per_actor": 16,
+    "agent": {
+        "torso": {"embedding_size": 128, "normalise_observations": True},
+        "previous_action": True,
+        "policy_scale": 0.01,
+        "normalise_returns": True,
+    },
+    "learner": {"algorithm": "ppo", "discount": 0.99, "entropy_cost": 0.01, "lr": 5e-4},
+}
+"""Every world that is not in PAPER."""
+
 PAPER: dict[str, Preset] = {
     "boxworld": _RMC_PAPER,
     "mini-pacman": _RMC_PAPER,
@@ -160,7 +176,7 @@ def preset(name: str, env: str, core: str) -> RunConfig:
             "env": env,
             "agent": {"core": core, "core_args": CORES.get((world, core), {})},
         },
-        PAPER.get(world, {}),
+        PAPER.get(world, OTHERS),
     )
     if name == "easy":
         if world not in EASY:

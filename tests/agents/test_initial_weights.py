@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from engram.agents.agent import Agent, AgentConfig
-from engram.agents.specs import ActionSpec, ArraySpec
+from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig
 
-OBSERVATION, ACTION = ArraySpec((3, 4, 2), 1.0), ActionSpec((5,))
+OBSERVATION, ACTION = ArraySpec((3, 4, 2), 1.0), ChoiceSpec((5,))
 
 
 PLAIN = TorsoConfig(embedding_size=8)

@@ -53,7 +53,7 @@ def test_nothing_at_an_ignored_step_reaches_the_gradient() -> None:
     )
     gradients = []
     for each in (unroll, changed):
-        total, _ = batch_loss(learner.agent, each, learner.config, 1.0, 1.0)
+        total, *_ = batch_loss(learner.agent, each, learner.config, 1.0, 1.0)
         gradients.append(torch.autograd.grad(total, list(learner.agent.parameters())))
     assert dead.any()
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
@@ -64,7 +64,7 @@ def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
     learner, unroll = make("lstm", num_envs=1, reduction="sum")
     agent, config = learner.agent, learner.config
     over = (unroll.env.terminated | unroll.env.truncated)[:, 0].tolist()
-    total, _ = batch_loss(agent, unroll, config, 1.0, 1.0)
+    total, *_ = batch_loss(agent, unroll, config, 1.0, 1.0)
     edges = [0] + [t + 1 for t, end in enumerate(over[:-1]) if end] + [len(over)]
     parts = torch.zeros(())
     for number, (a, b) in enumerate(pairwise(edges)):
@@ -115,7 +115,7 @@ def test_bptt_length_cuts_the_gradient_of_the_update() -> None:
     gradients = []
     for length in (0, 20, 5):
         learner, unroll = make(bptt_length=length)
-        total, _ = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0)
+        total, *_ = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0)
         gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(total, list(learner.agent.parameters()))]))
     assert not torch.allclose(gradients[0], gradients[2], rtol=1e-3, atol=1e-7)
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from engram.agents import specs
 from engram.learners import losses
 
 T, B, A = 5, 4, 3
+CHOICE = specs.ChoiceSpec((A,))
 
 
 @pytest.fixture
@@ -43,13 +45,13 @@ def test_every_term_from_its_formula(draw: np.random.Generator, reduction: losse
     assert found.item() == pytest.approx(slow(0.5 * (targets.numpy() - values.numpy()) ** 2, valid, reduction))
 
     entropies = [[-sum(q * math.log(q) for q in p[t, b]) for b in range(B)] for t in range(T)]
-    found = losses.reduce(losses.entropy(log_policy), valid, reduction)
+    found = losses.reduce(specs.entropy(CHOICE, log_policy), valid, reduction)
     assert found.item() == pytest.approx(slow(entropies, valid, reduction))
 
     divergences = [
         [sum(q * math.log(q / r) for q, r in zip(m[t, b], p[t, b], strict=True)) for b in range(B)] for t in range(T)
     ]
-    found = losses.reduce(losses.kl_divergence(log_behaviour, log_policy), valid, reduction)
+    found = losses.reduce(specs.kl_divergence(CHOICE, log_behaviour, log_policy), valid, reduction)
     assert found.item() == pytest.approx(slow(divergences, valid, reduction))
 
 
@@ -68,20 +70,20 @@ def test_gradients_reach_what_is_learned_and_nothing_else(draw: np.random.Genera
 
 def test_ascending_the_entropy_raises_the_entropy(draw: np.random.Generator) -> None:
     logits = torch.from_numpy(draw.normal(0, 2, (T, B, A))).requires_grad_()
-    before = losses.entropy(logits.log_softmax(-1)).sum()
-    losses.entropy(logits.log_softmax(-1)).sum().backward()
+    before = specs.entropy(CHOICE, logits.log_softmax(-1)).sum()
+    specs.entropy(CHOICE, logits.log_softmax(-1)).sum().backward()
     assert logits.grad is not None
-    after = losses.entropy((logits + 0.1 * logits.grad).log_softmax(-1)).sum()
+    after = specs.entropy(CHOICE, (logits + 0.1 * logits.grad).log_softmax(-1)).sum()
     assert after > before
 
 
 def test_entropy_and_divergence_at_their_known_points() -> None:
     uniform = torch.zeros(1, 1, A, dtype=torch.float64).log_softmax(-1)
     sharp = torch.tensor([[[50.0, 0.0, 0.0]]], dtype=torch.float64).log_softmax(-1)
-    assert losses.entropy(uniform).item() == pytest.approx(math.log(A))
-    assert losses.entropy(sharp).item() == pytest.approx(0, abs=1e-12)
-    assert losses.kl_divergence(uniform, uniform).item() == 0
-    assert losses.kl_divergence(sharp, uniform).item() == pytest.approx(math.log(A))
+    assert specs.entropy(CHOICE, uniform).item() == pytest.approx(math.log(A))
+    assert specs.entropy(CHOICE, sharp).item() == pytest.approx(0, abs=1e-12)
+    assert specs.kl_divergence(CHOICE, uniform, uniform).item() == 0
+    assert specs.kl_divergence(CHOICE, sharp, uniform).item() == pytest.approx(math.log(A))
 
 
 def test_what_stands_at_an_invalid_step_does_not_matter() -> None:

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from engram.actors.pool import MAX_IN_FLIGHT
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
-from engram.agents.specs import ActionSpec, ArraySpec
+from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
@@ -380,7 +380,7 @@ def random_unroll(agent: Agent, rows: int = 4, batch: int = 3) -> Unroll:
 
 
 def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> None:
-    agent = Agent(ArraySpec((5,)), ActionSpec((4,)), AgentConfig(core="feedforward"))
+    agent = Agent(ArraySpec((5,)), ChoiceSpec((4,)), AgentConfig(core="feedforward"))
     learner = Learner(agent, LearnerConfig(), total_steps=100)
     collected = Accumulator(1, FIELDS)
     collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})

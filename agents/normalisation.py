@@ -1,0 +1,98 @@
+"""Running means and deviations: of observations, so that a network sees numbers of order 1 whatever the world's units
+are, and of returns, so that one learning rate and one cost of the value loss serve every size of reward.
+
+The numbers are buffers: they travel with the weights, so actors and learner compute the same function, and they are in
+every checkpoint. Only the learner changes them, between updates.
+"""
+
+import torch
+from torch import Tensor, nn
+
+LIMIT = 10.0
+"""Normalised observations are clipped to plus or minus this."""
+
+
+class Moments(nn.Module):
+    """Mean and standard deviation of F features over what `update` has been shown.
+
+    A plain average until `memory` weight has been shown, then an exponential one in which new weight n counts for
+    n / memory.
+
+    Args:
+        size: F.
+        memory: the most that what came before may weigh, above 0.
+        floor: the least deviation.
+    """
+
+    def __init__(self, size: int, memory: float, floor: float) -> None:
+        super().__init__()
+        self.memory, self.floor = memory, floor
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.weight: Tensor
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("deviation", torch.ones(size))
+        self.register_buffer("weight", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, values: Tensor, weight: float) -> None:
+        """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none."""
+        if not len(values) or not bool(values.isfinite().all()):
+            return
+        # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
+        rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
+        new = values.mean(0)
+        spread = (values - new).square().mean(0)
+        mean = self.mean + rate * (new - self.mean)
+        variance = (1 - rate) * (self.deviation.square() + (self.mean - mean).square())
+        variance = variance + rate * (spread + (new - mean).square())
+        self.mean.copy_(mean)
+        self.deviation.copy_(variance.sqrt().clamp(min=self.floor))
+        self.weight.copy_((self.weight + weight).clamp(max=self.memory))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[..., F] -> (values - mean) / deviation, clipped."""
+        return ((values - self.mean) / self.deviation).clamp(-LIMIT, LIMIT)
+
+
+class ValueHead(nn.Linear):
+    """A linear layer from D features to one value, V = deviation * (w x + b) + mean where it normalises.
+
+    The learner keeps mean and deviation at those of the returns, and changes w and b with them so that V stays what it
+    was (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
+
+    Args:
+        size: D.
+        normalise: whether values have running units; without, V = w x + b.
+    """
+
+    def __init__(self, size: int, normalise: bool) -> None:
+        super().__init__(size, 1)
+        self.moments = Moments(1, memory=20.0, floor=1e-2) if normalise else None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., D] -> [..., 1]."""
+        value = super().forward(input)
+        return value if self.moments is None else value * self.moments.deviation + self.moments.mean
+
+    @property
+    def unit(self) -> Tensor:
+        """float [1]: the size of values and rewards that counts as 1."""
+        return torch.ones(1, device=self.weight.device) if self.moments is None else self.moments.deviation.clone()
+
+    @property
+    def unused(self) -> bool:
+        """Whether it has running units and no return was counted in yet."""
+        return self.moments is not None and not bool(self.moments.weight)
+
+    @torch.no_grad()
+    def renormalise(self, returns: Tensor) -> None:
+        """Count in a batch of returns [N]; every value stays what it was.
+
+        s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
+        """
+        assert self.moments is not None
+        mean, deviation = self.moments.mean.clone(), self.moments.deviation.clone()
+        self.moments.update(returns.unsqueeze(-1), 1.0)
+        self.weight.mul_(deviation / self.moments.deviation)
+        self.bias.mul_(deviation).add_(mean - self.moments.mean).div_(self.moments.deviation)

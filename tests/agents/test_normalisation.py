@@ -1,0 +1,85 @@
+"""Running moments against numpy over all that was shown, and a value head of changing units and unchanged values."""
+
+import numpy as np
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.agents.normalisation import Moments, ValueHead
+from engram.agents.torsos import TorsoConfig
+from engram.learners.config import LearnerConfig
+from engram.learners.learner import Learner
+
+
+def test_moments_are_those_of_everything_shown() -> None:
+    rng = np.random.default_rng(0)
+    shown = [rng.normal(3, 5, (n, 2)).astype(np.float32) for n in (4, 1, 30)]
+    moments = Moments(2, memory=1e6, floor=1e-3)
+    for values in shown:
+        moments.update(torch.from_numpy(values), float(len(values)))
+    everything = np.concatenate(shown)
+    np.testing.assert_allclose(moments.mean.numpy(), everything.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.deviation.numpy(), everything.std(0), rtol=1e-5)
+    before = moments.mean.clone()
+    moments.update(torch.tensor([[1.0, torch.nan]]), 1.0)
+    assert torch.equal(moments.mean, before)
+
+
+def test_what_is_long_past_is_forgotten() -> None:
+    moments = Moments(1, memory=10.0, floor=1e-3)
+    for _ in range(20):
+        moments.update(torch.tensor([[100.0], [102.0]]), 1.0)
+    for _ in range(60):
+        moments.update(torch.tensor([[0.0], [4.0]]), 1.0)
+    assert moments.mean.item() == pytest.approx(2.0 + 99 * 0.9**60, rel=1e-3)
+    assert moments.weight.item() == 10.0
+
+
+def test_new_units_leave_every_value_as_it_was() -> None:
+    torch.manual_seed(0)
+    head, inputs = ValueHead(4, normalise=True), torch.randn(6, 4)
+    for scale in (1.0, 1000.0, 0.1):
+        before = head(inputs)
+        head.renormalise(scale * torch.randn(50) + 7 * scale)
+        torch.testing.assert_close(head(inputs), before, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(head.unit, torch.ones(1))
+
+
+def learner(algorithm: str, scale: float) -> tuple[Learner, dict[str, float]]:
+    """Two updates on one world whose rewards are `scale` times as large."""
+    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalise_returns=True)
+    factory = ActorFactory(env="cued-catch", agent=config, num_envs=6, unroll_length=12, seed=2)
+    torch.manual_seed(0)
+    agent = factory.make_agent(factory.make_batch())
+    unroll = factory.make_actor(0).unroll()
+    reward = torch.randn(unroll.env.reward.shape, generator=torch.Generator().manual_seed(1))
+    unroll = unroll._replace(env=unroll.env._replace(reward=scale * (reward + 1)))
+    with torch.no_grad():
+        agent.value.weight.zero_()
+        agent.value.bias.zero_()
+    made = Learner(agent, LearnerConfig(algorithm=algorithm), 10_000)
+    made.step(unroll)
+    return made, made.step(unroll)
+
+
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
+def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None:
+    (small, small_metrics), (large, large_metrics) = learner(algorithm, 1.0), learner(algorithm, 1000.0)
+    for name in ("loss/value", "loss/policy", "learner/grad_norm"):
+        assert large_metrics[name] == pytest.approx(small_metrics[name], rel=1e-2, abs=1e-4), name
+    assert large.agent.value.unit.item() == pytest.approx(1000 * small.agent.value.unit.item(), rel=1e-2)
+
+
+def test_observations_of_any_unit_look_the_same_to_the_network() -> None:
+    torso = TorsoConfig(normalise_observations=True, embedding_size=8)
+    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
+    factory = ActorFactory(env="CartPole-v1", agent=config, num_envs=4, unroll_length=30, seed=2)
+    actor = factory.make_actor(0)
+    unroll = actor.unroll()
+    observation = unroll.env.observation
+    actor.agent.observe(1000 * observation + 5)
+    shown = actor.agent.torso.torso(1000 * observation[0] + 5)
+    flat = observation.flatten(0, 1)
+    expected = ((observation[0] - flat.mean(0)) / flat.std(0, correction=0)).clamp(-10, 10)
+    torch.testing.assert_close(shown, expected, rtol=1e-2, atol=1e-2)
