@@ -78,6 +78,11 @@ class BoxWorldBatch(BatchedEnv):
 
     episode_fields = ("solved", "path_length", "num_distractors")
     level_fields = ("path_length", "num_distractors")
+    fact_values = {  # noqa: RUF012
+        "key": ("none", *(chr(ord("a") + colour) for colour in range(NUM_COLOURS))),
+        "locks": (),
+        "solved": ("no", "yes"),
+    }
     action_names = rules.ACTION_NAMES
     reset_batch = staticmethod(rules.reset_batch)
     step_batch = staticmethod(rules.step_batch)
@@ -145,6 +150,15 @@ class BoxWorldBatch(BatchedEnv):
         state.path_length[index] = len(level["solution_locks"])
         state.num_distractors[index] = len(level["distractor_locks"])
         state.steps[index], state.solved[index], state.over[index] = 0, False, False
+
+    def facts(self) -> dict[str, Array]:
+        """The key in hand, the locks that are left on the way to the gem, and whether the gem was collected."""
+        held, board = self.state.held.astype(np.int64), self.state.board
+        return {
+            "key": np.where(held == NOTHING, 0, held - KEY + 1),
+            "locks": ((board >= LOCK) & (board < BAIT)).sum((1, 2)),
+            "solved": self.state.solved.astype(np.int64),
+        }
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`: the whole board, or the agent's window; a key in hand is shown below."""

@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from ..base.messages import check_integer, check_range
 from . import cued_catch_rules as rules
+from .arrays import Array
 from .cued_catch_rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
 from .drawing import BLACK, WHITE, Canvas, Colour
 from .engine import BatchedEnv, check_numbers
@@ -60,6 +61,12 @@ class CuedCatchBatch(BatchedEnv):
     """
 
     episode_fields = ("solved", "caught")
+    fact_values = {  # noqa: RUF012
+        **{f"ball_{cue}": ("top", "bottom") for cue in range(1, NUM_CUES + 1)},
+        "cue": tuple(f"cue {cue}" for cue in range(1, NUM_CUES + 1)),
+        "ball": ("top", "bottom"),
+        "trial": (),
+    }
     action_names = rules.ACTION_NAMES
     reset_batch = staticmethod(rules.reset_batch)
     step_batch = staticmethod(rules.step_batch)
@@ -116,6 +123,15 @@ class CuedCatchBatch(BatchedEnv):
         self.state.balls[index], self.state.cues[index] = balls, cues
         rules.begin(self.state, index)
         self.started = True
+
+    def facts(self) -> dict[str, Array]:
+        """The balls that the cues stand for, the cue of the moment and its ball, and the trial (0: teaching)."""
+        state, everywhere = self.state, np.arange(self.num_envs)
+        trial = np.array([rules.clock(self.params, int(frame))[0] for frame in state.frame])
+        taught = NUM_CUES - 1 - state.frame // self.params.initial_cue_duration
+        cue = np.where(trial < 0, taught, state.cues[everywhere, trial]).astype(np.int64)
+        balls = {f"ball_{k}": state.balls[:, k - 1].astype(np.int64) for k in range(1, NUM_CUES + 1)}
+        return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`; the agent sees the whole board, so `full` changes nothing."""

@@ -11,7 +11,7 @@ is Gymnasium's NEXT_STEP mode: where `over` is set, step_batch ignores the actio
 reward 0. Both write every row of `observation`, so callers can hand in slices of a preallocated unroll.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +46,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
+    fact_values: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012 (a world may have more of them by its parameters)
+    """Facts that a study of a memory may ask for: by name, what the values 0, 1, .. mean; nothing where they count."""
     action_names: ClassVar[tuple[str, ...]] = ()
     reset_batch: ClassVar[Callable[..., None]]
     step_batch: ClassVar[Callable[..., int]]
@@ -182,6 +184,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         return self.paint(index, full).picture()
 
     # -- what a game may add -----------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Array]:
+        """What holds of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
+        return {}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index` for people: the whole board, or only what the agent sees."""

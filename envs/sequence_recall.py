@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from ..base.messages import check_integer
 from . import sequence_recall_rules as rules
+from .arrays import Array
 from .drawing import BLACK, Canvas, Colour
 from .engine import BatchedEnv, check_numbers
 from .sequence_recall_rules import CHARACTERS, COLS, LIGHTS, NEVER, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
@@ -113,6 +114,26 @@ class SequenceRecallBatch(BatchedEnv):
             first_index=first_index,
             render_mode=render_mode,
         )
+
+        lights = ("left", "top", "right", "bottom")
+        self.fact_values = {f"light_{place}": lights for place in range(1, sequence_length + 1)} | {
+            "next": (*lights, "none"),
+            "lit": ("none", *lights),
+            "phase": ("demonstration", "recall"),
+            "correct": (),
+        }
+
+    def facts(self) -> dict[str, Array]:
+        """The sequence, its next light to be entered, the light that is on, the phase, and how many were right."""
+        state, length = self.state, self.params.sequence_length
+        padded = np.pad(state.sequence.astype(np.int64), ((0, 0), (0, 1)), constant_values=NUM_LIGHTS)
+        moments = [rules.scene(state, self.params, i) for i in range(self.num_envs)]
+        return {f"light_{place + 1}": padded[:, place].copy() for place in range(length)} | {
+            "next": padded[np.arange(self.num_envs), state.entered],
+            "lit": np.array([lit for _, _, lit, _, _ in moments], np.int64),
+            "phase": (state.frame >= self.params.free_frame).astype(np.int64),
+            "correct": state.correct.copy(),
+        }
 
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""

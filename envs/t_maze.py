@@ -71,6 +71,12 @@ class TMazeBatch(BatchedEnv):
     """
 
     episode_fields = ("solved", "finished")
+    fact_values = {  # noqa: RUF012
+        "goal": ("left", "right"),
+        "place": ("room", "limbo", "maze"),
+        "cue": ("hidden", "shown"),
+        "reached": ("no pad", "the wrong pad", "the right pad"),
+    }
     action_names = rules.ACTION_NAMES
     reset_batch = staticmethod(rules.reset_batch)
     step_batch = staticmethod(rules.step_batch)
@@ -144,6 +150,17 @@ class TMazeBatch(BatchedEnv):
         rules.begin(self.state, self.params.rules, index)
         self.started = True
 
+    def facts(self) -> dict[str, Array]:
+        """Goal, place, whether the cue shows, and the pad that was reached."""
+        state, rules = self.state, self.params.rules
+        in_room = state.frame <= state.arrival - rules.journey_time
+        return {
+            "goal": state.goal.copy(),
+            "place": np.where(in_room, 0, np.where(state.frame < state.arrival, 1, 2)),
+            "cue": (in_room | rules.cue_after_teleport).astype(np.int64),
+            "reached": state.finished.astype(np.int64) + state.solved,
+        }
+
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`: the map with the agent's view framed, or the view alone."""
         return self._paint_map(index) if full else self._paint_view(index)
@@ -174,10 +191,9 @@ class TMazeBatch(BatchedEnv):
         return canvas
 
     def _caption(self, index: int) -> str:
-        frame, arrival = int(self.state.frame[index]), int(self.state.arrival[index])
-        in_room = frame <= arrival - self.params.rules.journey_time
-        place = "room" if in_room else "limbo" if frame < arrival else "maze"
-        return f"frame {frame}: {place}; the goal is {('left', 'right')[self.state.goal[index]]}"
+        facts = self.facts()
+        place, goal = (self.fact_values[name][facts[name][index]] for name in ("place", "goal"))
+        return f"frame {self.state.frame[index]}: {place}; the goal is {goal}"
 
 
 class TMaze(SingleEnv):
