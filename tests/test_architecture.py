@@ -15,15 +15,17 @@ STDLIB = sys.stdlib_module_names
 
 BELOW = {
     "base": set[str](),
+    "zoo": {"base"},
     "envs": {"base"},
     "agents": {"base"},
     "actors": {"base", "envs", "agents"},
     "learners": {"base", "envs", "agents", "actors"},
-    "launch": {"base", "envs", "agents", "actors", "learners"},
+    "launch": {"base", "zoo", "envs", "agents", "actors", "learners"},
 }
 """The floors that each folder may import from, besides its own."""
 
 PACKAGES = {
+    "zoo": {"safetensors", "torch"},
     "base": {"numpy", "numba", "psutil"},
     "envs": {"numpy", "numba", "gymnasium", "pycolab", "PIL"},
     "agents": {"torch", "numpy", "numba"},

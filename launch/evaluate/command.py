@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
@@ -24,6 +25,7 @@ from ..train.trained import make_actor, open_run
 from ..train.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, play, summarise
 from .gif import record
+from .zoo_table import zoo_table
 
 NUM_ENVS = 128
 """Environments that play together; more do not make inference faster."""
@@ -37,7 +39,7 @@ class EvaluationConfig:
     """What to evaluate and how."""
 
     run: tyro.conf.Positional[str]
-    """Run directory."""
+    """Run directory, zoo:NAME for an agent that comes with engram, or zoo: for a list of them."""
     episodes: int = 1000
     """Episodes to play."""
     checkpoint: str = "latest"
@@ -77,6 +79,9 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = Console()
+    if config.run == zoo.PREFIX:
+        console.print(zoo_table())
+        return 0
     trained, path, trainees = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, config.all)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...learners import checkpoints
@@ -27,7 +28,9 @@ class Trained(NamedTuple):
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
-    """The run at `path` and the checkpoint that `--checkpoint` means. Raises UsageError."""
+    """The run at `path` and the checkpoint that `--checkpoint` means, or `zoo:NAME`. Raises UsageError."""
+    if path.startswith(zoo.PREFIX):
+        return _open_zoo(path)
     try:
         run = RunDirectory.open(path, lock=False)
         config = run_config(run)
@@ -35,6 +38,15 @@ def open_run(path: str, checkpoint: str) -> Trained:
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
     return Trained(config, found, trainees_of(saved))
+
+
+def _open_zoo(path: str) -> Trained:
+    """An agent that comes with engram."""
+    try:
+        kept = zoo.load(path.removeprefix(zoo.PREFIX))
+        return Trained(from_dict(RunConfig, kept.config), kept.folder, [Trainee(kept.weights, None)])
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
 
 
 def run_config(run: RunDirectory) -> RunConfig:

@@ -1,13 +1,15 @@
 """`--start-from RUN`: a new run whose networks begin with what another run has learnt, such as on easier levels."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from ... import zoo
 from ...agents.agent import Agent
 from ...learners.checkpoints import CheckpointError
 from .command_line import UsageError
 from .run_directory import RunDirectory, RunDirectoryError
-from .trained import find_checkpoint
-from .trainees import best_member, trainees_of
+from .trained import find_checkpoint, open_run
+from .trainees import Trainee, best_member, trainees_of
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
@@ -16,14 +18,7 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
     Optimisers, counters and schedules begin anew. Raises UsageError if there is no such run, or its network has other
     parameters.
     """
-    try:
-        directory = RunDirectory.open(run, lock=False)
-        path, state = find_checkpoint(directory, "latest")
-        if state["best"] is not None:
-            path, state = find_checkpoint(directory, "best")
-    except (RunDirectoryError, CheckpointError) as problem:
-        raise UsageError(f"--start-from: {problem}") from problem
-    trainees = trainees_of(state)
+    path, trainees = _trained(run)
     weights = trainees[best_member(trainees)].weights
     for agent in agents:
         own = agent.state_dict()
@@ -35,6 +30,21 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
                 f"{_shape(weights, name)} there, {_shape(own, name)} here"
             )
         agent.load_state_dict(weights)
+
+
+def _trained(run: str) -> tuple[Path, list[Trainee]]:
+    """The checkpoint to start from, and the members in it."""
+    if run.startswith(zoo.PREFIX):
+        kept = open_run(run, "latest")
+        return kept.checkpoint, kept.trainees
+    try:
+        directory = RunDirectory.open(run, lock=False)
+        path, state = find_checkpoint(directory, "latest")
+        if state["best"] is not None:
+            path, state = find_checkpoint(directory, "best")
+    except (RunDirectoryError, CheckpointError) as problem:
+        raise UsageError(f"--start-from: {problem}") from problem
+    return path, trainees_of(state)
 
 
 def _shape(tensors: dict[str, object], name: str) -> str:

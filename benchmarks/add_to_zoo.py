@@ -1,0 +1,68 @@
+"""Put a trained agent into the zoo, with its evaluation and where it comes from.
+
+python benchmarks/add_to_zoo.py NAME RUN [--checkpoint latest] [--member -1] [--episodes 1000] [--env-args KEY=VALUE ...]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from collect_runs import command
+
+from engram import zoo
+from engram.launch.train.trained import open_run
+from engram.launch.train.trainees import chosen_members
+
+
+def evaluation(run: Path, words: list[str]) -> dict[str, Any]:
+    """What rl-eval says of a run's agent."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "evaluation.json"
+        subprocess.run([Path(sys.executable).with_name("rl-eval"), run, *words, "--json", file], check=True)
+        return json.loads(file.read_text())
+
+
+def main() -> None:
+    """Evaluate, and write zoo/NAME."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--checkpoint", default="latest", help="latest, best or a step")
+    parser.add_argument("--member", type=int, default=-1, help="of a population; -1 is the best")
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--env-args", nargs="+", default=[], help="parameters of the world for the evaluation alone")
+    parser.add_argument("--commit", default="", help="that the run was trained with; this one if not given")
+    given = parser.parse_args()
+
+    trained = open_run(str(given.run), given.checkpoint)
+    member = chosen_members(trained.trainees, given.member, False)[0]
+    words = ["--checkpoint", given.checkpoint, "--episodes", str(given.episodes)]
+    words += ["--member", str(member)] if len(trained.trainees) > 1 else []
+    words += ["--env-args", *given.env_args] if given.env_args else []
+    found = evaluation(given.run, words)
+    facts = {
+        "env": trained.config.env,
+        "core": trained.config.agent.core,
+        "evaluation": found["all"] | {"seed": found["evaluation_seed"], "env_args": given.env_args},
+        "provenance": {
+            "command": command(trained.config),
+            "steps": int(trained.checkpoint.name.removeprefix("step-")),
+            "member": member,
+            "seed": trained.config.seed,
+            "commit": given.commit or found["commit"],
+            "date": found["date"],
+        },
+    }
+    lines = (given.run / "config.toml").read_text().splitlines(keepends=True)
+    config = "".join(line for line in lines if not line.startswith("run_dir ="))
+    folder = zoo.add(given.name, config.encode(), trained.trainees[member].weights, facts)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"zoo:{given.name}: {size / 2**20:.2f} MiB in {folder}")
+
+
+if __name__ == "__main__":
+    main()

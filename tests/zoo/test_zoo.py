@@ -1,0 +1,86 @@
+"""The agents that come with engram load, play, and are as good as their files say."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engram import zoo
+from engram.launch.evaluate import command as evaluate
+from engram.launch.train.command_line import UsageError
+from engram.launch.train.trained import open_run
+from engram.launch.train.warm_start import start_from
+
+EPISODES = 128
+MIB = 2**20
+
+agents = pytest.mark.parametrize("name", zoo.names())
+
+
+def test_there_are_agents_and_they_are_small() -> None:
+    sizes = [sum(file.stat().st_size for file in zoo.load(name).folder.iterdir()) for name in zoo.names()]
+    assert sizes
+    assert max(sizes) <= 3 * MIB
+    assert sum(sizes) <= 25 * MIB
+
+
+@agents
+def test_an_agent_plays_as_well_as_its_file_says(name: str, tmp_path: Path) -> None:
+    """Two independent estimates of one mean differ by at most three of their joint standard errors."""
+    noted = zoo.facts(name)["evaluation"]
+    words = [f"zoo:{name}", "--episodes", str(EPISODES), "--seed", "1", "--json", str(tmp_path / "found.json")]
+    words += ["--env-args", *noted["env_args"]] if noted["env_args"] else []
+    assert evaluate.main(words) == 0
+    found = json.loads((tmp_path / "found.json").read_text())["all"]["return"]
+    error = sum(((each["high"] - each["low"]) / 3.92) ** 2 for each in (found, noted["return"])) ** 0.5
+    assert abs(found["mean"] - noted["return"]["mean"]) <= 3 * error + 1e-6
+
+
+@agents
+def test_an_agent_says_where_it_comes_from(name: str) -> None:
+    noted = zoo.facts(name)["provenance"]
+    assert noted["command"].startswith("rl-train --env ")
+    assert noted["steps"] > 0
+    assert noted["commit"]
+    assert not noted["commit"].endswith("-dirty")
+
+
+def test_the_list_shows_every_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([zoo.PREFIX]) == 0
+    said = capsys.readouterr().out
+    assert all(f"zoo:{name}" in said for name in zoo.names())
+
+
+def test_a_misspelt_agent_is_answered_with_the_nearest() -> None:
+    name = zoo.names()[0]
+    with pytest.raises(UsageError, match=f"did you mean: {name}"):
+        open_run(f"zoo:{name}x", "latest")
+
+
+def test_a_damaged_agent_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = zoo.names()[0]
+    shutil.copytree(zoo.load(name).folder, tmp_path / name)
+    monkeypatch.setattr(zoo, "_HERE", tmp_path)
+    (tmp_path / name / "weights.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UsageError, match=name):
+        open_run(f"zoo:{name}", "latest")
+
+
+def test_training_starts_from_an_agent_of_the_zoo() -> None:
+    name = zoo.names()[0]
+    trained = open_run(f"zoo:{name}", "latest")
+    factory = trained.config.factory()
+    agent = factory.make_agent(factory.make_batch(num_envs=1))
+    before = {key: value.clone() for key, value in agent.state_dict().items()}
+    start_from(f"zoo:{name}", [agent])
+    after = agent.state_dict()
+    assert all((after[key] == kept).all() for key, kept in trained.trainees[0].weights.items())
+    assert any((after[key] != value).any() for key, value in before.items())
+
+
+def test_reading_the_names_imports_no_ray() -> None:
+    program = "import sys, engram.zoo; engram.zoo.names(); sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
