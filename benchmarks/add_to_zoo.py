@@ -1,6 +1,7 @@
 """Put a trained agent into the zoo, with its evaluation and where it comes from.
 
-python benchmarks/add_to_zoo.py NAME RUN [--checkpoint latest] [--member -1] [--episodes 1000] [--env-args KEY=VALUE ...]
+python benchmarks/add_to_zoo.py NAME RUN [--checkpoint latest] [--member -1] [--episodes 1000]
+        [--env-args KEY=VALUE ...] [--commit COMMIT]
 """
 
 import argparse

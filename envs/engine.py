@@ -46,7 +46,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
-    fact_values: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012 (a world may have more of them by its parameters)
+    fact_values: Mapping[str, tuple[str, ...]] = {}
     """Facts that a study of a memory may ask for: by name, what the values 0, 1, .. mean; nothing where they count."""
     action_names: ClassVar[tuple[str, ...]] = ()
     reset_batch: ClassVar[Callable[..., None]]

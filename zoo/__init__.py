@@ -34,8 +34,8 @@ class Kept(NamedTuple):
     """The configuration of the run that trained it, as its config.toml has it."""
     weights: dict[str, Tensor]
     facts: dict[str, Any]
-    """`evaluation` (estimates with intervals, episodes, seed, the world's parameters) and `provenance` (command, commit,
-    steps, seed, member)."""
+    """`evaluation` (estimates with intervals, episodes, seed, the world's parameters) and `provenance` (command,
+    commit, steps, seed, member)."""
 
 
 def names() -> list[str]:
