@@ -1,4 +1,4 @@
-"""An actor for every member of a population, and whose turn it is.
+"""An actor for every member of a population, and which member the next unroll is made for.
 
 Any process can act for any member, so a population needs no more processes than a single learner.
 """
@@ -14,8 +14,8 @@ MakeActor = Callable[[int, int, int], Actor]
 """(number, member, life) -> Actor."""
 
 
-class Known(NamedTuple):
-    """Stands for weights that were sent before: fetching them takes longer than all else in a request."""
+class WeightsVersion(NamedTuple):
+    """Names weights that were sent before: fetching them takes longer than all else in a request."""
 
     member: int
     version: int
@@ -44,7 +44,7 @@ class MemberActors:
         """One unroll of the weights' member."""
         return self._actor(weights.member).unroll(weights)
 
-    def unrolls(self, weights: Weights | Known, count: int) -> Unroll:
+    def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
         """The next `count` unrolls of the weights' member, side by side as one."""
         if isinstance(weights, Weights):
             first = self.unroll(weights)
@@ -70,7 +70,7 @@ class MemberActors:
         return self._actors[member]
 
 
-class Turns:
+class MemberSchedule:
     """Deals requests to members so that all get the same number of unrolls."""
 
     def __init__(self) -> None:
@@ -84,10 +84,12 @@ class Turns:
         """Deal no more to `member`."""
         self._dealt.pop(member, None)
 
-    def next(self) -> int:
-        """The member that the next request is for: the one with the fewest so far."""
-        assert self._dealt, "publish() comes before the first request"
-        member = min(self._dealt, key=lambda each: (self._dealt[each], each))
+    def next(self, may: Callable[[int], bool] = lambda _: True) -> int | None:
+        """The member that the next request is for: of those that `may` be asked, the one with the fewest so far."""
+        among = [member for member in self._dealt if may(member)]
+        if not among:
+            return None
+        member = min(among, key=lambda each: (self._dealt[each], each))
         self._dealt[member] += 1
         return member
 

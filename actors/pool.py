@@ -1,53 +1,33 @@
 """Where unrolls come from: the pool's contract, and the pool that lives in this process.
 
 The learner pulls. `publish` makes weights current; every request for an unroll that is sent afterwards carries them.
-A pool keeps a bounded number of requests open, so that neither policy lag nor memory can grow.
+The next unrolls are made while the learner is busy with a batch and no earlier: the weights that act are at most
+`max_lag` updates old when they are learnt from, and memory is bounded, whatever the number of actors and environments.
 """
 
+import math
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ..agents.weights import Weights
 from .failures import Failures
-from .members import MakeActor, MemberActors, Turns
+from .members import MakeActor, MemberActors, MemberSchedule
 from .unroll import Unroll
 
-MAX_IN_FLIGHT = 2
-"""Requests that one actor may have open: one being made while the answer to another is consumed."""
 
+def least_max_lag(batch_size: int, num_envs: int) -> int:
+    """The smallest bound on policy lag that can be kept with actors of so many environments.
 
-BATCHES_IN_FLIGHT = 2
-"""Batches that requests for several unrolls may come to: one is made while the learner is busy with the other."""
-MOST_AT_ONCE = 8
-"""Unrolls per request that are enough to share its cost."""
-NARROW = 4
-"""Environments per actor up to which moving an unroll costs far less than asking for it."""
-
-
-class Asking(NamedTuple):
-    """How actors are asked."""
-
-    requests: int
-    """Open per actor, at most MAX_IN_FLIGHT."""
-    unrolls: int
-    """Per request, one after the other with the same weights."""
-
-
-ONE_AT_A_TIME = Asking(MAX_IN_FLIGHT, 1)
-
-
-def asking(batch_size: int, num_actors: int, num_envs: int) -> Asking:
-    """How to ask so many actors, of so many environments each, for batches of so many columns.
-
-    A request costs the learner half a millisecond, whatever is asked for. Few narrow actors are asked for several
-    unrolls at once, as long as all that is under way makes no more than BATCHES_IN_FLIGHT. Many are asked for two once
-    instead of for one twice: that is no more under way, and an actor that waits for its turn is not missed.
+    An unroll is learnt from in as many updates as it holds batches, and begins in the middle of one where the sizes do
+    not divide each other.
     """
-    fits = BATCHES_IN_FLIGHT * batch_size // (MAX_IN_FLIGHT * num_actors * num_envs)
-    if num_envs > NARROW:
-        return ONE_AT_A_TIME
-    return Asking(MAX_IN_FLIGHT, min(MOST_AT_ONCE, fits)) if fits > 1 else Asking(1, MAX_IN_FLIGHT)
+    return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
+
+
+def usual_max_lag(batch_size: int, num_envs: int) -> int:
+    """The smallest bound with which unrolls are made while the learner is busy."""
+    return -(-num_envs // batch_size)
 
 
 class ActorStateError(RuntimeError):
@@ -67,8 +47,20 @@ class ActorPool(Protocol):
         """Actors that have failed and were replaced since the pool was made."""
         ...
 
-    def publish(self, weights: Weights) -> None:
-        """Make these the newest weights of their member, which takes its turns from now on."""
+    @property
+    def gathering(self) -> bool:
+        """Whether a `gather` has begun and not ended: the actors' state cannot be saved then."""
+        ...
+
+    def stored_bytes(self) -> int | None:
+        """Bytes that unrolls and weights take in object stores now, as measured; None where that cannot be had."""
+        ...
+
+    def publish(self, weights: Weights, learnt: int = 0) -> None:
+        """Make these the newest weights of their member, which unrolls are made for from now on.
+
+        They come out of an update that has learnt from `learnt` environments.
+        """
         ...
 
     def retire(self, member: int) -> None:
@@ -76,7 +68,7 @@ class ActorPool(Protocol):
         ...
 
     def next(self) -> Unroll | None:
-        """The first unroll that is ready, of whichever member; members take turns in being asked for.
+        """The next unroll, of whichever member; members take turns in being asked for.
 
         None if there was none for a while: time to look at signals and the clock.
         """
@@ -115,7 +107,7 @@ class LocalPool:
             actors.prepare()
         self._failures = Failures(max_failures, report)
         self._weights: dict[int, Weights] = {}
-        self._turns = Turns()
+        self._schedule = MemberSchedule()
         self._turn = 0
 
     @property
@@ -123,20 +115,31 @@ class LocalPool:
         """See ActorPool."""
         return self._failures.total
 
-    def publish(self, weights: Weights) -> None:
+    @property
+    def gathering(self) -> bool:
+        """See ActorPool."""
+        return False
+
+    def stored_bytes(self) -> int:
+        """See ActorPool."""
+        return 0
+
+    def publish(self, weights: Weights, learnt: int = 0) -> None:
         """See ActorPool."""
         self._weights[weights.member] = weights
-        self._turns.join(weights.member)
+        self._schedule.join(weights.member)
 
     def retire(self, member: int) -> None:
         """See ActorPool."""
-        self._turns.leave(member)
+        self._schedule.leave(member)
 
     def next(self) -> Unroll:
         """See ActorPool; actors take turns too."""
         number = self._turn
         self._turn = (number + 1) % self.num_actors
-        return self._unroll(number, self._turns.next())
+        member = self._schedule.next()
+        assert member is not None, "publish() comes before the first request"
+        return self._unroll(number, member)
 
     def gather(self, member: int = 0) -> list[Unroll]:
         """See ActorPool."""

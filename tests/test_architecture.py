@@ -48,7 +48,9 @@ PACKAGES = {
 }
 """What each folder may import from outside engram and the standard library."""
 
-EXCEPTIONS = {"actors/ray_pool.py": {"ray"}, "agents/blas.py": {"llvmlite", "threadpoolctl"}}
+EXCEPTIONS = {
+    **{f"actors/remote/{name}.py": {"ray"} for name in ("pool", "slot", "wire")},
+    "agents/blas.py": {"llvmlite", "threadpoolctl"}}
 
 MATHS = ["vtrace", "returns", "losses", "boundaries", "optimisers", "schedules"]
 """Modules of learners/ that are formulas and nothing else."""

@@ -1,7 +1,7 @@
 """What a run will take and give, predicted from a few seconds of its own work in this process.
 
 memory        learner + actors x actor + what they share + object store + Ray itself
-object store  actors x MAX_IN_FLIGHT x unroll + the versions of the weights that requests hold
+object store  unrolls that are asked for and not learnt from + the versions of the weights that acted there
 steps/s       the speed of light of the cores at hand (launch/bench/speed.py), of which training reaches REACHED
 disk          checkpoints kept, the best one, and one being written
 """
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 
-from ...actors.pool import MAX_IN_FLIGHT
 from ...actors.unroll import nbytes
 from ...agents.weights import flatten
 from ..bench.speed import Parts, make_parts, measure, speed_of_light
@@ -67,7 +66,9 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
     weights = flatten(actor.agent).nbytes
     store, memory = 0, learning + shared
     if not config.local:
-        store = actors * MAX_IN_FLIGHT * unroll + (1 + actors * MAX_IN_FLIGHT) * weights
+        ahead = config.lag_bound + 1
+        unrolls = actors if config.synchronous else -(-ahead * config.batch_size // config.actor_envs)
+        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)
         memory = learning + actors * acting + shared + store + RAY_BYTES
     return Prediction(
         parameters=sum(p.numel() for p in actor.agent.parameters()),

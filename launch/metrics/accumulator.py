@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...actors.pool import MAX_IN_FLIGHT
 from ...actors.unroll import EPISODE_COLUMNS
 
 WINDOW = 100
@@ -48,6 +47,7 @@ class Accumulator:
         self._window: deque[list[float]] = deque(maxlen=WINDOW)
         self._steps = 0
         self._failures = self._failures_told = 0
+        self._stored: int | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -59,7 +59,6 @@ class Accumulator:
         self._episodes = np.zeros(len(self._names))
         self._num_episodes = 0
         self._acting = 0.0
-        self._bytes = 0
         self._unrolls = 0
 
     def time(self, name: str) -> Timer:
@@ -89,15 +88,18 @@ class Accumulator:
             self._num_episodes += len(rows)
             self._window.extend(rows[-WINDOW:].tolist())
 
-    def add_unroll(self, seconds: float, nbytes: int) -> None:
-        """An unroll that has arrived: the seconds that acting took, and its size."""
+    def add_unroll(self, seconds: float) -> None:
+        """An unroll that has arrived, and the seconds that acting took."""
         self._acting += seconds
-        self._bytes += nbytes
         self._unrolls += 1
 
-    def note_actors(self, at_work: int, failures: int) -> None:
-        """The actors at work now, and how many have failed since the run was last started."""
-        self.num_actors, self._failures = at_work, failures
+    def note_lag(self, largest: float) -> None:
+        """The largest policy lag of a batch."""
+        self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
+
+    def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
+        """The actors at work now, how many have failed since the run was last started, what the object stores hold."""
+        self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
     def take(self, steps: int) -> dict[str, float]:
         """Metrics since the last call, and begin anew; nothing, and no new beginning, if there was no update.
@@ -116,10 +118,10 @@ class Accumulator:
         metrics["perf/actors"] = float(self.num_actors)
         metrics["perf/actor_failures"] = float(self._failures - self._failures_told)
         self._failures_told = self._failures
+        if self._stored is not None:
+            metrics["perf/object_store_mb"] = self._stored / 1e6
         if self._unrolls:
-            at_most = self.num_actors * MAX_IN_FLIGHT * self._bytes / self._unrolls
             metrics["perf/actor_busy"] = self._acting / (wall * max(self.num_actors, 1))
-            metrics["perf/object_store_mb"] = at_most / 1e6
         self._steps = steps
         self._begin()
         return metrics
@@ -142,7 +144,7 @@ class Accumulator:
             "timers": {name: timer.seconds for name, timer in self._timers.items()},
             "sums": {name: list(total) for name, total in self._sums.items()},
             "last": dict(self._last),
-            "counts": [self._updates, self._num_episodes, self._bytes, self._unrolls],
+            "counts": [self._updates, self._num_episodes, self._unrolls],
             "acting": self._acting,
             "episodes": self._episodes.tolist(),
             "window": _lists(self._window),
@@ -156,7 +158,7 @@ class Accumulator:
             timer.seconds = state["timers"][name]
         self._sums = {name: list(total) for name, total in state["sums"].items()}
         self._last = dict(state["last"])
-        self._updates, self._num_episodes, self._bytes, self._unrolls = state["counts"]
+        self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs counted bytes too
         self._acting = state["acting"]
         self._episodes = np.array(state["episodes"])
         self._window = deque(_lists(state["window"]), maxlen=WINDOW)

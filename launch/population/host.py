@@ -26,7 +26,7 @@ _SUMMED = (
     "learner/skipped",
 )
 """Metrics that add up over members."""
-_SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb")
+_SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/policy_lag_max")
 """Metrics of the pool, which every member has."""
 
 

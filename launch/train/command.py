@@ -13,7 +13,7 @@ import torch
 
 from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
-from ...actors.pool import ONE_AT_A_TIME, ActorPool, LocalPool, asking
+from ...actors.pool import ActorPool, LocalPool
 from ...agents.agent import Agent
 from ...agents.aside import use_second_core
 from ...agents.process import prepare_process
@@ -172,22 +172,20 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     """The actors: in this process with --local, else in Ray processes."""
     if config.local:
         return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
-    from ...actors.ray_pool import RayPool  # Ray takes a second to import; --local does without
+    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
+    from ...actors.remote.window import RequestWindow
     from ..cluster.ray_session import start_ray
 
     start_ray(config.fixed_actors or 1, config.ray_address)
-    how = ONE_AT_A_TIME
-    if config.fixed_actors is not None:
-        how = asking(config.columns, config.fixed_actors, config.envs_per_actor)
     return RayPool(
         factory.make_actor,
         config.fixed_actors,
         config.max_actor_failures,
         report,
+        window=RequestWindow(config.columns, config.lag_bound, config.actor_envs, config.fixed_actors),
         cpus_per_actor=config.actor_cpus,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
-        asking=how,
     )
 
 
@@ -225,7 +223,7 @@ def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
     return (
         f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
         f"{config.learner.algorithm} on {device}\n"
-        f"{actors} x {config.envs_per_actor} environments {where}; "
+        f"{actors} x {config.actor_envs} environments {where}; "
         f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
     )
 

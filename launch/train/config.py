@@ -12,10 +12,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tyro.conf import OmitArgPrefixes
 
 from ...actors.factory import ActorFactory
+from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
+
+
+ELASTIC_ACTORS = 8
+"""Actors that share the environments of an update when their number follows the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +43,15 @@ class RunConfig:
     """Environment steps to learn from, for each member of a population."""
     num_actors: int | Literal["auto"] = 1
     """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
-    envs_per_actor: int = 64
-    """Environments that each actor steps together."""
+    envs_per_actor: int | Literal["auto"] = "auto"
+    """Environments that each actor steps together; auto: those of an update, shared out among the actors."""
     unroll_length: int = 40
     """Steps per unroll (T)."""
     batch_size: int = 32
     """Environments per update (B); with --sync it is num_actors * envs_per_actor."""
+    max_lag: int | Literal["auto"] = "auto"
+    """Updates that the weights that acted may be old when they are learnt from; auto: the least that lets actors work
+    while the learner does, which is 1 unless an actor has more environments than an update."""
     device: str = "auto"
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
     seed: int = 1
@@ -78,7 +86,6 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, low in (
             ("total_steps", 1),
-            ("envs_per_actor", 1),
             ("unroll_length", 1),
             ("batch_size", 1),
             ("seed", 0),
@@ -106,6 +113,14 @@ class RunConfig:
             raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
         if self.fixed_actors is not None and not self.fixed_actors >= 1:
             raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
+        if self.envs_per_actor != "auto" and not self.envs_per_actor >= 1:
+            raise ValueError(f"envs_per_actor is {self.envs_per_actor}; allowed: auto, or at least 1")
+        least = 0 if self.synchronous else least_max_lag(self.batch_size, self.actor_envs)
+        if self.max_lag != "auto" and self.max_lag < least:
+            raise ValueError(
+                f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
+                f"{self.batch_size}: auto, or at least {least}"
+            )
         if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
             raise ValueError(
                 f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, on a machine of the cluster"
@@ -139,7 +154,21 @@ class RunConfig:
     @property
     def columns(self) -> int:
         """Environments per update."""
-        return (self.fixed_actors or 1) * self.envs_per_actor if self.synchronous else self.batch_size
+        return (self.fixed_actors or 1) * self.actor_envs if self.synchronous else self.batch_size
+
+    @property
+    def actor_envs(self) -> int:
+        """Environments per actor; for a number of actors that changes, as for ELASTIC_ACTORS of them."""
+        if self.envs_per_actor != "auto":
+            return self.envs_per_actor
+        return -(-self.batch_size // (self.fixed_actors or ELASTIC_ACTORS))
+
+    @property
+    def lag_bound(self) -> int:
+        """The most updates that the weights that acted may be old."""
+        if self.synchronous:
+            return 0
+        return usual_max_lag(self.batch_size, self.actor_envs) if self.max_lag == "auto" else self.max_lag
 
     @property
     def fixed_actors(self) -> int | None:
@@ -152,7 +181,7 @@ class RunConfig:
             env=self.env,
             env_args=self.env_args,
             agent=self.agent,
-            num_envs=self.envs_per_actor,
+            num_envs=self.actor_envs,
             unroll_length=self.unroll_length,
             seed=self.seed,
         )

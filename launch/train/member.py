@@ -4,7 +4,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from ...actors.unroll import Unroll, nbytes
+from ...actors.unroll import Unroll
 from ...agents.weights import Weights, flatten
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
@@ -73,17 +73,18 @@ class Member:
             self.batcher.add(unroll)
 
     def note(self, unroll: Unroll) -> None:
-        """Count the seconds and bytes of an unroll."""
-        self.accumulator.add_unroll(unroll.seconds, nbytes(unroll))
+        """Count the seconds of an unroll."""
+        self.accumulator.add_unroll(unroll.seconds)
 
     def learn(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
         """One update; its metrics, those of `others` and the settings it really used go to the next row."""
-        lag = self.version - float(batch.weights_version.float().mean())
+        lags = self.version - batch.weights_version.float()
         skipped = self.learner.skipped
         metrics = self.learner.step(batch)
         self.failing = self.failing + 1 if self.learner.skipped > skipped else 0
         used = {f"population/{name}": value for name, value in self.effective().items()}
-        self.accumulator.add_update(metrics | {"perf/policy_lag": lag} | used | (others or {}))
+        self.accumulator.add_update(metrics | {"perf/policy_lag": float(lags.mean())} | used | (others or {}))
+        self.accumulator.note_lag(float(lags.max()))
         self.accumulator.add_episodes(batch.episodes.numpy())
 
     def configure(self, settings: Values) -> None:
@@ -125,9 +126,9 @@ class Member:
         every = self.config.log_every
         return self.steps // every > self._logged_at // every or (self.done and self.steps > self._logged_at)
 
-    def log(self, num_actors: int, failures: int) -> dict[str, float]:
+    def log(self, num_actors: int, failures: int, stored_bytes: int | None) -> dict[str, float]:
         """Write what happened since the last call; returns it."""
-        self.accumulator.note_actors(num_actors, failures)
+        self.accumulator.note_actors(num_actors, failures, stored_bytes)
         metrics = self.accumulator.take(self.steps)
         self._logged_at = self.steps
         if self.writer is not None:

@@ -16,7 +16,6 @@ Preset = dict[str, Any]
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
     "batch_size": 32,
-    "envs_per_actor": 128,
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
@@ -65,7 +64,6 @@ _MAZE: Preset = {
 _LP_RNN: Preset = {
     "unroll_length": 300,
     "batch_size": 32,
-    "envs_per_actor": 64,
     "agent": {"torso": {"embedding_size": 128}},
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 5e-4},
 }
@@ -86,6 +84,7 @@ _EASY_T_MAZE: Preset = {
     "agent": {"torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0}},
     "learner": {"max_grad_norm": 40.0},
     "batch_size": 8,
+    "envs_per_actor": 64,
     "population": 4,
     "pbt": {
         "explore": (

@@ -111,7 +111,7 @@ class Trainer:
         self._waited = 0.0
         with member.accumulator.time("learner_busy"):
             member.learn(batch, self.population.metrics(member) if self.population else None)
-            self._publish(member)
+            self._publish(member, len(batch.weights_version))
         if self.population:
             self.population.record(member, batch.episodes.numpy())
             for changed in self.population.look():
@@ -203,16 +203,16 @@ class Trainer:
             member.note(unroll)
         return member, join(unrolls)
 
-    def _publish(self, member: Member) -> None:
+    def _publish(self, member: Member, learnt: int = 0) -> None:
         """Give the actors a member's newest weights; one that is done needs none."""
         if member.done:
             self.pool.retire(member.number)
         else:
-            self.pool.publish(member.weights())
+            self.pool.publish(member.weights(), learnt)
 
     def _log(self, member: Member) -> None:
         """Write and show a member's metrics, and those of all members together when the last one has written."""
-        metrics = member.log(self.pool.num_actors, self.pool.failures)
+        metrics = member.log(self.pool.num_actors, self.pool.failures, self.pool.stored_bytes())
         if self.population is None:
             self.report(self.steps, metrics)
         elif row := self.population.log(member, metrics):

@@ -13,7 +13,6 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.actors.pool import MAX_IN_FLIGHT
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.specs import ArraySpec, ChoiceSpec
@@ -265,8 +264,8 @@ def test_where_the_time_goes() -> None:
         with collected.time("learner_busy"):
             learnt += slept(0.01)
     collected.add_update({"a": 1.0})
-    collected.add_unroll(0.05, 3_000_000)
-    collected.add_unroll(0.03, 1_000_000)
+    collected.add_unroll(0.05)
+    collected.add_unroll(0.03)
     found = collected.take(1000)
     wall = time.perf_counter() - started
     assert found["perf/queue_wait"] == pytest.approx(waited / wall, rel=0.1)
@@ -309,7 +308,7 @@ def collect(stops: set[int]) -> tuple[list[dict[str, float]], dict[str, float]]:
     for i in range(20):
         value = float(draw.normal())
         collected.add_update({"loss/total": value, "learner/lr": -value})
-        collected.add_unroll(0.5, 1000)
+        collected.add_unroll(0.5)
         collected.add_episodes(episodes(*[tuple(row) for row in draw.normal(size=(draw.integers(0, 9), 6))]))
         if i in stops:
             state = json.loads(json.dumps(collected.state_dict()))
@@ -385,7 +384,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     collected = Accumulator(1, FIELDS)
     collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
-    collected.add_unroll(1.0, 1)
+    collected.add_unroll(1.0)
     with MetricsWriter(tmp_path, 0, never) as writer:
         writer.write(learner.steps, collected.take(learner.steps))
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

@@ -1,4 +1,6 @@
-"""An unroll on its way to another process: its tensors' bytes, and in few words what they are.
+"""The wire between actor and learner: an unroll as bytes, Ray's serializer for tensors, the fill of the object store.
+
+An unroll travels as its tensors' bytes and a short description of what they are.
 
 Pickling a tensor calls Python a dozen times on either side, which for the small unrolls of narrow actors is more work
 than all the rest of their journey. Here a tensor is its buffer. A small unroll travels as one string of bytes; the
@@ -6,14 +8,16 @@ buffers of a large one are not copied by the sender, and the receiver looks at t
 """
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import ray
 import torch
 from torch import Tensor
 
-from .unroll import Unroll
+from ..unroll import Unroll
 
 SMALL_BYTES = 1 << 16
 """An unroll of less than this is one string: copying it takes microseconds, a dozen buffers of its own a hundred."""
@@ -34,6 +38,23 @@ class Parcel(NamedTuple):
     """The unroll with a Leaf for every tensor."""
     contents: list[Any]
     """The tensors' bytes in the order of the leaves: PickleBuffers, on arrival any readable buffers."""
+
+
+def share_tensors() -> None:
+    """Let Ray move tensors as numpy arrays: out-of-band buffers, read without a copy."""
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
+
+
+def stored_bytes() -> int | None:
+    """Bytes in the object stores of all machines, as Ray counts them; None if it does not say so within a second."""
+    try:
+        from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+        reply = get_memory_info_reply(get_state_from_address(), timeout_seconds=1.0)
+        return int(reply.store_stats.object_store_bytes_used)
+    except Exception:  # not a public function: whatever a later Ray makes of it, training goes on without the number
+        return None
 
 
 def pack(unroll: Unroll) -> Parcel | bytes:

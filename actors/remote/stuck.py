@@ -1,4 +1,4 @@
-"""Ends what Ray could not: a process that is stopped, or stuck in the kernel, does not hear that it should end.
+"""Processes that Ray cannot end: one that is stopped, or stuck in the kernel, does not hear that it should end.
 
 Ray notices only after many seconds, and until then neither its memory nor its processor is free for a replacement.
 """
@@ -14,7 +14,7 @@ GRACE_SECONDS = 2.0
 """In which Ray may end a process in its own way, with the children that a world may have started."""
 
 
-class Whereabouts(NamedTuple):
+class ProcessPlace(NamedTuple):
     """Where a process is found."""
 
     machine: str
@@ -24,9 +24,9 @@ class Whereabouts(NamedTuple):
     """When, in ticks since the machine was booted: a number that was given to another process has another one."""
 
 
-def whereabouts(machine: str) -> Whereabouts:
+def place_of_this_process(machine: str) -> ProcessPlace:
     """Of this process, on the machine with this address."""
-    return Whereabouts(machine, os.getpid(), _started(os.getpid()))
+    return ProcessPlace(machine, os.getpid(), _started(os.getpid()))
 
 
 def _started(pid: int) -> str:
@@ -39,7 +39,7 @@ def _started(pid: int) -> str:
     return "" if words[0] == "Z" else words[19]
 
 
-class Reaper:
+class StuckProcesses:
     """Processes on this machine that should be gone soon.
 
     Args:
@@ -48,15 +48,15 @@ class Reaper:
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
-        self._due: list[tuple[float, Whereabouts]] = []
+        self._due: list[tuple[float, ProcessPlace]] = []
         """Monotonic time at which a process must have ended."""
 
-    def expect(self, process: Whereabouts) -> None:
+    def note(self, process: ProcessPlace) -> None:
         """Note a process that Ray was asked to end; one on another machine is left to the Ray there."""
         if process.machine == self._machine:
             self._due.append((time.monotonic() + GRACE_SECONDS, process))
 
-    def reap(self) -> None:
+    def end_overdue(self) -> None:
         """SIGKILL those that are still there after their grace."""
         now = time.monotonic()
         for _, process in (each for each in self._due if each[0] <= now):

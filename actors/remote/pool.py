@@ -1,0 +1,325 @@
+"""The pool of actors in Ray processes, on this machine or on a cluster.
+
+Ray carries unrolls and weights, never single steps. A request carries the newest weights of its member, which are put
+into the object store once a version, or only their version where the process has them; the pool holds the newest ones
+and nothing else. How many requests are open, and in which order answers are handed on, is the window's business.
+
+Every actor has a slot. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
+failures follow each other. An answer that was lost is not made up for: nobody has learnt from it and nobody will.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
+
+from ...agents.weights import Weights
+from ..failures import Failures
+from ..members import MakeActor, MemberSchedule, WeightsVersion
+from ..pool import ActorStateError
+from ..unroll import Unroll
+from .slot import ActorSlot, ActorSlots, Request
+from .window import RequestWindow
+from .wire import share_tensors, stored_bytes, unpack
+
+PATIENCE = 2.0
+"""Seconds without any unroll after which the learner is told so."""
+PASS_OVER_SECONDS = 2.0
+"""An actor that the others' answers have waited for so long, and SLOWER times an unroll of theirs, is passed over."""
+SLOWER = 4.0
+
+
+class RayPool:
+    """Actors in Ray processes.
+
+    Args:
+        make_actor: picklable function that makes an Actor.
+        num_actors: how many processes; None: as many as the cluster has room for, now and later.
+        max_failures: failures in a row of one actor that are made good.
+        report: where the traceback of a new kind of failure goes.
+        window: which requests `next` may send.
+        cpus_per_actor: Ray resources that one actor claims.
+        threads: torch threads per actor.
+        niceness: how far actors step back when the learner wants their core (0..19).
+        timeout: seconds without an answer after which an actor at work is replaced.
+    """
+
+    def __init__(
+        self,
+        make_actor: MakeActor,
+        num_actors: int | None,
+        max_failures: int,
+        report: Callable[[str], None] = print,
+        *,
+        window: RequestWindow,
+        cpus_per_actor: float = 1.0,
+        threads: int = 1,
+        niceness: int = 0,
+        timeout: float = 120.0,
+    ) -> None:
+        share_tensors()
+        self._timeout, self._report = timeout, report
+        self._unrolls_from: Counter[str] = Counter()
+        """Unrolls taken, by machine."""
+        self._failures = Failures(max_failures, report)
+        self._window = window
+        self._open: dict[ObjectRef[Any], Request] = {}
+        """Requests without an answer, oldest first."""
+        self._sent = 0
+        self._streaming = False
+        """Whether `next` is in use, so that new weights are a reason to send requests."""
+        self._unroll_seconds = 0.0
+        """What the last answers took, each half as much as the one after it."""
+        self._blocked: tuple[ActorSlot, float] | None = None
+        """The slot that others' answers wait for, and since when."""
+        self._passed_over: set[int] = set()
+        self._gathered: dict[int, Unroll] = {}
+        self._weights: dict[int, Weights] = {}
+        self._stored: dict[int, ObjectRef[Any]] = {}
+        """The newest weights of a member in the object store, once a request has carried them."""
+        self._schedule = MemberSchedule()
+        self._slots = ActorSlots(
+            make_actor,
+            num_actors,
+            self._failures,
+            cpus_per_actor=cpus_per_actor,
+            timeout=timeout,
+            options=(threads, niceness),
+        )
+
+    # -- the contract (see ActorPool) --------------------------------------------------------------------------------
+
+    @property
+    def num_actors(self) -> int:
+        """See ActorPool; a fixed number counts those that are being replaced."""
+        return self._slots.num_at_work if self._slots.elastic else len(self._slots)
+
+    @property
+    def failures(self) -> int:
+        """See ActorPool."""
+        return self._failures.total
+
+    @property
+    def gathering(self) -> bool:
+        """See ActorPool."""
+        return not self._streaming and bool(self._gathered or self._open)
+
+    def stored_bytes(self) -> int | None:
+        """See ActorPool."""
+        return stored_bytes()
+
+    def publish(self, weights: Weights, learnt: int = 0) -> None:
+        """See ActorPool; the weights are stored when the next request is sent, once."""
+        before = self._weights.get(weights.member, weights)
+        self._weights[weights.member] = weights
+        self._stored.pop(weights.member, None)
+        self._schedule.join(weights.member)
+        self._window.learnt(weights.member, learnt)
+        if weights.copies != before.copies:
+            self._window.forget(weights.member)
+        if self._streaming:
+            self._ask_for_stream()
+
+    def retire(self, member: int) -> None:
+        """See ActorPool."""
+        self._schedule.leave(member)
+
+    def next(self) -> Unroll | None:
+        """See ActorPool."""
+        self._streaming = True
+        unroll = self._receive(self._ask_for_stream, self._next_in_order)
+        self._ask_for_stream()  # before the learner is busy with this one
+        return unroll
+
+    def gather(self, member: int = 0) -> list[Unroll] | None:
+        """See ActorPool."""
+        while len(self._gathered) < len(self._slots):
+            unroll = self._receive(lambda: self._ask_each_for_one(member), self._next_in_order)
+            if unroll is None:
+                return None
+            self._gathered[unroll.actor] = unroll
+        unrolls = [self._gathered[slot.number] for slot in self._slots]
+        self._gathered = {}
+        return unrolls
+
+    def save(self) -> list[Any]:
+        """See ActorPool."""
+        if self._open or self._gathered:
+            raise ActorStateError("unrolls are under way")
+        if lost := [slot.number for slot in self._slots if slot.handle is None]:
+            raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
+        try:
+            return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
+        except RayError as problem:
+            raise ActorStateError(_message(problem)) from problem
+
+    def restore(self, saved: list[Any]) -> None:
+        """See ActorPool."""
+        if len(saved) != len(self._slots):
+            raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._slots)}")
+        for slot in self._slots:
+            slot.versions.clear()  # loading weights also compares them with the state
+        ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
+
+    def open_requests(self) -> list[int]:
+        """The actors' numbers, once for each request that has no answer yet."""
+        return [request.slot.number for request in self._open.values()]
+
+    def close(self) -> None:
+        """See ActorPool."""
+        self._slots.close()
+        self._open = {}
+        if len(self._unrolls_from) > 1:
+            self._report(
+                f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
+            )
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _ask_for_stream(self) -> None:
+        """Send all requests that the window has room for: to those with the fewest open, the longest not asked."""
+        limit = self._window.requests_per_slot
+        for depth in range(limit):
+            slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
+            for slot in sorted(slots, key=lambda each: each.asked):
+                member = self._schedule.next(self._window.has_room)
+                if member is None:
+                    return
+                self._window.sent(self._request(slot, member, self._window.unrolls))
+
+    def _ask_each_for_one(self, member: int) -> None:
+        """Send a request to every slot that has none open and whose unroll is missing."""
+        for slot in self._slots:
+            if slot.at_work and not slot.requests and slot.number not in self._gathered:
+                self._window.sent(self._request(slot, member, 1))
+
+    def _request(self, slot: ActorSlot, member: int, unrolls: int) -> Request:
+        version = self._weights[member].version
+        weights = WeightsVersion(member, version)
+        if slot.versions.get(member) != version:
+            if member not in self._stored:
+                self._stored[member] = ray.put(self._weights[member])
+            weights, slot.versions[member] = self._stored[member], version
+        if not slot.requests:
+            slot.since = time.monotonic()
+        request = Request(slot, member, unrolls, self._sent, slot.handle.answer.remote(weights, unrolls))
+        slot.asked, self._sent = self._sent, self._sent + 1
+        slot.requests.append(request)
+        self._open[request.ref] = request
+        return request
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _receive(self, ask: Callable[[], None], find: Callable[[], Unroll | None]) -> Unroll | None:
+        """What `find` finds among the answers, after asking; None if that is nothing for PATIENCE seconds."""
+        patience = time.monotonic() + PATIENCE
+        while (unroll := find()) is None and time.monotonic() < patience:
+            self._slots.fill()
+            ask()
+            for slot, why in self._slots.silent(self._awaited()):
+                self._lose(slot, why)
+            self._look_for_answers(PATIENCE / 4)
+        return unroll
+
+    def _next_in_order(self) -> Unroll | None:
+        """The answer to be handed on next."""
+        request = self._window.next()
+        if request is not None:
+            self._blocked = None
+            return request.answer
+        self._pass_over_the_slowest()
+        return None
+
+    def _pass_over_the_slowest(self) -> None:
+        """Let the learner go on without an actor that keeps it waiting, although others have answered since."""
+        slot, now = self._window.blocking(), time.monotonic()
+        if slot is None or not self._streaming:
+            self._blocked = None
+        elif self._blocked is None or self._blocked[0] is not slot:
+            self._blocked = (slot, now)
+        elif now - self._blocked[1] > PASS_OVER_SECONDS + SLOWER * self._unroll_seconds:
+            for request in slot.requests:
+                self._leave_out(request)
+            self._blocked = None
+            if slot.number not in self._passed_over:
+                self._passed_over.add(slot.number)
+                self._report(
+                    f"actor {slot.number} keeps the others waiting: what it makes too late is left out; "
+                    "with a larger --max-lag it may take longer"
+                )
+
+    def _look_for_answers(self, wait: float) -> None:
+        """Wait for an answer, and take all that are here then: a look takes the longer the more actors there are."""
+        refs = self._awaited()
+        if not refs:
+            time.sleep(0.05)  # every slot is in its pause
+            return
+        ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
+        if ready and len(refs) > 1:
+            ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+        for ref, answer in zip(ready, self._fetch(ready), strict=True):
+            if ref in self._open or ref == refs[ref].starting:  # the slot's process has not been lost since
+                self._take(refs[ref], ref, answer)
+
+    def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
+        """What each slot is to answer next: its second answer comes after its first, even if it is here."""
+        starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
+        return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
+
+    def _fetch(self, refs: "list[ObjectRef[Any]]") -> list[Any]:
+        """What each of `refs` holds; of those that are lost, the RayError."""
+        try:
+            return ray.get(refs, timeout=PATIENCE)
+        except RayError:  # any of them; one by one it shows whose it is
+            return [self._fetch_one(ref) for ref in refs]
+
+    def _fetch_one(self, ref: "ObjectRef[Any]") -> Any:
+        try:
+            return ray.get(ref, timeout=self._timeout)
+        except RayError as problem:
+            return problem
+
+    def _take(self, slot: ActorSlot, ref: "ObjectRef[Any]", answer: Any) -> None:
+        """Note the answer of `slot` to `ref`: an unroll, the word that the process is ready, or an error."""
+        if isinstance(answer, ObjectLostError) and ref in self._open:
+            self._drop(self._open[ref])
+            slot.versions.clear()  # it may have been the weights that were lost
+            self._failures.add(slot.number, _message(answer))  # the process may live; if not, the next answer tells
+        elif isinstance(answer, RayError):
+            self._lose(slot, _message(answer))
+        elif ref == slot.starting:
+            slot.starting, slot.place, slot.since = None, answer, time.monotonic()
+        else:
+            request = self._open.pop(ref)
+            slot.requests.popleft()
+            slot.since = time.monotonic()
+            request.answer = unpack(answer)
+            self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
+            self._failures.forgive(slot.number)
+            assert slot.place is not None, "it said where it is before its first request"
+            self._unrolls_from[slot.place.machine] += request.unrolls
+
+    def _lose(self, slot: ActorSlot, why: str) -> None:
+        """The end of a slot's process: its open requests go down with it."""
+        for request in list(slot.requests):
+            self._drop(request)
+        self._slots.lose(slot, why)
+
+    def _drop(self, request: Request) -> None:
+        """An answer that will not come: its member is asked for another one before the others have their turn."""
+        del self._open[request.ref]
+        request.slot.requests.remove(request)
+        self._leave_out(request)
+
+    def _leave_out(self, request: Request) -> None:
+        self._window.lost(request)
+        self._schedule.give_back(request.member)
+
+
+def _message(problem: RayError) -> str:
+    """What an exception of Ray's says, with the traceback in the other process if there is one."""
+    return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)
