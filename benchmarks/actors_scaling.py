@@ -14,8 +14,9 @@ the new weights out of the network and storing them for the actors. `share_of_up
 process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the paper's
 100 actors it should be at most 0.1. With --envs 1
 an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. Actors have the priority that they have in a
-run, and are asked for as many unrolls at once (`unrolls_per_request`) as `asking` says. `rate_...` is the same without
-the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's cores.
+run, and are asked for as many unrolls at once (`unrolls_per_request`) as the window of requests says. `rate_...` is the
+same without the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's
+cores.
 
 Instant actors claim no core, so there may be more of them than cores. One that is left out for want of memory is said
 so (`left_out`).
@@ -32,10 +33,10 @@ import psutil
 import ray
 import torch
 
-from engram.actors import ray_pool
 from engram.actors.factory import ActorFactory
-from engram.actors.pool import asking
-from engram.actors.ray_pool import RayPool
+from engram.actors.remote import slot
+from engram.actors.remote.pool import RayPool
+from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
 from engram.agents.weights import Weights, flatten
@@ -105,25 +106,26 @@ class Feed:
 
     def __init__(self, num_actors: int, num_envs: int) -> None:
         self.learner, self.batcher = new_learner(), Batcher(PAPER.batch_size)
-        self.asking = asking(PAPER.batch_size, num_actors, num_envs)
+        self.window = RequestWindow(PAPER.batch_size, 1, num_envs, num_actors)
         self.pool = RayPool(
             InstantFactory(num_envs),
             num_actors,
             0,
             cpus_per_actor=0,
             niceness=ACTOR_NICENESS,
-            asking=self.asking,
+            window=self.window,
         )
         self.publish()
         started: set[int] = set()
         while len(started) < num_actors:
             self.unroll = take(self.pool)
+            self.publish()
             started.add(self.unroll.actor)
 
     def publish(self) -> Weights:
         """The learner's weights to the actors, as a new version."""
         weights = Weights(self.learner.updates, 0, flatten(self.learner.agent))
-        self.pool.publish(weights)
+        self.pool.publish(weights, PAPER.batch_size)
         return weights
 
     def batch(self) -> Unroll:
@@ -169,8 +171,8 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
     return {
         "actors": num_actors,
         "envs_per_actor": num_envs,
-        "unrolls_per_request": feed.asking.unrolls,
-        "bytes_per_unroll": nbytes(feed.unroll) // feed.asking.unrolls,
+        "unrolls_per_request": feed.window.unrolls,
+        "bytes_per_unroll": nbytes(feed.unroll) // feed.window.unrolls,
         "weights_bytes": weights.values.nbytes,
         "ms_per_unroll": round(moved / per_update, 3),
         "learner_cpu_ms_per_unroll": round(1000 * statistics.mean(cpu) / per_update, 3),
@@ -246,7 +248,7 @@ def main() -> None:
     prepare_process(1)
     result["update_ms"] = round(update_milliseconds(), 1)
     print(f"one update alone: {result['update_ms']} ms", flush=True)
-    ray_pool.START_TIMEOUT = 3600.0  # a hundred take turns at starting on a few cores
+    slot.START_TIMEOUT = 3600.0  # a hundred take turns at starting on a few cores
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     start_ray(1)
     for num_envs in arguments.envs:

@@ -3,7 +3,7 @@
     python benchmarks/restarts.py [--restarts 1000] [--name restarts]
 
 The pool's own process that serves an actor is replaced by a tiny one that ends itself at its first unroll, since a
-thousand processes with torch would take an hour. All else is the pool's and Ray's own: seats, requests, failures;
+thousand processes with torch would take an hour. All else is the pool's and Ray's own: slots, requests, failures;
 the pauses between them are left out. Noted twenty times: memory of the driver and of all processes, shared memory, the
 driver's open files and threads, processes, and what Ray has written to its session's folder. Writes
 benchmarks/results/restarts.json; `per_restart` is what each restart of the second half added.
@@ -22,9 +22,10 @@ import psutil
 import ray
 
 from engram.actors import failures as failures_module
-from engram.actors import ray_pool
-from engram.actors.ray_pool import RayPool
-from engram.actors.reaper import Whereabouts, whereabouts
+from engram.actors.remote import slot
+from engram.actors.remote.pool import RayPool
+from engram.actors.remote.stuck import ProcessPlace, place_of_this_process
+from engram.actors.remote.window import RequestWindow
 from engram.agents.weights import Weights
 from engram.base.processes import tree_memory
 from engram.launch.cluster.ray_session import start_ray
@@ -39,9 +40,9 @@ class ShortLived:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def ready(self) -> Whereabouts:
+    def ready(self) -> ProcessPlace:
         """See ActorProcess."""
-        return whereabouts(ray.util.get_node_ip_address())
+        return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, *_: Any) -> None:
         """Die as from a signal."""
@@ -80,10 +81,10 @@ def main() -> None:
     arguments = parser.parse_args()
     number = arguments.restarts
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
-    ray_pool.ActorProcess = ShortLived  # type: ignore[assignment,misc]
+    slot.ActorProcess = ShortLived  # type: ignore[assignment,misc]
     failures_module.LONGEST_PAUSE = 0.0  # they are all failures in a row
     start_ray(2)
-    pool = RayPool(int, 1, max_failures=10 * number, report=lambda _: None)
+    pool = RayPool(int, 1, max_failures=10 * number, window=RequestWindow(1, 1, 1, 1), report=lambda _: None)
     pool.publish(Weights(0, 0, np.zeros(1000, np.float32)))
     node: Any = ray._private.worker._global_node
     session, every = Path(node.get_session_dir_path()), max(1, number // 20)

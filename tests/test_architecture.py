@@ -50,7 +50,8 @@ PACKAGES = {
 
 EXCEPTIONS = {
     **{f"actors/remote/{name}.py": {"ray"} for name in ("pool", "slot", "wire")},
-    "agents/blas.py": {"llvmlite", "threadpoolctl"}}
+    "agents/blas.py": {"llvmlite", "threadpoolctl"},
+}
 
 MATHS = ["vtrace", "returns", "losses", "boundaries", "optimisers", "schedules"]
 """Modules of learners/ that are formulas and nothing else."""

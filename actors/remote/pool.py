@@ -262,8 +262,7 @@ class RayPool:
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
         for ref, answer in zip(ready, self._fetch(ready), strict=True):
-            if ref in self._open or ref == refs[ref].starting:  # the slot's process has not been lost since
-                self._take(refs[ref], ref, answer)
+            self._take(refs[ref], ref, answer)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
         """What each slot is to answer next: its second answer comes after its first, even if it is here."""

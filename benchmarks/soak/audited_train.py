@@ -14,7 +14,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from engram.actors.ray_pool import RayPool
+from engram.actors.remote.pool import RayPool
 from engram.launch.train import command as train
 from engram.learners.learner import Learner
 

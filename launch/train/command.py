@@ -176,6 +176,12 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     from ...actors.remote.window import RequestWindow
     from ..cluster.ray_session import start_ray
 
+    working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
+    if not config.synchronous and (config.fixed_actors or 1) > working:
+        report(
+            f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
+            f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
+        )
     start_ray(config.fixed_actors or 1, config.ray_address)
     return RayPool(
         factory.make_actor,

@@ -18,7 +18,6 @@ from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 
-
 ELASTIC_ACTORS = 8
 """Actors that share the environments of an update when their number follows the cluster."""
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from engram.actors.members import Known, MemberActors, Turns
+from engram.actors.members import MemberActors, MemberSchedule, WeightsVersion
 from engram.actors.pool import LocalPool
 from engram.actors.unroll import Unroll, columns, join
 from engram.agents.weights import Weights
@@ -25,7 +25,7 @@ def actors() -> MemberActors:
 
 
 def test_members_take_turns() -> None:
-    turns = Turns()
+    turns = MemberSchedule()
     for member in (2, 0, 5):
         turns.join(member)
     turns.join(0)
@@ -92,7 +92,7 @@ def test_copied_weights_begin_with_new_episodes_and_an_empty_memory() -> None:
 def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:
     one_by_one, at_once = actors(), actors()
     expected = [one_by_one.unroll(of(0)) for _ in range(5)]
-    first, rest = at_once.unrolls(of(0), 2), at_once.unrolls(Known(0, 1), 3)
+    first, rest = at_once.unrolls(of(0), 2), at_once.unrolls(WeightsVersion(0, 1), 3)
     assert same(first, join(expected[:2]))
     assert same(rest, join(expected[2:]))
     assert torch.equal(columns(rest, slice(4, 8)).initial_state.core.h, expected[3].initial_state.core.h)
@@ -103,11 +103,11 @@ def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:
 
 def test_weights_that_did_not_arrive_are_not_taken_for_others() -> None:
     place = actors()
-    for known in (Known(0, 1), Known(1, 1)):
+    for known in (WeightsVersion(0, 1), WeightsVersion(1, 1)):
         with pytest.raises(RuntimeError, match="was lost on its way"):
             place.unrolls(known, 1)
     place.unrolls(of(0, version=2), 1)
-    for known in (Known(0, 1), Known(1, 2)):
+    for known in (WeightsVersion(0, 1), WeightsVersion(1, 2)):
         with pytest.raises(RuntimeError, match="was lost on its way"):
             place.unrolls(known, 1)
-    assert place.unrolls(Known(0, 2), 1).weights_version.tolist() == [2] * 4
+    assert place.unrolls(WeightsVersion(0, 2), 1).weights_version.tolist() == [2] * 4

@@ -14,11 +14,12 @@ import ray
 import torch
 
 import pools
-from engram.actors import ray_pool
 from engram.actors.actor import Actor
-from engram.actors.ray_pool import RayPool
+from engram.actors.remote import pool as pool_module
+from engram.actors.remote import slot
+from engram.actors.remote.pool import RayPool
 from engram.launch.cluster.ray_session import start_ray
-from pools import FACTORY, gather, make_breaking, take, weights
+from pools import FACTORY, gather, make_breaking, open_window, take, weights
 from runs import gone, wait_for, workers
 
 
@@ -46,7 +47,7 @@ def take_many(pool: RayPool, count: int) -> list[Any]:
 def test_a_process_that_is_killed_or_hangs_is_replaced(number: signal.Signals) -> None:
     wait_for(lambda: not workers(os.getpid()))  # those of other tests
     reports: list[str] = []
-    pool = RayPool(FACTORY.make_actor, 2, 1, report=reports.append, timeout=8.0)
+    pool = RayPool(FACTORY.make_actor, 2, 1, window=open_window(), report=reports.append, timeout=8.0)
     pool.publish(weights(1))
     seen = Counter(u.actor for u in take_many(pool, 8))
     while len(seen) < 2:  # one that is still starting may take its time, and so would hang for longer
@@ -69,7 +70,7 @@ def slow_to_start(number: int, member: int, life: int) -> Actor:
 
 
 def test_starting_up_is_no_hanging() -> None:
-    pool = RayPool(slow_to_start, 1, 1, report=lambda _: None, timeout=8.0)
+    pool = RayPool(slow_to_start, 1, 1, window=open_window(), report=lambda _: None, timeout=8.0)
     pool.publish(weights(1))
     take(pool)
     assert pool.failures == 1
@@ -83,9 +84,9 @@ def never_starts(number: int, member: int, life: int) -> Actor:
 
 
 def test_a_process_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_pool, "START_TIMEOUT", 4.0)
+    monkeypatch.setattr(slot, "START_TIMEOUT", 4.0)
     reports: list[str] = []
-    pool = RayPool(never_starts, 1, 9, report=reports.append)
+    pool = RayPool(never_starts, 1, 9, window=open_window(), report=reports.append)
     pool.publish(weights(1))
     wait_for(lambda: (pool.next(), pool.failures)[1], seconds=300)
     monkeypatch.undo()
@@ -110,7 +111,7 @@ def confused(number: int, member: int, life: int) -> Actor:
 
 def test_a_policy_that_raises_costs_its_actor() -> None:
     reports: list[str] = []
-    pool = RayPool(confused, 1, 1, report=reports.append)
+    pool = RayPool(confused, 1, 1, window=open_window(), report=reports.append)
     pool.publish(weights(1))
     take_many(pool, 3)
     assert len(reports) == 1
@@ -119,18 +120,27 @@ def test_a_policy_that_raises_costs_its_actor() -> None:
 
 
 def test_actors_that_all_hang_do_not_keep_the_learner_from_its_signals() -> None:
-    pool = RayPool(make_breaking(which=0, steps=0, how="hang", always=True), 1, 9, report=lambda _: None, timeout=120)
+    pool = RayPool(
+        make_breaking(which=0, steps=0, how="hang", always=True),
+        1,
+        9,
+        window=open_window(),
+        report=lambda _: None,
+        timeout=120,
+    )
     pool.publish(weights(1))
     wait_for(lambda: pool.next() is None and pool.open_requests(), seconds=300)
     for wait in (pool.next, pool.gather):
         began = time.monotonic()
         assert wait() is None
-        assert time.monotonic() - began < 2 * ray_pool.PATIENCE
+        assert time.monotonic() - began < 2 * pool_module.PATIENCE
     pool.close()
 
 
 def test_a_gathering_that_was_interrupted_goes_on() -> None:
-    pool = RayPool(make_breaking(which=1, steps=2, how="hang"), 2, 1, report=lambda _: None, timeout=6)
+    pool = RayPool(
+        make_breaking(which=1, steps=2, how="hang"), 2, 1, window=open_window(), report=lambda _: None, timeout=6
+    )
     pool.publish(weights(1))
     waits = 0
     while (unrolls := pool.gather()) is None:
@@ -144,7 +154,7 @@ def test_a_gathering_that_was_interrupted_goes_on() -> None:
 
 def test_restarting_over_and_over_leaves_nothing_behind() -> None:
     """A few here; benchmarks/restarts.py does a thousand."""
-    pool = RayPool(partial(pools.breaking, 0, 0, "exit", True), 1, 10, report=lambda _: None)
+    pool = RayPool(partial(pools.breaking, 0, 0, "exit", True), 1, 10, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
     wait_for(lambda: (pool.next(), pool.failures >= 4)[1], seconds=120)
     assert len(pool._open) <= 2

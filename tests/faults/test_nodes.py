@@ -7,9 +7,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 import pools
-from engram.actors.ray_pool import RayPool
+from engram.actors.remote.pool import RayPool
 from engram.launch.cluster import orphans as janitor
-from pools import FACTORY, take, weights
+from pools import FACTORY, open_window, take, weights
 from runs import wait_for
 
 
@@ -36,7 +36,7 @@ def test_a_lost_node_takes_only_its_own_unrolls_along(cluster: Cluster) -> None:
     staying, leaving = add_node(cluster, 1), add_node(cluster, 1)
     assert staying is not leaving
     reports: list[str] = []
-    pool = RayPool(FACTORY.make_actor, 2, 5, report=reports.append)
+    pool = RayPool(FACTORY.make_actor, 2, 5, window=open_window(), report=reports.append)
     pool.publish(weights(1))
     seen: set[bytes] = set()
 
@@ -64,7 +64,7 @@ def test_a_lost_node_takes_only_its_own_unrolls_along(cluster: Cluster) -> None:
 
 def test_an_elastic_pool_grows_and_shrinks_with_the_cluster(cluster: Cluster) -> None:
     first = add_node(cluster, 1)
-    pool = RayPool(FACTORY.make_actor, None, 5, report=lambda _: None)
+    pool = RayPool(FACTORY.make_actor, None, 5, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
 
     def grown_to(count: int) -> None:

@@ -10,9 +10,11 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import ActorPool
+from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
 from engram.agents.weights import Weights, flatten
+from engram.learners.batcher import Batcher
 
 FACTORY = ActorFactory(
     env="boxworld",
@@ -35,7 +37,7 @@ class Broken:
 
     def step_into(self, *arrays: Any) -> None:
         self._left -= 1
-        if self._left < 0:
+        if self._left == -1 or (self._left < 0 and self._how != "once"):
             if self._how == "hang":
                 time.sleep(60)
             if self._how == "exit":
@@ -52,6 +54,13 @@ def breaking(which: int, steps: int, how: str, always: bool, number: int, member
     return actor
 
 
+def open_window(unrolls: int = 1, requests: int = 2) -> RequestWindow:
+    """So many requests per actor, of `unrolls` each, whatever is learnt."""
+    window = RequestWindow(10**6, 1, FACTORY.num_envs, 10**6)
+    window.unrolls, window.requests_per_slot = unrolls, requests
+    return window
+
+
 def make_breaking(which: int, steps: int, how: str = "raise", always: bool = False) -> Any:
     return partial(breaking, which, steps, how, always)
 
@@ -66,6 +75,24 @@ def take(pool: ActorPool) -> Unroll:
     while (unroll := pool.next()) is None:
         pass
     return unroll
+
+
+def lags(pool: ActorPool, batch_size: int, members: int, updates: int) -> list[int]:
+    """How old the weights of each environment were when it was learnt from, in so many updates of each member."""
+    batchers, versions = [Batcher(batch_size) for _ in range(members)], [0] * members
+    first = [weights(0)._replace(member=member) for member in range(members)]
+    for each in first:
+        pool.publish(each)
+    found: list[int] = []
+    while min(versions) < updates:
+        unroll = take(pool)
+        member = unroll.member
+        batchers[member].add(unroll)
+        while (batch := batchers[member].take()) is not None:
+            found += (versions[member] - batch.weights_version).tolist()
+            versions[member] += 1
+            pool.publish(first[member]._replace(version=versions[member]), batch_size)
+    return found
 
 
 def gather(pool: ActorPool) -> list[Unroll]:

@@ -1,6 +1,6 @@
 """The pool of Ray processes behaves as the one in this process, and survives its actors."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,13 +10,15 @@ import torch
 from ray.exceptions import ObjectLostError, RayError
 
 import pools
-from engram.actors import ray_pool
 from engram.actors.failures import ActorFailureError
-from engram.actors.pool import MAX_IN_FLIGHT, Asking, LocalPool
-from engram.actors.ray_pool import RayPool
+from engram.actors.pool import LocalPool
+from engram.actors.remote import pool as pool_module
+from engram.actors.remote.pool import RayPool
+from engram.actors.remote.slot import ActorSlot, Request
+from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import join
 from engram.launch.cluster.ray_session import start_ray
-from pools import FACTORY, gather, make_breaking, take, weights
+from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +30,7 @@ def session() -> Iterator[None]:
 
 
 def test_gathers_exactly_what_the_local_pool_gathers() -> None:
-    far, near = RayPool(FACTORY.make_actor, 2, 0), LocalPool(FACTORY.make_actor, 2, 0)
+    far, near = RayPool(FACTORY.make_actor, 2, 0, window=open_window()), LocalPool(FACTORY.make_actor, 2, 0)
     for version in (1, 2):
         for pool in (far, near):
             pool.publish(weights(version))
@@ -46,28 +48,30 @@ def test_gathers_exactly_what_the_local_pool_gathers() -> None:
     far.close()
 
 
-def test_requests_in_flight_are_bounded_and_carry_the_newest_weights() -> None:
-    pool = RayPool(FACTORY.make_actor, 2, 0)
+@pytest.mark.parametrize(("num_actors", "batch_size", "max_lag", "members"), [(1, 4, 1, 1), (2, 3, 2, 2)])
+def test_the_bound_on_policy_lag_is_kept(num_actors: int, batch_size: int, max_lag: int, members: int) -> None:
+    """Through requests, answers that overtake each other and batches cut from both, in actors of 4 environments."""
+    window = RequestWindow(batch_size, max_lag, FACTORY.num_envs, num_actors)
+    pool = RayPool(FACTORY.make_actor, num_actors, 0, window=window)
+    found = lags(pool, batch_size, members, updates=12)
+    assert max(found) <= max_lag
+    assert max(found) > 0, "nothing was made while the learner was busy"
+    pool.close()
+
+
+def test_new_weights_are_a_reason_to_ask() -> None:
+    """The learner has batches left from a wide unroll: the next is asked for while it learns from them."""
+    pool = RayPool(FACTORY.make_actor, 1, 0, window=RequestWindow(2, 2, FACTORY.num_envs, 1))
     pool.publish(weights(1))
-    seen: Counter[int] = Counter()
-    requested: dict[int, deque[int]] = {0: deque(), 1: deque()}
-    update = 1
-    while min(seen[0], seen[1]) < 6:
-        unroll = take(pool)
-        seen[unroll.actor] += 1
-        # An actor's first requests are sent when it is ready, each later one when its last but one unroll is taken;
-        # nobody else's pace matters to that.
-        version = int(unroll.weights_version[0])
-        assert version == requested[unroll.actor].popleft() if seen[unroll.actor] > MAX_IN_FLIGHT else version <= update
-        requested[unroll.actor].append(update)
-        update += 1
-        pool.publish(weights(update))
-        assert max(Counter(pool.open_requests()).values()) <= MAX_IN_FLIGHT
+    take(pool)
+    assert pool.open_requests() == []  # 4 environments are not learnt from; 4 more would be 3 updates old at last
+    pool.publish(weights(2), learnt=2)
+    assert pool.open_requests() == [0]
     pool.close()
 
 
 def test_an_actors_unrolls_follow_each_other() -> None:
-    pool = RayPool(FACTORY.make_actor, 1, 0)
+    pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
     pool.publish(weights(1))
     unrolls = [take(pool) for _ in range(4)]
     for before, after in pairwise(unrolls):
@@ -76,7 +80,7 @@ def test_an_actors_unrolls_follow_each_other() -> None:
 
 
 def test_an_answer_can_be_several_unrolls() -> None:
-    pool, near = RayPool(FACTORY.make_actor, 1, 0, asking=Asking(1, 3)), LocalPool(FACTORY.make_actor, 1, 0)
+    pool, near = RayPool(FACTORY.make_actor, 1, 0, window=open_window(3, 1)), LocalPool(FACTORY.make_actor, 1, 0)
     for each in (pool, near):
         each.publish(weights(1))
     for version in (1, 1, 2):  # an answer is asked for when the one before is taken
@@ -96,7 +100,7 @@ def wait_for_all(pool: RayPool) -> None:
 
 
 def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
-    pool = RayPool(FACTORY.make_actor, 1, 0)
+    pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
 
     @ray.remote(max_retries=0, num_cpus=0)
     def fall() -> None:
@@ -110,13 +114,13 @@ def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
 
 
 def test_weights_are_sent_again_after_an_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = RayPool(FACTORY.make_actor, 1, max_failures=1, report=lambda _: None)
+    pool = RayPool(FACTORY.make_actor, 1, max_failures=1, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
     take(pool)
-    assert pool._seats[0].told
+    assert next(iter(pool._slots)).versions
     wait_for_all(pool)
     ref, get = next(iter(pool._open)), ray.get
-    told: list[dict[int, object]] = []
+    known: list[dict[int, int]] = []
 
     def lossy(refs: object, **options: object) -> object:
         if ref in (refs if isinstance(refs, list) else [refs]):
@@ -124,19 +128,26 @@ def test_weights_are_sent_again_after_an_answer_was_lost(monkeypatch: pytest.Mon
         return get(refs, **options)
 
     request = pool._request
-    monkeypatch.setattr(pool, "_request", lambda seat, *rest: (told.append(dict(seat.told)), request(seat, *rest)))
-    monkeypatch.setattr(ray_pool.ray, "get", lossy)
+
+    def noted(slot: ActorSlot, *rest: int) -> Request:
+        known.append(dict(slot.versions))
+        return request(slot, *rest)
+
+    monkeypatch.setattr(pool, "_request", noted)
+    monkeypatch.setattr(pool_module.ray, "get", lossy)
     assert [take(pool).actor for _ in range(3)] == [0, 0, 0]
-    assert told[0] == {}
+    assert known[0] == {}
     assert pool.failures == 1
-    assert pool._seats[0].life == 0
+    assert next(iter(pool._slots)).life == 0
     pool.close()
 
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
 def test_a_failed_actor_is_replaced(how: str) -> None:
     reports: list[str] = []
-    pool = RayPool(make_breaking(which=1, steps=7, how=how), 2, max_failures=3, report=reports.append)
+    pool = RayPool(
+        make_breaking(which=1, steps=7, how=how), 2, max_failures=3, window=open_window(), report=reports.append
+    )
     pool.publish(weights(1))
     seen = Counter(take(pool).actor for _ in range(16))
     while seen[1] < 3:
@@ -146,15 +157,39 @@ def test_a_failed_actor_is_replaced(how: str) -> None:
     pool.close()
 
 
+def test_answers_of_a_process_that_was_given_up_are_not_taken() -> None:
+    """Its second unroll raises; the third, which it makes from whatever state that left, is answered all the same."""
+    pool = RayPool(make_breaking(which=0, steps=7, how="once"), 1, 3, window=open_window(), report=lambda _: None)
+    pool.publish(weights(1))
+    take(pool)
+    wait_for_all(pool)
+    expected = FACTORY.make_actor(0, 0, life=1).unroll(weights(1))
+    assert torch.equal(take(pool).agent.logits, expected.agent.logits)
+    pool.close()
+
+
+def test_an_actor_that_keeps_the_others_waiting_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "PASS_OVER_SECONDS", 0.2)
+    reports: list[str] = []
+    window = RequestWindow(8, 1, FACTORY.num_envs, 2)
+    pool = RayPool(make_breaking(which=1, steps=7, how="hang"), 2, 1, window=window, report=reports.append, timeout=100)
+    assert max(lags(pool, 8, members=1, updates=8)) <= 1
+    assert len(reports) == 1
+    assert "actor 1 keeps the others waiting" in reports[0]
+    pool.close()
+
+
 def test_a_failure_while_gathering_is_made_good() -> None:
-    pool = RayPool(make_breaking(which=1, steps=7), 2, max_failures=3, report=lambda _: None)
+    pool = RayPool(make_breaking(which=1, steps=7), 2, max_failures=3, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
     assert [[u.actor for u in gather(pool)] for _ in range(3)] == [[0, 1]] * 3
     pool.close()
 
 
 def test_too_many_failures_end_with_the_first_traceback() -> None:
-    pool = RayPool(make_breaking(which=0, steps=2, always=True), 1, max_failures=1, report=lambda _: None)
+    pool = RayPool(
+        make_breaking(which=0, steps=2, always=True), 1, max_failures=1, window=open_window(), report=lambda _: None
+    )
     pool.publish(weights(1))
     with pytest.raises(ActorFailureError, match="the floor gave way"):
         take(pool)
@@ -163,7 +198,14 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
 
 def test_an_actor_that_hangs_is_replaced() -> None:
     reports: list[str] = []
-    pool = RayPool(make_breaking(which=0, steps=7, how="hang"), 1, max_failures=1, report=reports.append, timeout=3.0)
+    pool = RayPool(
+        make_breaking(which=0, steps=7, how="hang"),
+        1,
+        max_failures=1,
+        window=open_window(),
+        report=reports.append,
+        timeout=3.0,
+    )
     pool.publish(weights(1))
     for _ in range(4):
         take(pool)

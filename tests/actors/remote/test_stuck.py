@@ -1,4 +1,4 @@
-"""The reaper ends what it was told of, and nothing else."""
+"""Stuck processes that are noted are ended, and no others."""
 
 import json
 import signal
@@ -9,49 +9,49 @@ from collections.abc import Iterator
 
 import pytest
 
-from engram.actors import reaper
-from engram.actors.reaper import Reaper, Whereabouts
+from engram.actors.remote import stuck
+from engram.actors.remote.stuck import ProcessPlace, StuckProcesses
 
 PROGRAM = """
 import json, time
-from engram.actors.reaper import whereabouts
-print(json.dumps(whereabouts("here")), flush=True)
+from engram.actors.remote.stuck import place_of_this_process
+print(json.dumps(place_of_this_process("here")), flush=True)
 time.sleep(100)
 """
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple["subprocess.Popen[str]", Whereabouts]]:
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple["subprocess.Popen[str]", ProcessPlace]]:
     """A process that hears nothing but SIGKILL, and where it says it is."""
-    monkeypatch.setattr(reaper, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(stuck, "GRACE_SECONDS", 0.3)
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    found = Whereabouts(*json.loads(process.stdout.readline()))
+    found = ProcessPlace(*json.loads(process.stdout.readline()))
     process.send_signal(signal.SIGSTOP)
     yield process, found
     process.kill()
     process.wait()
 
 
-def test_a_stopped_process_is_ended_after_its_grace(stopped: tuple["subprocess.Popen[str]", Whereabouts]) -> None:
+def test_a_stopped_process_is_ended_after_its_grace(stopped: tuple["subprocess.Popen[str]", ProcessPlace]) -> None:
     process, found = stopped
     assert found.pid == process.pid
-    ours = Reaper("here")
-    ours.expect(found)
-    ours.reap()
+    ours = StuckProcesses("here")
+    ours.note(found)
+    ours.end_overdue()
     assert process.poll() is None, "Ray has its chance first"
     time.sleep(0.4)
-    ours.reap()
+    ours.end_overdue()
     assert process.wait(5) == -signal.SIGKILL
 
 
-def test_others_are_spared(stopped: tuple["subprocess.Popen[str]", Whereabouts]) -> None:
+def test_others_are_spared(stopped: tuple["subprocess.Popen[str]", ProcessPlace]) -> None:
     process, found = stopped
-    ours = Reaper("here")
-    ours.expect(found._replace(started=str(int(found.started) - 1)))  # its number was another process's before
-    ours.expect(found._replace(machine="elsewhere"))
-    ours.expect(found._replace(started=""))  # no /proc there
+    ours = StuckProcesses("here")
+    ours.note(found._replace(started=str(int(found.started) - 1)))  # its number was another process's before
+    ours.note(found._replace(machine="elsewhere"))
+    ours.note(found._replace(started=""))  # no /proc there
     time.sleep(0.4)
-    ours.reap()
+    ours.end_overdue()
     time.sleep(0.4)
     assert process.poll() is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engram.actors.factory import ActorFactory
-from engram.actors.parcel import SMALL_BYTES, pack, unpack
+from engram.actors.remote.wire import SMALL_BYTES, pack, unpack
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.agent import AgentConfig, AgentState
 from engram.agents.cores.registry import core_names

@@ -266,6 +266,7 @@ def test_where_the_time_goes() -> None:
     collected.add_update({"a": 1.0})
     collected.add_unroll(0.05)
     collected.add_unroll(0.03)
+    collected.note_actors(2, 0, 12_500_000)
     found = collected.take(1000)
     wall = time.perf_counter() - started
     assert found["perf/queue_wait"] == pytest.approx(waited / wall, rel=0.1)
@@ -273,7 +274,7 @@ def test_where_the_time_goes() -> None:
     assert found["perf/queue_wait"] + found["perf/learner_busy"] <= 1
     assert found["perf/actor_busy"] == pytest.approx(0.08 / (2 * wall), rel=0.1)
     assert found["perf/env_steps_per_second"] == pytest.approx(1000 / wall, rel=0.1)
-    assert found["perf/object_store_mb"] == 2 * MAX_IN_FLIGHT * 2.0
+    assert found["perf/object_store_mb"] == 12.5
     with pytest.raises(ValueError, match=r"'lunch'.*learner_busy, queue_wait"):
         collected.time("lunch")
 
