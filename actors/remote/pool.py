@@ -11,7 +11,7 @@ failures follow each other. An answer that was lost is not made up for: nobody h
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray import ObjectRef
@@ -31,6 +31,8 @@ PATIENCE = 2.0
 PASS_OVER_SECONDS = 2.0
 """An actor that the others' answers have waited for so long, and SLOWER times an unroll of theirs, is passed over."""
 SLOWER = 4.0
+
+T = TypeVar("T")
 
 
 class RayPool:
@@ -71,7 +73,7 @@ class RayPool:
         """Requests without an answer, oldest first."""
         self._sent = 0
         self._streaming = False
-        """Whether `next` is in use, so that new weights are a reason to send requests."""
+        """Whether `next` was called last, not `gather`: new weights are a reason to send requests then."""
         self._unroll_seconds = 0.0
         """What the last answers took, each half as much as the one after it."""
         self._blocked: tuple[ActorSlot, float] | None = None
@@ -137,14 +139,8 @@ class RayPool:
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """See ActorPool."""
-        while len(self._gathered) < len(self._slots):
-            unroll = self._receive(lambda: self._ask_each_for_one(member), self._next_in_order)
-            if unroll is None:
-                return None
-            self._gathered[unroll.actor] = unroll
-        unrolls = [self._gathered[slot.number] for slot in self._slots]
-        self._gathered = {}
-        return unrolls
+        self._streaming = False
+        return self._receive(lambda: self._ask_each_for_one(member), self._all_gathered)
 
     def save(self) -> list[Any]:
         """See ActorPool."""
@@ -195,7 +191,7 @@ class RayPool:
         """Send a request to every slot that has none open and whose unroll is missing."""
         for slot in self._slots:
             if slot.at_work and not slot.requests and slot.number not in self._gathered:
-                self._window.sent(self._request(slot, member, 1))
+                self._request(slot, member, 1)
 
     def _request(self, slot: ActorSlot, member: int, unrolls: int) -> Request:
         version = self._weights[member].version
@@ -214,16 +210,23 @@ class RayPool:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _receive(self, ask: Callable[[], None], find: Callable[[], Unroll | None]) -> Unroll | None:
+    def _receive(self, ask: Callable[[], None], find: Callable[[], T | None]) -> T | None:
         """What `find` finds among the answers, after asking; None if that is nothing for PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
-        while (unroll := find()) is None and time.monotonic() < patience:
+        while (found := find()) is None and time.monotonic() < patience:
             self._slots.fill()
             ask()
             for slot, why in self._slots.silent(self._awaited()):
                 self._lose(slot, why)
             self._look_for_answers(PATIENCE / 4)
-        return unroll
+        return found
+
+    def _all_gathered(self) -> list[Unroll] | None:
+        """One unroll of every actor, if they are all here."""
+        if len(self._gathered) < len(self._slots):
+            return None
+        unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
+        return unrolls
 
     def _next_in_order(self) -> Unroll | None:
         """The answer to be handed on next."""
@@ -297,6 +300,8 @@ class RayPool:
             slot.requests.popleft()
             slot.since = time.monotonic()
             request.answer = unpack(answer)
+            if not self._streaming:
+                self._gathered[slot.number] = request.answer
             self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
             self._failures.forgive(slot.number)
             assert slot.place is not None, "it said where it is before its first request"

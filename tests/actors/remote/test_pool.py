@@ -173,7 +173,8 @@ def test_an_actor_that_keeps_the_others_waiting_is_passed_over(monkeypatch: pyte
     reports: list[str] = []
     window = RequestWindow(8, 1, FACTORY.num_envs, 2)
     pool = RayPool(make_breaking(which=1, steps=7, how="hang"), 2, 1, window=window, report=reports.append, timeout=100)
-    assert max(lags(pool, 8, members=1, updates=8)) <= 1
+    while not reports:  # it may be long in starting, and so in falling behind
+        assert max(lags(pool, 8, members=1, updates=8)) <= 1
     assert len(reports) == 1
     assert "actor 1 keeps the others waiting" in reports[0]
     pool.close()

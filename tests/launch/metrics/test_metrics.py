@@ -386,6 +386,8 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
+    collected.note_lag(0.0)
+    collected.note_actors(1, 0, 0)
     with MetricsWriter(tmp_path, 0, never) as writer:
         writer.write(learner.steps, collected.take(learner.steps))
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
