@@ -6,6 +6,7 @@ Box of anything else             float32; a single number becomes an array of on
 MultiBinary                      float32
 Discrete, MultiDiscrete          float32, one-hot (several one-hots in a row)
 Dict                             a dict of these; entries of text are left out
+Tuple                            a dict of these under "0", "1", ...
 
 world's action                   the agent's
 Discrete                         Discrete from 0
@@ -23,7 +24,7 @@ from gymnasium import spaces
 
 from .arrays import Array, Observation
 
-OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict of these"
+OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
 
 
@@ -51,6 +52,8 @@ def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
     """The form of an observation space. Raises ValueError naming the space if it is not supported."""
     if isinstance(space, spaces.Dict):
         return _dict_form(space, name)
+    if isinstance(space, spaces.Tuple) and len(space):
+        return _tuple_form(space, name)
     if isinstance(space, spaces.Box):
         return _box_form(space)
     if isinstance(space, spaces.MultiBinary):
@@ -137,6 +140,15 @@ def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
             form.write(values[key], out[key])
 
     return ObservationForm(spaces.Dict({key: form.space for key, form in forms.items()}), write)
+
+
+def _tuple_form(space: spaces.Tuple, name: str) -> ObservationForm:
+    form = _dict_form(spaces.Dict({str(i): part for i, part in enumerate(space.spaces)}), name)
+
+    def write(values: tuple[Any, ...], out: dict[str, Any]) -> None:
+        form.write({str(i): part for i, part in enumerate(values)}, out)
+
+    return ObservationForm(form.space, write)
 
 
 def _copy(values: Array, out: Array) -> None:

@@ -256,6 +256,16 @@ def test_actions_of_every_kind(space, expected, actions, sums):
             batch.step_into(bad, *rows)
 
 
+def test_a_tuple_is_a_dict_by_position():
+    space = spaces.Tuple([spaces.Discrete(2), spaces.Tuple([spaces.Box(0, 9, (3,), np.float32)])])
+    batch, rows = started(Echo(space, spaces.Discrete(2)), 2)
+    assert batch.single_observation_space == spaces.Dict(
+        {"0": spaces.Box(0, 1, (2,), np.float32), "1": spaces.Dict({"0": spaces.Box(0, 9, (3,), np.float32)})}
+    )
+    np.testing.assert_array_equal(rows[0]["0"].sum(1), [1, 1])
+    assert rows[0]["1"]["0"].any()
+
+
 def test_real_actions_fill_the_worlds_bounds_and_are_clipped_to_them():
     space = spaces.Box(np.array([[0, -np.inf, -np.inf]]), np.array([[10, np.inf, 5]]), dtype=np.float64)
     batch, rows = started(Echo(spaces.Discrete(2), space), 2)
@@ -272,7 +282,11 @@ def test_real_actions_fill_the_worlds_bounds_and_are_clipped_to_them():
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2), r"observation space Tuple.*supported: Box, Discrete"),
+        (
+            spaces.Graph(spaces.Discrete(2), None),
+            spaces.Discrete(2),
+            "observation space Graph.*supported: Box, Discrete",
+        ),
         (spaces.Text(3), spaces.Discrete(2), r"observation space Text.*supported: Box"),
         (spaces.Dict({"a": spaces.Text(3)}), spaces.Discrete(2), "all text"),
         (spaces.Dict({"a": spaces.Tuple([])}), spaces.Discrete(2), "observation space Tuple"),

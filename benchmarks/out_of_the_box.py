@@ -1,0 +1,234 @@
+"""Worlds that nobody tuned engram for: `rl-train` without a flag beside sb3's PPO and sb3-contrib's RecurrentPPO.
+
+    pip install --no-deps stable-baselines3 sb3-contrib && pip install pandas
+    python benchmarks/out_of_the_box.py WORK                  every world, learner and seed that WORK has no result of
+    python benchmarks/out_of_the_box.py WORK --worlds cartpole acrobot --learners engram ppo --seeds 1 2
+
+Ours is `rl-train --env WORLD --core gru --seed N` and nothing else that changes what is learnt. Theirs have the
+settings of rl-baselines3-zoo where it has some for the world (hyperparams/ppo.yml and ppo_lstm.yml), else the library's
+defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the score is
+at the goal, or after the world's last step. Every result is a file in WORK; a stopped benchmark goes on where it was.
+Everything that is there is collected into benchmarks/results/out-of-the-box.json and .png.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from engram.launch.metrics.provenance import provenance
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+WINDOW = 10_000
+"""Steps between two scores."""
+LEARNERS = ("engram", "ppo", "recurrent-ppo")
+
+
+class World(NamedTuple):
+    """A world and what is asked there."""
+
+    env: str
+    goal: float
+    """Mean return."""
+    steps: int
+    """By when."""
+    last: int
+    """When a run that has not reached the goal ends."""
+    ppo: dict[str, Any]
+    """The zoo's settings for PPO; empty where it has none."""
+    recurrent: dict[str, Any]
+    """The zoo's settings for RecurrentPPO."""
+
+
+_CARTPOLE = {"n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20}
+_CARTPOLE |= {"learning_rate": "linear 0.001", "clip_range": "linear 0.2"}
+_ACROBOT = {"normalize": True, "n_envs": 16, "n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4}
+_DOORKEY = {"normalize": True, "n_envs": 8, "n_steps": 128, "batch_size": 64, "gae_lambda": 0.95, "gamma": 0.99}
+_DOORKEY |= {"n_epochs": 10, "learning_rate": 2.5e-4, "clip_range": 0.2}
+AUTOENCODE_CHANCE = -0.5
+"""Mean return of random guesses among four: a quarter right, +1 and -1 in equal parts of the episode."""
+
+WORLDS = {
+    "cartpole": World("CartPole-v1", 475, 150_000, 300_000, _CARTPOLE, _CARTPOLE),
+    "masked-cartpole": World("examples.masked_cartpole:MaskedCartPole", 475, 500_000, 1_000_000, _CARTPOLE, _CARTPOLE),
+    "acrobot": World("Acrobot-v1", -100, 300_000, 600_000, _ACROBOT, _ACROBOT),
+    "repeat-previous": World("popgym-RepeatPreviousEasy-v0", 0.95, 1_000_000, 1_000_000, {}, {}),
+    "autoencode": World("popgym-AutoencodeEasy-v0", 0.0, 1_000_000, 1_000_000, {}, {}),
+    "memory-s7": World("MiniGrid-MemoryS7-v0", 0.9, 3_000_000, 3_000_000, _DOORKEY, {}),
+    "doorkey": World("MiniGrid-DoorKey-5x5-v0", 0.9, 500_000, 1_000_000, _DOORKEY, {}),
+    "pendulum": World("popgym-PositionOnlyPendulumEasy-v0", 0.8, 1_000_000, 1_000_000, {}, {}),
+}
+
+
+def engram(world: World, seed: int, folder: Path) -> list[tuple[int, float]]:
+    """The curve of `rl-train` without flags: (steps, score); ends when it has said enough."""
+    command = [str(Path(sys.executable).with_name("rl-train")), "--env", world.env, "--core", "gru"]
+    command += ["--seed", str(seed), "--run-dir", str(folder), "--log-every", str(WINDOW)]
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        curve: list[tuple[int, float]] = []
+        while process.poll() is None:
+            time.sleep(0.5)
+            curve = _scores(folder / "metrics.jsonl")
+            if finished(world, curve):
+                process.send_signal(signal.SIGTERM)
+                process.wait(120)
+    return _scores(folder / "metrics.jsonl")
+
+
+def _scores(file: Path) -> list[tuple[int, float]]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return [(row["step"], row["metrics"]["episode/return"]) for row in rows if "episode/return" in row["metrics"]]
+
+
+def finished(world: World, curve: list[tuple[int, float]]) -> bool:
+    """Whether the score is at the goal, or time is up."""
+    return bool(curve) and (curve[-1][1] >= world.goal or curve[-1][0] >= world.last)
+
+
+def stable_baselines(world: World, seed: int, recurrent: bool) -> list[tuple[int, float]]:
+    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings."""
+    import torch
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    torch.set_num_threads(1)
+    settings = dict(world.recurrent if recurrent else world.ppo)
+    envs = make_vec_env(lambda: theirs(world.env), n_envs=settings.pop("n_envs", 8), seed=seed)
+    if settings.pop("normalize", False):
+        envs = VecNormalize(envs, gamma=settings["gamma"])
+    for name in ("learning_rate", "clip_range"):
+        if isinstance(text := settings.get(name), str):
+            first = float(text.removeprefix("linear "))
+            settings[name] = lambda left, first=first: first * left
+    curve: list[tuple[int, float]] = []
+    ended: list[float] = []
+
+    class Scores(BaseCallback):
+        """Mean returns of the episodes of every window."""
+
+        def _on_step(self) -> bool:
+            ended.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
+            if self.num_timesteps // WINDOW > (curve[-1][0] // WINDOW if curve else 0) and ended:
+                curve.append((self.num_timesteps, float(np.mean(ended))))
+                ended.clear()
+            return not finished(world, curve)
+
+    kind, policy = (RecurrentPPO, "MlpLstmPolicy") if recurrent else (PPO, "MlpPolicy")
+    kind(policy, envs, seed=seed, device="cpu", **settings).learn(world.last, callback=Scores())
+    return curve
+
+
+def theirs(env: str) -> Any:
+    """The same world for sb3, which reads neither text nor tuples."""
+    import gymnasium
+    from gymnasium.wrappers import FlattenObservation
+
+    if ":" in env:
+        from examples.masked_cartpole import MaskedCartPole
+
+        return MaskedCartPole()
+    if env.startswith("MiniGrid"):
+        import minigrid
+        from minigrid.wrappers import ImgObsWrapper
+
+        assert minigrid
+        return FlattenObservation(ImgObsWrapper(gymnasium.make(env)))
+    if env.startswith("popgym"):
+        import popgym
+
+        assert popgym
+        return FlattenObservation(gymnasium.make(env))
+    return gymnasium.make(env)
+
+
+def measure(name: str, learner: str, seed: int, work: Path) -> None:
+    """One run and its result file."""
+    world, started = WORLDS[name], time.monotonic()
+    if learner == "engram":
+        curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}")
+    else:
+        curve = stable_baselines(world, seed, learner == "recurrent-ppo")
+    reached = next((step for step, score in curve if score >= world.goal), None)
+    result = {
+        "world": name,
+        "learner": learner,
+        "seed": seed,
+        "goal": world.goal,
+        "steps_to_goal": reached,
+        "minutes": round((time.monotonic() - started) / 60, 2),
+        "load": round(os.getloadavg()[1], 1),
+        "curve": [(step, round(score, 4)) for step, score in curve],
+    }
+    path = work / f"{name}-{learner}-{seed}.json"
+    path.with_suffix(".part").write_text(json.dumps(result))
+    path.with_suffix(".part").rename(path)
+    print(f"{name} {learner} seed {seed}: {f'goal at {reached:,}' if reached else 'goal not reached'}", flush=True)
+
+
+def collect(work: Path, into: Path) -> None:
+    """All results in WORK as one file and one picture."""
+    results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
+    head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
+    note = "load is the number of processes that wanted the machine's cores; minutes are comparable where it was 1"
+    settings = {name: world._asdict() for name, world in WORLDS.items()}
+    text = json.dumps(head | {"note": note, "worlds": settings, "results": results}, indent=1)
+    into.with_suffix(".json").write_text(text + "\n")
+    names = [name for name in WORLDS if any(result["world"] == name for result in results)]
+    if not names:
+        return
+    figure, axes = plt.subplots(2, (len(names) + 1) // 2, figsize=(3.6 * ((len(names) + 1) // 2), 6), squeeze=False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        for result in (each for each in results if each["world"] == name and each["curve"]):
+            steps, scores = zip(*result["curve"], strict=True)
+            axis.plot(steps, scores, color=f"C{LEARNERS.index(result['learner'])}", lw=1, label=result["learner"])
+        axis.axhline(WORLDS[name].goal, color="gray", lw=0.8, ls=":")
+        axis.set_title(name)
+        axis.set_xlabel("environment steps")
+        handles = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+        axis.legend(handles.values(), handles.keys(), fontsize=7)
+    for axis in list(axes.flat)[len(names) :]:
+        axis.axis("off")
+    figure.tight_layout()
+    figure.savefig(into.with_suffix(".png"), dpi=90)
+
+
+def main() -> None:
+    """Run what is missing, each run in a process of its own, and collect."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--worlds", nargs="+", choices=tuple(WORLDS), default=list(WORLDS))
+    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--one", action="store_true", help="exactly one run, in this process")
+    options = parser.parse_args()
+    options.work = options.work.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.one:
+        sys.path.append(str(ROOT))
+        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work)
+        return
+    for seed in options.seeds:
+        for name in options.worlds:
+            for learner in options.learners:
+                if not (options.work / f"{name}-{learner}-{seed}.json").exists():
+                    words = ["--worlds", name, "--learners", learner, "--seeds", str(seed), "--one"]
+                    subprocess.run([sys.executable, __file__, str(options.work), *words], check=False)
+                collect(options.work, RESULTS / "out-of-the-box")
+
+
+if __name__ == "__main__":
+    main()
