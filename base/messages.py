@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 MANY = 12
 """More names than this are not listed in full."""
@@ -112,6 +113,27 @@ def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
     for name, given in bounds.items():
         span = given if isinstance(given, Span) else Span(*given)
         check_range(prefix + name, getattr(config, name), span.low, span.high, above=span.above)
+
+
+def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
+    """The range that a parameter means, given as a number or as (smallest, largest); both inside low..high."""
+    ends = tuple(value) if isinstance(value, Sequence) else (value, value)
+    whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
+    if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
+        raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
+    for end in whole:
+        check_range(name, end, low, high)
+    return whole[0], whole[1]
+
+
+def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
+    """`values` as an integer array [length], each in 0..n-1; else ValueError naming them."""
+    numbers = np.asarray(values)
+    if numbers.shape != (length,) or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{name} is {values!r}; expected {length} integers")
+    if ((numbers < 0) | (numbers >= n)).any():
+        raise ValueError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
+    return numbers
 
 
 # -- quantities in words ----------------------------------------------------------------------------------------------

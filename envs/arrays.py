@@ -23,6 +23,14 @@ def zeros_for(num_envs: int) -> Callable[..., Array]:
     return zeros
 
 
+def check_cell(name: str, cell: Any) -> tuple[int, int]:
+    """The (row, col) that a level gives as a cell; ValueError unless it is two whole numbers."""
+    numbers = np.asarray(cell)
+    if numbers.shape != (2,) or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{name} is {cell!r}; expected two integers, (row, col)")
+    return int(numbers[0]), int(numbers[1])
+
+
 @kernel
 def first_outside(values: Array, n: int) -> int:
     """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""

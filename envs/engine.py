@@ -1,17 +1,16 @@
-"""The batched engine: N copies of one game, stepped together in compiled code.
+"""The batched engine: N copies of one world, stepped together in compiled code.
 
-A game is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and two compiled
-functions that loop over the batch:
+A world is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules for
+one copy, from which loops.py makes the two loops over a batch. The state always holds `random` (uint64 [N], see
+randomness.py) and `over` (bool [N], the episode has ended; the engine writes it).
 
-    reset_batch(state, params, mask, observation)                                    start an episode where mask is set
-    step_batch(state, params, actions, observation, reward, terminated, truncated)   -> -1, or the index of a bad action
-
-The state always holds `random` (uint64 [N], see randomness.py) and `over` (bool [N], the episode has ended). Autoreset
-is Gymnasium's NEXT_STEP mode: where `over` is set, step_batch ignores the action, starts the next episode and reports
-reward 0. Both write every row of `observation`, so callers can hand in slices of a preallocated unroll.
+Autoreset is Gymnasium's NEXT_STEP mode: where `over` is set, a step ignores the action, starts the next episode and
+reports reward 0. All N observations are written, so callers can hand in parts of a preallocated unroll.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,9 +18,10 @@ from gymnasium import error, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..base.messages import check_integer, check_range
+from ..base.messages import check_integer, check_keys
 from .arrays import Array
 from .drawing import Canvas
+from .loops import Loops
 from .randomness import streams
 
 
@@ -48,9 +48,20 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
     """Facts that a study of a memory may ask for: by name, what the values 0, 1, .. mean; nothing where they count."""
+    level_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of a level, in the form that `level` returns and `set_level` takes."""
+    drawn_keys: ClassVar[tuple[str, ...]] = ()
+    """Those of them that may be missing; the world then draws what they would say."""
     action_names: ClassVar[tuple[str, ...]] = ()
-    reset_batch: ClassVar[Callable[..., None]]
-    step_batch: ClassVar[Callable[..., int]]
+    loops: ClassVar[Loops]
+
+    def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
+        """Names and the number of copies are checked before a constructor allocates anything."""
+        name = cls.__name__.removesuffix("Batch")
+        check_keys(name, "parameter", parameters, list(inspect.signature(cls.__init__).parameters)[1:])
+        if arguments or "num_envs" in parameters:
+            check_integer("num_envs", arguments[0] if arguments else parameters["num_envs"], 1, None)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -63,7 +74,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         first_index: int,
         render_mode: str | None,
     ) -> None:
-        check_integer("num_envs", num_envs, 1, None)
         check_integer("first_index", first_index, 0, None)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
@@ -77,6 +87,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         self.first_index = first_index
         self.render_mode = render_mode
         self.started = False
+        self._num_actions = int(action_space.n)
         self._observation_shape, self._observation_dtype = observation_space.shape, observation_space.dtype
         self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
 
@@ -94,7 +105,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
         self._check_array("reset_mask", mask, (), np.bool_)
         self._check_array("observation", observation, self._observation_shape, self._observation_dtype)
-        type(self).reset_batch(self.state, self.params, mask, observation)
+        self.loops.reset(self.state, self.params, mask, observation)
         self.started = True
 
     def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
@@ -110,12 +121,11 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         self._check_array("reward", reward, (), np.float32)
         self._check_array("terminated", terminated, (), np.bool_)
         self._check_array("truncated", truncated, (), np.bool_)
-        bad = type(self).step_batch(self.state, self.params, actions, observation, reward, terminated, truncated)
+        ends = terminated, truncated
+        bad = self.loops.step(self.state, self.params, self._num_actions, actions, observation, reward, *ends)
         if bad >= 0:
-            n = int(self.single_action_space.n)  # pyright: ignore[reportAttributeAccessIssue]
-            raise ValueError(
-                f"action {int(actions[bad])} for environment {bad}; allowed: 0..{n - 1} {self.action_names}"
-            )
+            allowed = f"0..{self._num_actions - 1} {self.action_names}"
+            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
 
     def episode_facts(self, indices: Array) -> Array:
         """What `episode_fields` say of copies `indices` [K]: float32 [K, len(episode_fields)]."""
@@ -125,15 +135,21 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     def save(self) -> dict[str, Array]:
         """A copy of the exact state of all copies, randomness included: arrays by name."""
         return {name: np.copy(value) for name, value in self.state._asdict().items()} | {
-            "started": np.array(self.started)
+            "started": np.array(self.started),
+            "parameters": self._fingerprint(),
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Return to a state made by `save` of an engine with the same parameters and number of copies."""
-        for name, value in self.state._asdict().items():
-            if name not in saved or saved[name].shape != value.shape:
-                found = saved[name].shape if name in saved else "nothing"
-                raise ValueError(f"saved state of {name!r} is {found}; expected an array of shape {value.shape}")
+        fields: dict[str, Array] = self.state._asdict()
+        for name, value in fields.items():
+            found = saved.get(name)
+            if found is None or found.shape != value.shape or found.dtype != value.dtype:
+                said = "nothing" if found is None else f"an array of {found.dtype} {found.shape}"
+                raise ValueError(f"saved state of {name!r} is {said}; expected {value.dtype} {value.shape}")
+        if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
+            raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
+        for name, value in fields.items():
             value[...] = saved[name]
         self.started = bool(saved["started"])
 
@@ -142,10 +158,20 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Gymnasium's reset; `options={"reset_mask": bool [N]}` resets some copies only."""
+        """Gymnasium's reset.
+
+        Args:
+            seed: one for all copies, or one for each.
+            options: `{"reset_mask": bool [N]}` resets some copies only; `{"level": [...]}` starts copies with given
+                levels: N of them in the form of `level`, None where one is to be drawn.
+        """
+        mask, levels = self._read(options)
         observation = self.new_observation()
-        self.reset_into(observation, seed, (options or {}).get("reset_mask"))  # pyright: ignore[reportArgumentType]
-        return observation, {}
+        self.reset_into(observation, seed, mask)
+        for index, level in enumerate(levels):
+            if level is not None:
+                self.set_level(index, level)
+        return (self.observe_all() if levels else observation), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Gymnasium's step; `info` holds the episode fields of copies whose episode ended in this step."""
@@ -166,8 +192,9 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
 
     def observe_all(self) -> Array:
         """The current observations of all copies."""
+        self._check_started("an observation")
         observation = self.new_observation()
-        type(self).reset_batch(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
+        self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
         return observation
 
     def new_observation(self) -> Array:
@@ -183,7 +210,18 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """A picture of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent sees."""
         return self.paint(index, full).picture()
 
-    # -- what a game may add -----------------------------------------------------------------------------------------
+    def set_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first.
+
+        Raises ValueError naming what is wrong with a level; then copy `index` is as it was.
+        """
+        self._check_started("set_level()")
+        check_integer("index", index, 0, self.num_envs - 1)
+        self._check_level("level", level)
+        self.place_level(index, level)
+        self.state.over[index] = False
+
+    # -- what a world adds -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
         """What holds of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
@@ -197,22 +235,59 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """The level that copy `index` is playing, in the form that `set_level` takes."""
         raise NotImplementedError
 
-    def set_level(self, index: int, level: dict[str, Any]) -> None:
-        """Start an episode of a given level in copy `index`."""
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Check the values of a level and put copy `index` at its start; the keys are known to be `level_keys`."""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------------------
 
+    def _read(self, options: Mapping[str, Any] | None) -> tuple[Array | None, Sequence[Any]]:
+        """Mask and levels of the options of a reset."""
+        given = {} if options is None else options
+        check_keys("reset", "option", given, ("level", "reset_mask"))
+        mask = np.asarray(given["reset_mask"]) if "reset_mask" in given else None
+        levels: Any = given.get("level", ())
+        if "level" in given:
+            if not isinstance(levels, list | tuple) or len(levels) != self.num_envs:
+                said = f"{len(levels)} levels" if isinstance(levels, list | tuple) else repr(levels)
+                raise ValueError(f"level is {said}; expected a list of {self.num_envs}, with None for drawn ones")
+            for index, level in enumerate(levels):
+                if level is not None:
+                    self._check_level(f"level of environment {index}", level)
+                    if mask is not None and not mask[index]:
+                        raise ValueError(f"level of environment {index} is given, but reset_mask leaves it out")
+        return mask, levels
+
+    def _check_level(self, name: str, level: Any) -> None:
+        if not isinstance(level, Mapping):
+            raise ValueError(f"{name} is {level!r}; expected a dict with the keys {', '.join(self.level_keys)}")
+        check_keys(name, "key", level, self.level_keys)
+        for key in self.level_keys:
+            if key not in level and key not in self.drawn_keys:
+                raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
+
+    def _check_started(self, call: str) -> None:
+        if not self.started:
+            raise error.ResetNeeded(f"{call} before reset(): call reset() first")
+
+    def _fingerprint(self) -> Array:
+        """A hash of the parameters, uint8 [16]. The first index only says which of the graphs a copy plays."""
+        summary = hashlib.sha256(type(self).__name__.encode())
+        for value in _leaves(self.params):
+            summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        return np.frombuffer(summary.digest()[:16], np.uint8)
+
     def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
-        if isinstance(seed, int | np.integer):
-            check_range("seed", int(seed), 0, None)
-            self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
-        elif len(seed) != self.num_envs:
-            raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
-        else:
+        if isinstance(seed, Sequence | np.ndarray):
+            if len(seed) != self.num_envs:
+                raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
             for i, one in enumerate(seed):
                 if one is not None:
+                    check_integer(f"seed of environment {i}", one, 0, None)
                     self.state.random[i] = streams(int(one), range(1))[0]
+        else:
+            check_integer("seed", seed, 0, None)
+            self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
 
     def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
         """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""
@@ -221,22 +296,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
 
 
-def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
-    """The range that a parameter means, given as a number or as (smallest, largest); both inside low..high."""
-    ends = tuple(value) if isinstance(value, Sequence) else (value, value)
-    whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
-    if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
-        raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
-    for end in whole:
-        check_range(name, end, low, high)
-    return whole[0], whole[1]
-
-
-def check_numbers(name: str, values: Any, length: int, n: int) -> Array:
-    """`values` as an integer array [length], each in 0..n-1; else ValueError naming them."""
-    numbers = np.asarray(values)
-    if numbers.shape != (length,) or not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError(f"{name} is {values!r}; expected {length} integers")
-    if ((numbers < 0) | (numbers >= n)).any():
-        raise ValueError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
-    return numbers
+def _leaves(params: Any) -> Iterable[Any]:
+    """The values of (nested) NamedTuples, without `first_index`."""
+    for name, value in params._asdict().items():
+        if hasattr(value, "_asdict"):
+            yield from _leaves(value)
+        elif name != "first_index":
+            yield value

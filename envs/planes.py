@@ -1,10 +1,4 @@
-"""Binary planes, one per character of a board: exactly one plane is set in every cell.
-
-The games first compress what they show to a few numbers (`scene`) and then write cells from those (`observe`), for a
-reason: Numba counts the references of every array of a state that a function takes, unless all paths through the
-function use the state last in the same statement. Counting made steps three times slower. So a function that takes a
-state reads it first and writes it last, and no function that loops over cells takes one.
-"""
+"""Binary planes, one per character of a board: exactly one plane is set in every cell."""
 
 from ..base.compiled import kernel
 from .arrays import Array

@@ -36,7 +36,7 @@ WORLDS = {
     world.name: world
     for world in [
         World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
-        World("mini-pacman", "MiniPacman", "minipacman", {"view": "full"}),
+        World("mini-pacman", "MiniPacman", "mini_pacman", {"view": "full"}),
         World("maze", "Maze", "maze", {"show_goal": True}),
         World("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
         World("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
@@ -98,7 +98,7 @@ def make_batch(
     """
     from .engine import BatchedEnv
     from .foreign import ForeignBatch
-    from .foreign_names import find_foreign
+    from .foreign.names import find_foreign
 
     foreign = None if is_world(name) else find_foreign(name)
     if foreign is None:

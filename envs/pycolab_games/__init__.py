@@ -1,6 +1,6 @@
 """Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled worlds.
 
-A game of the same level under the same actions equals the compiled world frame by frame (tests/envs/test_pycolab_parity
+A game of the same level under the same actions equals the compiled world frame by frame (tests/envs/pycolab_games
 compares them), a hundred times slower. `make_game` builds one; `game.its_showtime()` is the first observation and
 `game.play(action)` each next one, with the action numbers of the compiled world; `planes` turns what both return into
 the observation of the compiled world.
@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycolab.engine import Engine
 
-from .. import cued_catch_rules, sequence_recall_rules, t_maze_rules
 from ..arrays import Array
+from ..cued_catch.rules import CHARACTERS as CUED_CATCH
 from ..registration import find_world, make_batch, world_parameters
+from ..sequence_recall.rules import CHARACTERS as SEQUENCE_RECALL
+from ..t_maze.rules import CHARACTERS as T_MAZE
 from . import cued_catch, sequence_recall, t_maze
 
 
@@ -30,9 +32,9 @@ class Game(NamedTuple):
 
 
 GAMES = {
-    "cued-catch": Game(cued_catch.make_game, cued_catch_rules.CHARACTERS, {}),
-    "t-maze": Game(t_maze.make_game, t_maze_rules.CHARACTERS, t_maze.REPAINT),
-    "sequence-recall": Game(sequence_recall.make_game, sequence_recall_rules.CHARACTERS, sequence_recall.REPAINT),
+    "cued-catch": Game(cued_catch.make_game, CUED_CATCH, {}),
+    "t-maze": Game(t_maze.make_game, T_MAZE, t_maze.REPAINT),
+    "sequence-recall": Game(sequence_recall.make_game, SEQUENCE_RECALL, sequence_recall.REPAINT),
 }
 
 

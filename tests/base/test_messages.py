@@ -15,6 +15,7 @@ from engram.base.messages import (
     check_keys,
     check_name,
     check_range,
+    low_high,
     nearest,
 )
 
@@ -108,3 +109,14 @@ def test_sizes_in_words(number, text) -> None:
 )
 def test_durations_in_words(seconds, text) -> None:
     assert messages.duration_in_words(seconds) == text
+
+
+def test_ranges_are_given_as_one_number_or_two():
+    for span, message in (
+        ((2, 1), r"span is \(2, 1\); expected an integer, or two: smallest, largest"),
+        ((1, 6), r"span is 6; allowed: 0\.\.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            low_high("span", span, 0, 5)
+    assert low_high("span", 3, 0, 5) == (3, 3)
+    assert low_high("span", [1, 2], 0, None) == (1, 2)

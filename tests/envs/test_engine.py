@@ -1,10 +1,8 @@
 """What all compiled games share: streams of randomness, checks of actions and parameters."""
 
 import numpy as np
-import pytest
 
 from engram.envs.arrays import first_outside
-from engram.envs.engine import low_high
 from engram.envs.randomness import integer, next_bits, streams, uniform
 
 
@@ -48,14 +46,3 @@ def test_first_outside():
     assert first_outside(np.array([0, 3, 2]), 4) == -1
     assert first_outside(np.array([0, 4, -1]), 4) == 1
     assert first_outside(np.array([0, 0, -1]), 4) == 2
-
-
-def test_ranges_are_given_as_one_number_or_two():
-    for span, message in (
-        ((2, 1), r"span is \(2, 1\); expected an integer, or two: smallest, largest"),
-        ((1, 6), r"span is 6; allowed: 0\.\.5"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            low_high("span", span, 0, 5)
-    assert low_high("span", 3, 0, 5) == (3, 3)
-    assert low_high("span", [1, 2], 0, None) == (1, 2)

@@ -60,7 +60,7 @@ def play(name: str, parameters: dict[str, Any]) -> dict[str, str]:
         "reward": digest(reward),
         "ends": digest(terminated, truncated),
         "facts": digest(facts),
-        "state": digest(*(saved[key] for key in sorted(saved))),
+        "state": digest(*(saved[key] for key in sorted(env.state._fields))),
     }
 
 

@@ -1,0 +1,239 @@
+"""BoxWorld: open the right boxes in the right order, with a window of five by five cells."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ...base.messages import check_choice, check_integer, low_high
+from ..arrays import Array, check_cell
+from ..drawing import BLACK, WHITE, Canvas, rgb
+from ..engine import BatchedEnv
+from ..loops import batch_loops
+from ..single import SingleEnv
+from . import rules
+from .levels import (
+    BAIT,
+    FLOOR,
+    GEM,
+    KEY,
+    LOCK,
+    NOTHING,
+    NUM_COLOURS,
+    PLAYER,
+    Params,
+    State,
+    check_fits,
+    new_state,
+)
+from .rules import PALETTE, WINDOW
+
+_LETTERS = (
+    {"#": NOTHING, " ": FLOOR, "*": GEM, ".": PLAYER}
+    | {chr(ord("a") + k): KEY + k for k in range(NUM_COLOURS)}
+    | {chr(ord("A") + k): LOCK + k for k in range(NUM_COLOURS)}
+)
+
+
+_LOCKS = ("solution_locks", "distractor_locks")
+
+
+class BoxWorldBatch(BatchedEnv):
+    """N games of BoxWorld.
+
+    Description:
+        A room holds boxes, a loose key and a player. A box is two cells: what it contains, and right of it a lock of
+        the colour that opens it. The loose key opens a box with a key, which opens the next box, and so on to the gem.
+        Other boxes can be opened with keys of that path too, but lead nowhere: opening one ends the game.
+        A player holds one key at a time, and a lock uses it up.
+
+    Actions: 0 up, 1 down, 2 left, 3 right. Border, locks without their key and contents of locked boxes block.
+
+    Observations:
+        `view="viewport"`: uint8 [5, 5, 6]: RGB of the cells around the player (black outside the room), and RGB of the
+        key in hand in every pixel (black: none).
+        `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, the key in hand at (0, 0).
+        Player grey, gem white, floor light grey, border black; key and lock of a pair share one of 20 hues.
+
+    Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
+        start at any lock colour of the path; all in places drawn at random such that boxes never touch.
+
+    Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
+
+    Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
+
+    Info: `solved` (the gem was collected), `path_length`, `num_distractors`.
+
+    Args:
+        num_envs: how many games.
+        path_lengths: L, or the smallest and the largest L.
+        num_distractors: D, or the smallest and the largest D.
+        branch_length: boxes in a distractor branch.
+        grid_size: rows and columns of the room inside the border.
+        view: "viewport" or "full".
+        max_steps: the game is truncated at the action after this many.
+        first_index, render_mode: see BatchedEnv.
+
+    Differences from the original: no action does nothing; the key in hand never shows inside the window.
+
+    References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
+        "Relational recurrent neural networks", A.3 (the window and the defaults).
+    """
+
+    episode_fields = ("solved", "path_length", "num_distractors")
+    level_fields = ("path_length", "num_distractors")
+    fact_values = {  # noqa: RUF012
+        "key": ("none", *(chr(ord("a") + colour) for colour in range(NUM_COLOURS))),
+        "locks": (),
+        "solved": ("no", "yes"),
+    }
+    action_names = rules.ACTION_NAMES
+    level_keys = ("board", *_LOCKS)
+    loops = batch_loops(rules.start, rules.advance, rules.observe)
+    state: State
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        path_lengths: int | tuple[int, int] = (1, 5),
+        num_distractors: int | tuple[int, int] = (0, 5),
+        branch_length: int = 1,
+        grid_size: int = 12,
+        view: str = "viewport",
+        max_steps: int = 120,
+        first_index: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        paths = low_high("path_lengths", path_lengths, 1, NUM_COLOURS)
+        branches = low_high("num_distractors", num_distractors, 0, None)
+        check_integer("branch_length", branch_length, 1, None)
+        check_integer("grid_size", grid_size, 5, 64)
+        check_choice("view", view, ("viewport", "full"))
+        check_integer("max_steps", max_steps, 1, None)
+        check_fits(paths[1], branches[1], branch_length, grid_size)
+        self.grid_size = grid_size
+        full = view == "full"
+        shape = (grid_size + 2, grid_size + 2, 3) if full else (WINDOW, WINDOW, 6)
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(0, 255, shape, np.uint8),
+            action_space=spaces.Discrete(len(self.action_names)),
+            state=new_state(num_envs, grid_size),
+            params=Params(*paths, *branches, branch_length, max_steps, full),
+            first_index=first_index,
+            render_mode=render_mode,
+        )
+
+    def level(self, index: int) -> dict[str, Any]:
+        """The position of copy `index`: `{"board", "solution_locks", "distractor_locks"}`.
+
+        The board is a list of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a key
+        in hand is drawn at (0, 0). Read right after a reset, it is the level from its start. Locks are (row, col).
+        """
+        board = self.state.board[index, 1:-1, 1:-1].copy()
+        board[0, 0] = self.state.held[index]
+        board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
+        locks, baits = np.argwhere((board >= LOCK) & (board < BAIT)), np.argwhere(board >= BAIT)
+        letters = {code: letter for letter, code in _LETTERS.items()}
+        plain = np.where(board >= BAIT, board - NUM_COLOURS, board)
+        return {
+            "board": ["".join(letters[int(code)] for code in row) for row in plain],
+            "solution_locks": [(int(r), int(c)) for r, c in locks],
+            "distractor_locks": [(int(r), int(c)) for r, c in baits],
+        }
+
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Put copy `index` into a position."""
+        board, (row, col) = _parse(level, self.grid_size)
+        state = self.state
+        state.held[index], board[0, 0] = board[0, 0], NOTHING
+        state.board[index] = NOTHING
+        state.board[index, 1:-1, 1:-1] = board
+        state.row[index], state.col[index] = row + 1, col + 1
+        state.path_length[index] = len(level["solution_locks"])
+        state.num_distractors[index] = len(level["distractor_locks"])
+        state.steps[index], state.solved[index] = 0, False
+
+    def facts(self) -> dict[str, Array]:
+        """The key in hand, the locks that are left on the way to the gem, and whether the gem was collected."""
+        held, board = self.state.held.astype(np.int64), self.state.board
+        return {
+            "key": np.where(held == NOTHING, 0, held - KEY + 1),
+            "locks": ((board >= LOCK) & (board < BAIT)).sum((1, 2)),
+            "solved": self.state.solved.astype(np.int64),
+        }
+
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the whole board, or the agent's window; a key in hand is shown below."""
+        row, col = int(self.state.row[index]), int(self.state.col[index])
+        reach = WINDOW // 2
+        board = self.state.board[index]
+        top, left, size = (1, 1, self.grid_size + 2) if full else (row - reach, col - reach, WINDOW)
+        cell = 28 if full else 28 * 14 // WINDOW
+        canvas = Canvas(size, size, cell, caption_rows=1)
+        for r in range(size):
+            for c in range(size):
+                _draw_cell(canvas, r, c, int(board[top + r, left + c]))
+        canvas.fill(row - top, col - left, rgb(PALETTE[FLOOR]))
+        canvas.disc(row - top, col - left, rgb(PALETTE[PLAYER] // 2), 0.8)
+        canvas.text(size, 0.25, "in hand:", height=0.5 if full else 0.3)
+        if self.state.held[index] != NOTHING:
+            _draw_cell(canvas, size, 2.5 if full else 1.7, int(self.state.held[index]))
+        return canvas
+
+
+class BoxWorld(SingleEnv):
+    __doc__ = (BoxWorldBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = BoxWorldBatch
+
+
+def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:
+    """Cell codes [grid_size + 2, grid_size + 2] of a level, its floor under the player, and where the player is."""
+    lines, side = level["board"], grid_size + 2
+    if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
+        raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")
+    for letter in sorted(set("".join(map(str, lines))) - set(_LETTERS)):
+        raise ValueError(f"level['board'] holds {letter!r}; allowed: {''.join(_LETTERS)!r}")
+    board = np.array([[_LETTERS[letter] for letter in line] for line in lines], np.int8)
+    border = np.ones_like(board, np.bool_)
+    border[1:-1, 1:-1] = border[0, 0] = False
+    if board[border].any() or board[0, 0] not in (NOTHING, *range(KEY, LOCK)):
+        raise ValueError(f"the border of level['board'] must be '#', with a key in hand at (0, 0) or none; got {lines}")
+    players = np.argwhere(board == PLAYER)
+    for number, things in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
+        if number != 1:
+            raise ValueError(f"level['board'] holds {number} {things}; expected 1")
+    given = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
+    found = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
+    if sorted(given) != found:
+        raise ValueError(f"solution_locks and distractor_locks are {sorted(given)}; the locks of the board are {found}")
+    for r, c in level["distractor_locks"]:
+        board[r, c] += NUM_COLOURS
+    row, col = (int(place) for place in players[0])
+    board[row, col] = FLOOR
+    return board, (row, col)
+
+
+def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
+    """Paint one cell: keys as keys, locks as padlocks, the gem as a diamond."""
+    floor, colour = rgb(PALETTE[FLOOR]), rgb(PALETTE[code])
+    if code == NOTHING:
+        return
+    if code >= LOCK:
+        canvas.fill(row, col, colour)
+        canvas.disc(row - 0.08, col, BLACK, 0.3)
+        canvas.shape(row, col, BLACK, (0.45, 0.44), (0.45, 0.56), (0.75, 0.62), (0.75, 0.38))
+        canvas.sign(row, col, f"{chr(ord('A') + (code - LOCK) % NUM_COLOURS)} ", BLACK)
+        return
+    canvas.fill(row, col, floor)
+    if code >= KEY:
+        canvas.disc(row, col - 0.22, colour, 0.5)
+        canvas.disc(row, col - 0.22, floor, 0.2)
+        canvas.fill(row + 0.43, col + 0.45, colour, 0.14, 0.5)
+        canvas.fill(row + 0.5, col + 0.78, colour, 0.22, 0.12)
+        canvas.sign(row, col, f"{chr(ord('a') + code - KEY)}▌", rgb(PALETTE[code] // 2))
+    elif code == GEM:
+        canvas.shape(row, col, BLACK, (0.05, 0.5), (0.5, 0.95), (0.95, 0.5), (0.5, 0.05))
+        canvas.shape(row, col, WHITE, (0.14, 0.5), (0.5, 0.86), (0.86, 0.5), (0.5, 0.14))

@@ -1,0 +1,5 @@
+"""Cued Catch: learn what four cues mean, then catch the ball that each one names."""
+
+from .env import CuedCatch, CuedCatchBatch
+
+__all__ = ["CuedCatch", "CuedCatchBatch"]

@@ -1,0 +1,128 @@
+"""Worlds made elsewhere, behind the methods of our own batched engine."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import error
+from gymnasium.utils import EzPickle
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from ...base.messages import check_integer
+from ..arrays import Array, Observation
+from ..randomness import streams
+from .spaces import action_form, empty, observation_form
+
+
+class ForeignBatch:
+    """N copies of a Gymnasium environment, stepped one after the other through gymnasium.vector.SyncVectorEnv.
+
+    Autoreset is NEXT_STEP, as in our own engine. Every copy has a seed of its own that depends on the seed of the run
+    and on its index alone; a vector entry point of the world is not used, since its copies would share one stream.
+
+    Args:
+        make_env: makes one environment.
+        num_envs: how many copies, at least 1.
+        first_index: index of the first copy in a larger batch that is split over several.
+        name: what errors call this world.
+    """
+
+    episode_fields: ClassVar[tuple[str, ...]] = ()
+    """Foreign worlds report nothing of an episode but its return and length."""
+
+    def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
+        check_integer("num_envs", num_envs, 1, None)
+        check_integer("first_index", first_index, 0, None)
+        self.name, self.num_envs, self.first_index = name, num_envs, first_index
+        makers = [lambda: _environment(make_env, name)] * num_envs
+        self.vector: Any = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self._observations = observation_form(self.vector.single_observation_space, name)
+        self._actions = action_form(self.vector.single_action_space, name)
+        self.single_observation_space = self._observations.space
+        self.single_action_space = self._actions.space
+        self.started = False
+
+    def new_observation(self) -> Observation:
+        """Zeroed arrays for the observations of all copies: one [N, ...], or a (nested) dict of them."""
+        return empty(self.single_observation_space, self.num_envs)
+
+    def reset_into(self, observation: Observation, seed: int | None = None) -> None:
+        """Start an episode in every copy and write all observations."""
+        seeds: list[int | None] = [None] * self.num_envs
+        if seed is not None:
+            indices = range(self.first_index, self.first_index + self.num_envs)
+            seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some worlds take 32 bits only
+        values, _ = self.vector.reset(seed=seeds)
+        self._observations.write(values, observation)
+        self.started = True
+
+    def step_into(
+        self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Step all copies with actions int [N] (or [N, K]); write observations, reward, terminated and truncated."""
+        if not self.started:
+            raise error.ResetNeeded(f"step of {self.name} before its reset")
+        values, reward[:], terminated[:], truncated[:], _ = self.vector.step(self._actions.read(self._checked(actions)))
+        self._observations.write(values, observation)
+
+    def episode_facts(self, indices: Array) -> Array:
+        """float32 [K, 0]: nothing is known of episodes."""
+        return np.zeros((len(indices), 0), np.float32)
+
+    def save(self) -> dict[str, Array]:
+        """The exact state of all copies as pickled bytes, uint8.
+
+        Raises ValueError if the world cannot be copied. Randomness that it draws from a global generator is not in it.
+        """
+        for env in self.vector.envs:
+            while True:
+                if isinstance(env, EzPickle):
+                    raise ValueError(f"{self.name} cannot be saved: a copy of it ({type(env).__name__}) begins anew")
+                if not isinstance(env, gymnasium.Wrapper):
+                    break
+                env = env.env
+        try:
+            state = pickle.dumps((self.vector.envs, self.vector._autoreset_envs, self.started))
+        except Exception as problem:
+            raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
+        return {"pickled": np.frombuffer(state, np.uint8).copy()}
+
+    def restore(self, saved: dict[str, Array]) -> None:
+        """Return to a state made by `save`. It is unpickled, so restore only what you trust."""
+        envs, ended, started = pickle.loads(saved["pickled"].tobytes())
+        if len(envs) != self.num_envs:
+            raise ValueError(f"saved state of {self.name} holds {len(envs)} environments; expected {self.num_envs}")
+        self.vector.envs, self.vector._autoreset_envs, self.started = envs, ended, started
+
+    def close(self) -> None:
+        """Close all copies."""
+        self.vector.close()
+
+    def _checked(self, actions: Array) -> Array:
+        """Actions as int64 [N, K], all in range, or as floats [N, K], all finite."""
+        shape = (self.num_envs, *(self.single_action_space.shape or ()))
+        if self._actions.choices is None:
+            if actions.shape != shape or not np.isfinite(actions).all():
+                raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected finite {shape}")
+            return actions
+        if actions.shape != shape or not np.issubdtype(actions.dtype, np.integer):
+            raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected integers {shape}")
+        whole = actions.astype(np.int64).reshape(self.num_envs, -1)
+        bad = np.argwhere((whole < 0) | (whole >= self._actions.choices))
+        if len(bad):
+            env, choice = bad[0]
+            allowed = f"0..{self._actions.choices[choice] - 1}"
+            raise ValueError(f"action {actions[env]} for environment {env} of {self.name}; allowed: {allowed}")
+        return whole
+
+
+def _environment(make_env: Callable[[], Any], name: str) -> Any:
+    try:
+        env = make_env()
+    except (TypeError, error.Error) as problem:
+        raise ValueError(f"{name} cannot be made: {problem}") from problem
+    if not isinstance(env, gymnasium.Env):
+        raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
+    return env

@@ -1,0 +1,82 @@
+"""Foreign worlds by name: any Gymnasium id, or `module:Class`."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from ...base.messages import nearest
+
+REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
+"""Packages that register their ids when imported, by what their ids begin with."""
+
+EnvMaker = Callable[..., Any]
+"""Makes one environment (or, if it is a subclass of BatchedEnv, a batch) from keyword parameters."""
+
+
+def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
+    """What makes `name`, and the parameters that it takes (None if any); None if the name is unknown.
+
+    Raises ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded.
+    """
+    if name in gymnasium.registry or _registers(name):
+        return _maker_of_id(name)
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        return None
+    module = _import(module_name, name)
+    if attribute in gymnasium.registry:  # Gymnasium's own module:id
+        return _maker_of_id(attribute)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        near = nearest(attribute, classes)
+        raise ValueError(f"{module_name} has no {attribute!r} to make environments of; did you mean: {near}?")
+    return found, _parameters(found)
+
+
+def _registers(name: str) -> bool:
+    """Import the package that is known for ids like `name`: whether `name` is registered now."""
+    package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
+    if package is None:
+        return False
+    _import(package, name)
+    return name in gymnasium.registry
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        hint = f"; try: pip install {module}" if module in REGISTERED_BY.values() else ""
+        raise ValueError(f"environment {name!r} needs the module {module}, but: {problem}{hint}") from problem
+
+
+def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None]:
+    spec = gymnasium.registry[name]
+    if spec.entry_point is None:
+        raise ValueError(f"{name} has a vector entry point only; needed: one that makes a single environment")
+    try:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    except (ImportError, AttributeError, gymnasium.error.Error) as problem:
+        raise ValueError(f"{name} cannot be loaded: {problem}") from problem
+
+    def make(**parameters: Any) -> Any:
+        return gymnasium.make(name, disable_env_checker=True, **parameters)
+
+    allowed = _parameters(creator)
+    if allowed is not None:
+        own = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
+        allowed = allowed | {"max_episode_steps": own}
+    return make, allowed
+
+
+def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:
+    given = inspect.signature(maker).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in given.values()):
+        return None
+    hidden = {"self", "num_envs", "first_index", "render_mode"}
+    return {key: each for key, each in given.items() if key not in hidden}

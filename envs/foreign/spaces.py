@@ -1,0 +1,155 @@
+"""Spaces of foreign worlds, in the two forms that agents read: Box observations (or dicts of them), discrete actions.
+
+world's observation              the agent's
+Box of uint8                     the same
+Box of anything else             float32; a single number becomes an array of one
+MultiBinary                      float32
+Discrete, MultiDiscrete          float32, one-hot (several one-hots in a row)
+Dict                             a dict of these; entries of text are left out
+Tuple                            a dict of these under "0", "1", ...
+
+world's action                   the agent's
+Discrete                         Discrete from 0
+MultiDiscrete                    one-dimensional MultiDiscrete from 0 (Discrete, if it is a single choice)
+Box                              one-dimensional Box of float32: -1..1 where the world's has bounds (what is beyond is
+                                 clipped), the same numbers where it has none
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from ..arrays import Array, Observation
+
+OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
+ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
+
+
+class ObservationForm(NamedTuple):
+    """How the observations of N environments become arrays for the agent."""
+
+    space: spaces.Box | spaces.Dict
+    """Space of one environment, as the agent sees it."""
+    write: Callable[[Any, Any], None]
+    """write(batched observations of the world, arrays [N, ...] to fill)."""
+
+
+class ActionForm(NamedTuple):
+    """How an agent's actions become those of the world."""
+
+    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
+    """Space of one environment, as the agent sees it."""
+    choices: Array | None
+    """int64 [K]: number of options of each choice; None for a Box."""
+    read: Callable[[Array], Array]
+    """[N, K], int64 in range or finite floats -> the batched actions of the world."""
+
+
+def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
+    """The form of an observation space. Raises ValueError naming the space if it is not supported."""
+    if isinstance(space, spaces.Dict):
+        return _dict_form(space, name)
+    if isinstance(space, spaces.Tuple) and len(space):
+        return _tuple_form(space, name)
+    if isinstance(space, spaces.Box):
+        return _box_form(space)
+    if isinstance(space, spaces.MultiBinary):
+        return ObservationForm(spaces.Box(0, 1, space.shape, np.float32), _copy)
+    if isinstance(space, spaces.Discrete):
+        return _one_hot_form(np.array([space.n]), np.array([space.start]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _one_hot_form(space.nvec, space.start)
+    raise ValueError(f"{name} has the observation space {space}; supported: {OBSERVATIONS}")
+
+
+def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
+    """The form of an action space. Raises ValueError naming the space if it is not supported."""
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return _box_action_form(space)
+    if isinstance(space, spaces.Discrete):
+        choices, first, shape = np.array([space.n], np.int64), np.array([space.start]), ()
+    elif isinstance(space, spaces.MultiDiscrete):
+        choices, first, shape = space.nvec.astype(np.int64).ravel(), space.start.ravel(), space.shape
+    else:
+        raise ValueError(f"{name} has the action space {space}; supported: {ACTIONS}")
+
+    def read(actions: Array) -> Array:
+        return (actions + first).astype(space.dtype).reshape(len(actions), *shape)
+
+    single = len(choices) == 1
+    return ActionForm(spaces.Discrete(int(choices[0])) if single else spaces.MultiDiscrete(choices), choices, read)
+
+
+def _box_action_form(space: spaces.Box) -> ActionForm:
+    """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to what they have."""
+    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    middle = np.where(bounded, (np.where(bounded, low, 0) + np.where(bounded, high, 0)) / 2, 0.0)
+    half = np.where(bounded, (np.where(bounded, high, 0) - np.where(bounded, low, 0)) / 2, 1.0)
+
+    def read(actions: Array) -> Array:
+        values = np.clip(middle + half * actions.astype(np.float64), low, high)
+        return values.astype(space.dtype).reshape(len(actions), *space.shape)
+
+    ours_low, ours_high = (np.where(bounded, side, edge) for side, edge in ((-1.0, low), (1.0, high)))
+    return ActionForm(spaces.Box(ours_low.astype(np.float32), ours_high.astype(np.float32)), None, read)
+
+
+def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
+    """Zeroed arrays [num_envs, ...] for a space of a ObservationForm."""
+    if isinstance(space, spaces.Dict):
+        return {key: empty(part, num_envs) for key, part in space.spaces.items()}
+    return np.zeros((num_envs, *(space.shape or ())), space.dtype)
+
+
+def _box_form(space: spaces.Box) -> ObservationForm:
+    dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+    shape = space.shape or (1,)
+    low, high = (np.asarray(bound).astype(dtype).reshape(shape) for bound in (space.low, space.high))
+
+    def write(values: Array, out: Array) -> None:
+        out[...] = np.reshape(values, out.shape)
+
+    return ObservationForm(spaces.Box(low, high, shape, dtype), write)
+
+
+def _one_hot_form(sizes: Array, first: Array) -> ObservationForm:
+    ends = np.cumsum(sizes.ravel())
+    shift = ends - sizes.ravel() - first.ravel()
+
+    def write(values: Array, out: Array) -> None:
+        out[...] = 0
+        np.put_along_axis(out, np.reshape(values, (len(out), -1)) + shift, 1, axis=1)
+
+    return ObservationForm(spaces.Box(0, 1, (int(ends[-1]),), np.float32), write)
+
+
+def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
+    text = [key for key, part in space.spaces.items() if part.dtype is not None and part.dtype.kind == "U"]
+    if text:
+        logging.getLogger(__name__).warning("%s: agents read no text, observation %s is left out", name, text)
+    forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}
+    if not forms:
+        raise ValueError(f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")
+
+    def write(values: dict[str, Any], out: dict[str, Any]) -> None:
+        for key, form in forms.items():
+            form.write(values[key], out[key])
+
+    return ObservationForm(spaces.Dict({key: form.space for key, form in forms.items()}), write)
+
+
+def _tuple_form(space: spaces.Tuple, name: str) -> ObservationForm:
+    form = _dict_form(spaces.Dict({str(i): part for i, part in enumerate(space.spaces)}), name)
+
+    def write(values: tuple[Any, ...], out: dict[str, Any]) -> None:
+        form.write({str(i): part for i, part in enumerate(values)}, out)
+
+    return ObservationForm(form.space, write)
+
+
+def _copy(values: Array, out: Array) -> None:
+    out[...] = values

@@ -1,0 +1,251 @@
+"""Mini-Pacman: eat everything and stay alive, with a window of five by five cells."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from ...base.messages import check_choice, check_integer, check_range
+from ..arrays import check_cell
+from ..drawing import Canvas, rgb
+from ..engine import BatchedEnv
+from ..loops import batch_loops
+from ..single import SingleEnv
+from . import rules
+from .levels import (
+    COLS,
+    EMPTY,
+    FOOD,
+    FULL_BOARD,
+    HEIGHT,
+    MAX_GHOSTS,
+    NUM_FOOD,
+    ROWS,
+    WALL,
+    WIDTH,
+    Params,
+    State,
+    new_state,
+)
+from .rules import PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
+
+
+class Task(NamedTuple):
+    """What is rewarded, and what completes a level: the names of Params."""
+
+    step_reward: float
+    food_reward: float
+    pill_reward: float
+    ghost_reward: float
+    death_reward: float
+    all_food: bool = False
+    all_pills: bool = False
+    all_ghosts: bool = False
+    level_limit: int = -1
+
+
+TASKS = {
+    "regular": Task(0.0, 1.0, 2.0, 5.0, 0.0, all_food=True),
+    "avoid": Task(0.1, -0.1, -5.0, -10.0, -20.0, all_food=True, level_limit=128),
+    "hunt": Task(0.0, 0.0, 1.0, 10.0, -20.0, all_ghosts=True),
+    "ambush": Task(0.0, -0.1, 0.0, 10.0, -20.0, all_ghosts=True),
+    "rush": Task(0.0, -0.1, 10.0, 0.0, 0.0, all_pills=True),
+}
+
+
+class MiniPacmanBatch(BatchedEnv):
+    """N games of Mini-Pacman.
+
+    Description:
+        Pacman walks in a maze of 138 corridor cells full of food, with two power pills and ghosts. A pill lets it eat
+        ghosts for 20 steps, one in a step; otherwise meeting a ghost is the end. Ghosts move at random times, keep
+        their direction in corridors and turn towards Pacman at crossings (away from a powered one).
+        Every level has all food and new places; ghosts get faster from level to level, and more every second level.
+
+    Actions: 0 stay, 1 right, 2 up, 3 left, 4 down; a move into a wall is a stay.
+
+    Observations:
+        `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
+        `view="full"`: uint8 [15, 19, 3], the memory-free twin: RGB of the map.
+        Pacman green over ghosts red (turning yellow with the power left) over pills cyan over food blue; walls white.
+
+    Start: level 1 with one ghost; Pacman and pills anywhere, ghosts away from Pacman.
+
+    Rewards:
+        task       step   food   pill  ghost  death   level done
+        regular       0      1      2      5      0   all food
+        avoid       0.1   -0.1     -5    -10    -20   all food, or 128 steps
+        hunt          0      0      1     10    -20   all ghosts
+        ambush        0   -0.1      0     10    -20   all ghosts
+        rush          0   -0.1     10      0      0   all pills
+        Level 1 of "regular" is worth at most 138 + 4 + 5 = 147; there is no bound but the frame cap.
+
+    Episode end: terminated when Pacman dies; truncated after `frame_cap` steps.
+
+    Info: `levels_done`, the levels completed.
+
+    Args:
+        num_envs: how many games.
+        task: "regular", "avoid", "hunt", "ambush" or "rush".
+        view: "viewport" or "full".
+        num_ghosts: ghosts in level 1.
+        num_pills: power pills in a level.
+        power_steps: steps that a pill's power lasts, the step of eating it included.
+        ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
+        ghost_acceleration: what every further level adds to the speed.
+        ghost_randomness: probability that a ghost turns anywhere at a crossing.
+        frame_cap: steps after which the game is truncated.
+        first_index, render_mode: see BatchedEnv.
+
+    Differences from the released code: the window; there are never more than 32 ghosts.
+
+    References: Racaniere, Weber et al. 2017, "Imagination-augmented agents for deep reinforcement learning" (the game,
+        as released with it); Santoro et al. 2018, "Relational recurrent neural networks", 4.2 (the window).
+    """
+
+    episode_fields = ("levels_done",)
+    action_names = rules.ACTION_NAMES
+    level_keys = ("pacman", "ghosts", "directions", "pills")
+    loops = batch_loops(rules.start, rules.advance, rules.observe)
+    state: State
+    params: Params
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        task: str = "regular",
+        view: str = "viewport",
+        num_ghosts: int = 1,
+        num_pills: int = 2,
+        power_steps: int = 20,
+        ghost_speed: float = 0.5,
+        ghost_acceleration: float = 0.1,
+        ghost_randomness: float = 0.05,
+        frame_cap: int = 3000,
+        first_index: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        check_choice("task", task, tuple(TASKS))
+        check_choice("view", view, ("viewport", "full"))
+        check_integer("num_ghosts", num_ghosts, int(TASKS[task].all_ghosts), MAX_GHOSTS)
+        check_integer("num_pills", num_pills, int(TASKS[task].all_pills), NUM_FOOD)
+        check_integer("power_steps", power_steps, 1, None)
+        check_range("ghost_speed", ghost_speed, 0, 1)
+        check_range("ghost_acceleration", ghost_acceleration, 0, 1)
+        check_range("ghost_randomness", ghost_randomness, 0, 1)
+        check_integer("frame_cap", frame_cap, 1, None)
+        full = view == "full"
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(0, 255, (ROWS, COLS, 3) if full else (WINDOW, WINDOW, 3), np.uint8),
+            action_space=spaces.Discrete(len(self.action_names)),
+            state=new_state(num_envs, num_pills),
+            params=Params(
+                **TASKS[task]._asdict(),
+                num_ghosts=num_ghosts,
+                num_pills=num_pills,
+                power_steps=power_steps,
+                ghost_speed=float(ghost_speed),
+                ghost_acceleration=float(ghost_acceleration),
+                ghost_randomness=float(ghost_randomness),
+                frame_cap=frame_cap,
+                full_view=full,
+            ),
+            first_index=first_index,
+            render_mode=render_mode,
+        )
+
+    def level(self, index: int) -> dict[str, Any]:
+        """Where everybody is in copy `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row, col).
+
+        Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not told; read right
+        after a reset, this is the level from its start.
+        """
+        state, ghosts, pills = self.state, int(self.state.num_ghosts[index]), int(self.state.num_pills[index])
+        return {
+            "pacman": _cell(state.pacman[index]),
+            "ghosts": [_cell(place) for place in state.ghosts[index, :ghosts]],
+            "directions": state.headings[index, :ghosts].tolist(),
+            "pills": [_cell(place) for place in state.pills[index, :pills]],
+        }
+
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Put everybody of copy `index` where the level says, and food everywhere."""
+        for key in ("ghosts", "directions", "pills"):
+            if not isinstance(level[key], list | tuple | np.ndarray):
+                raise ValueError(f"level[{key!r}] is {level[key]!r}; expected a list")
+        ghosts, headings = [_place("ghosts", cell) for cell in level["ghosts"]], list(level["directions"])
+        pills = [_place("pills", cell) for cell in level["pills"]]
+        check_range("number of ghosts", len(ghosts), 0, MAX_GHOSTS)
+        check_range("number of pills", len(pills), 0, self.state.pills.shape[1])
+        if len(headings) != len(ghosts):
+            raise ValueError(f"{len(headings)} directions for {len(ghosts)} ghosts; give one for each")
+        for heading in headings:
+            check_integer("direction of a ghost", heading, 0, 5)
+        state = self.state
+        state.pacman[index] = _place("pacman", level["pacman"])
+        state.board[index], state.food_left[index] = FULL_BOARD, NUM_FOOD
+        state.ghosts[index, : len(ghosts)], state.num_ghosts[index] = ghosts, len(ghosts)
+        state.headings[index, : len(ghosts)] = headings
+        state.pills[index, : len(pills)], state.num_pills[index] = pills, len(pills)
+        for field in (state.power, state.frame, state.level_steps, state.levels_done):
+            field[index] = 0
+
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the whole map, or the agent's window; level and power are told below."""
+        state, reach = self.state, WINDOW // 2
+        row, col = divmod(int(state.pacman[index]), WIDTH)
+        top, left = (1, 1) if full else (row - reach, col - reach)
+        canvas = Canvas(*((ROWS, COLS, 24) if full else (WINDOW, WINDOW, 72)), caption_rows=1)
+        board = state.board[index].reshape(HEIGHT, WIDTH)
+        for r in range(canvas.rows):
+            for c in range(canvas.cols):
+                thing = int(board[top + r, left + c])
+                if thing == WALL:
+                    canvas.fill(r, c, rgb(PALETTE[WALL] // 2))
+                elif thing != EMPTY:
+                    canvas.disc(r, c, rgb(PALETTE[FOOD]), 0.3)
+        for place in state.pills[index, : state.num_pills[index]].tolist():
+            r, c = place // WIDTH - top, place % WIDTH - left
+            if canvas.holds(r, c):
+                canvas.disc(r, c, PILL_COLOUR, 0.6)
+        power = int(state.power[index])
+        for place in state.ghosts[index, : state.num_ghosts[index]].tolist():
+            r, c = place // WIDTH - top, place % WIDTH - left
+            if canvas.holds(r, c):
+                _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
+        canvas.wedge(row - top, col - left, PACMAN_COLOUR, 0, 70)
+        words = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
+        canvas.text(canvas.rows, 0.25, words, height=0.6 if full else 0.3)
+        return canvas
+
+
+class MiniPacman(SingleEnv):
+    __doc__ = (MiniPacmanBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = MiniPacmanBatch
+
+
+def _cell(place: int) -> tuple[int, int]:
+    """(row, col) on the map of a place."""
+    return int(place) // WIDTH - 1, int(place) % WIDTH - 1
+
+
+def _place(name: str, cell: Any) -> int:
+    """The place of (row, col), which must be in a corridor."""
+    row, col = check_cell(f"level[{name!r}]", cell)
+    if not (0 <= row < ROWS and 0 <= col < COLS) or FULL_BOARD[(row + 1) * WIDTH + col + 1] == WALL:
+        raise ValueError(f"level[{name!r}] holds {(row, col)}; expected a cell of a corridor inside {ROWS} x {COLS}")
+    return (row + 1) * WIDTH + col + 1
+
+
+def _draw_ghost(canvas: Canvas, row: float, col: float, edible: int) -> None:
+    """A ghost with two eyes, red, or yellow where it can be eaten."""
+    colour = (255, edible, 0)
+    canvas.disc(row - 0.08, col, colour, 0.76)
+    waves = [(0.92, 0.12), (0.78, 0.25), (0.92, 0.37), (0.78, 0.5), (0.92, 0.63), (0.78, 0.75), (0.92, 0.88)]
+    canvas.shape(row, col, colour, (0.42, 0.12), *waves, (0.42, 0.88))
+    for side in (-0.16, 0.16):
+        canvas.disc(row - 0.12, col + side, (255, 255, 255), 0.24)
+        canvas.disc(row - 0.1, col + side, (0, 0, 0), 0.12)

@@ -1,0 +1,195 @@
+"""The rules of Mini-Pacman for one copy."""
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..randomness import integer, uniform
+from .levels import EMPTY, FOOD, FULL_BOARD, HEIGHT, WALL, WIDTH, Params, State, start_level
+
+WINDOW = 5
+ACTION_NAMES = ("stay", "right", "up", "left", "down")
+MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])
+"""Change of place for every action."""
+
+# Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original, where 0 and
+# 1 count right and up as back; should they ever be followed, 0 goes down and 1 stays.
+STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
+REVERSE = np.array([2, 3, 4, 5, 2, 3])
+DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
+
+PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
+"""Colours of EMPTY, FOOD and WALL."""
+PACMAN_COLOUR, PILL_COLOUR = (0, 255, 0), (0, 255, 255)
+
+
+def _exits() -> tuple[Array, Array]:
+    """Headings open at every place, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their number."""
+    exits, number = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
+    for place in np.flatnonzero(FULL_BOARD != WALL):
+        for heading in (2, 3, 4, 5):
+            if FULL_BOARD[place + STEP[heading]] != WALL:
+                exits[place, number[place]] = heading
+                number[place] += 1
+    return exits, number
+
+
+EXITS, NUM_EXITS = _exits()
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i."""
+    state.frame[i], state.levels_done[i] = 0, 0
+    start_level(state, params, i)
+
+
+@kernel
+def next_level(state: State, params: Params, i: int) -> None:
+    """Go on to the next level in copy i."""
+    state.levels_done[i] += 1
+    start_level(state, params, i)
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Take one step in copy i: (reward, whether Pacman died, whether the frames are used up)."""
+    if state.level_steps[i] == params.level_limit:
+        next_level(state, params, i)
+    state.frame[i] += 1
+    state.level_steps[i] += 1
+    state.power[i] = max(0, state.power[i] - 1)
+    reward = params.step_reward + move_pacman(state, params, i, action)
+    gained, died = move_ghosts(state, params, i)
+    return reward + gained, died, not died and state.frame[i] >= params.frame_cap
+
+
+@kernel
+def move_pacman(state: State, params: Params, i: int, action: int) -> float:
+    """Move Pacman; eat food and at most one pill. A pill is looked for in the new level if the food ended the old."""
+    place = state.pacman[i] + MOVES[action]
+    if FULL_BOARD[place] == WALL:
+        place = state.pacman[i]
+    state.pacman[i] = place
+    reward = 0.0
+    if state.board[i, place] == FOOD:
+        reward += params.food_reward
+        state.board[i, place] = EMPTY
+        state.food_left[i] -= 1
+        if state.food_left[i] == 0 and params.all_food:
+            next_level(state, params, i)
+    for p in range(state.num_pills[i]):
+        if state.pills[i, p] == state.pacman[i]:
+            reward += params.pill_reward
+            state.num_pills[i] -= 1
+            state.pills[i, p] = state.pills[i, state.num_pills[i]]
+            state.power[i] = params.power_steps
+            if state.num_pills[i] == 0 and params.all_pills:
+                next_level(state, params, i)
+            break
+    return reward
+
+
+@kernel
+def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
+    """Let every ghost move with the probability of its speed: (reward, whether Pacman died).
+
+    Pacman and a ghost meet before or after its move. An eaten ghost ends the round of the others; a death does not.
+    """
+    reward, died = 0.0, False
+    speed = params.ghost_speed + params.ghost_acceleration * state.levels_done[i]
+    if state.power[i] > 0:
+        speed *= 0.5
+    for g in range(state.num_ghosts[i]):
+        for moved in (False, True):
+            if moved:
+                if uniform(state.random, i) >= speed:
+                    break
+                move_ghost(state, params, i, g)
+            if state.ghosts[i, g] == state.pacman[i]:
+                if state.power[i] > 0:
+                    eat_ghost(state, params, i, g)
+                    return reward + params.ghost_reward, died
+                reward, died = reward + params.death_reward, True
+    return reward, died
+
+
+@kernel
+def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
+    """Take ghost g of copy i out of the game; the others keep their order."""
+    state.num_ghosts[i] -= 1
+    for later in range(g, state.num_ghosts[i]):
+        state.ghosts[i, later], state.headings[i, later] = state.ghosts[i, later + 1], state.headings[i, later + 1]
+    if state.num_ghosts[i] == 0 and params.all_ghosts:
+        next_level(state, params, i)
+
+
+@kernel
+def move_ghost(state: State, params: Params, i: int, g: int) -> None:
+    """Turn ghost g of copy i and move it, unless a wall is ahead."""
+    place = state.ghosts[i, g]
+    heading = follow_corridor(place, state.headings[i, g]) if NUM_EXITS[place] == 2 else pursue(state, params, i, g)
+    state.headings[i, g] = heading
+    if FULL_BOARD[place + STEP[heading]] != WALL:
+        state.ghosts[i, g] = place + STEP[heading]
+
+
+@kernel
+def follow_corridor(place: int, heading: int) -> int:
+    """Between two exits: straight on if that is open, else not back."""
+    first, second = EXITS[place, 0], EXITS[place, 1]
+    if heading == first or heading == second:
+        return heading
+    return second if REVERSE[heading] == first else first
+
+
+@kernel
+def pursue(state: State, params: Params, i: int, g: int) -> int:
+    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back.
+
+    An exit's score is direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with
+    probability `ghost_randomness`, to any exit with equal chance.
+    """
+    place, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
+    if place == pacman:
+        return heading
+    down, right = pacman // WIDTH - place // WIDTH, pacman % WIDTH - place % WIDTH
+    if state.power[i] > 0:
+        down, right = -down, -right
+    errs = state.power[i] == 0 and uniform(state.random, i) < params.ghost_randomness
+    best, chosen = -(2**30), heading
+    for k in range(NUM_EXITS[place]):
+        way = EXITS[place, k]
+        if way != REVERSE[heading]:
+            score = integer(state.random, i, 2**30) if errs else down * DOWN[way] + right * RIGHT[way]
+            if score > best:
+                best, chosen = score, way
+    return chosen
+
+
+@kernel
+def observe(state: State, params: Params, i: int, picture: Array) -> None:
+    """Write what the agent of copy i sees: RGB of its window [5, 5, 3], or of the whole map [15, 19, 3]."""
+    top, left = 1, 1
+    if not params.full_view:
+        top, left = state.pacman[i] // WIDTH - WINDOW // 2, state.pacman[i] % WIDTH - WINDOW // 2
+    for r in range(picture.shape[0]):
+        for c in range(picture.shape[1]):
+            thing = state.board[i, (top + r) * WIDTH + left + c]
+            picture[r, c, 0] = PALETTE[thing, 0]
+            picture[r, c, 1] = PALETTE[thing, 1]
+            picture[r, c, 2] = PALETTE[thing, 2]
+    for p in range(state.num_pills[i]):
+        paint(picture, state.pills[i, p], top, left, PILL_COLOUR)
+    edible = int(255 * state.power[i] / params.power_steps + 0.5)
+    for g in range(state.num_ghosts[i]):
+        paint(picture, state.ghosts[i, g], top, left, (255, int(edible), 0))
+    paint(picture, state.pacman[i], top, left, PACMAN_COLOUR)
+
+
+@kernel
+def paint(picture: Array, place: int, top: int, left: int, colour: tuple[int, int, int]) -> None:
+    """Colour one place, if it lies inside the picture whose corner is (top, left)."""
+    r, c = place // WIDTH - top, place % WIDTH - left
+    if 0 <= r < picture.shape[0] and 0 <= c < picture.shape[1]:
+        picture[r, c, 0], picture[r, c, 1], picture[r, c, 2] = colour

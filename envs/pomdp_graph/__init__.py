@@ -1,0 +1,5 @@
+"""The graph POMDP: learn an unknown transit map while travelling on it, within 30 steps."""
+
+from .env import PomdpGraph, PomdpGraphBatch
+
+__all__ = ["PomdpGraph", "PomdpGraphBatch"]

@@ -1,0 +1,183 @@
+"""The graph POMDP: learn an unknown transit map while travelling on it, within 30 steps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ...base.messages import check_choice, check_integer
+from ..arrays import Array
+from ..drawing import Canvas
+from ..engine import BatchedEnv
+from ..loops import batch_loops
+from ..single import SingleEnv
+from . import rules
+from .picture import paint_graph
+from .sets import adjacency, graph_sets
+
+
+class PomdpGraphBatch(BatchedEnv):
+    """N agents, each on a directed graph of its own.
+
+    Description:
+        Each of 3 actions leads from each of 5 states to another state, or is invalid there: 10 of the 15 pairs are
+        valid, every state can be reached from every other, and two actions may lead to the same one. The agent sees
+        where it is and where the goal is, but not the edges. When it reaches the goal, and after `patience` steps
+        without success, goal and agent are placed anew on the same graph, the agent never on the goal.
+
+    Actions: 0, 1, 2 (names of the edges, nothing else).
+
+    Observations:
+        float32 [17] for S = 5 states and A = 3 actions:
+
+            0 .. S-1        goal, one-hot
+            S .. 2S-1       location, one-hot
+            2S              0
+            2S+1 .. 2S+A    previous action, one-hot; zeros at the start and after a time-out
+            2S+A+1          1
+            2S+A+2          steps taken / num_steps
+            2S+A+3          `variant="paper"`: sum of the rewards of this episode; "released": 0
+            2S+A+4 ..       `show_graph=True`, the memory-free twin: the adjacency [action][from][to], row-major
+
+    Start: a graph of the set; goal uniform over the states, agent uniform over the others.
+
+    Rewards: +10 for reaching the goal, -0.05 for an invalid action. In 30 steps an agent that knows the graph earns
+        166 on average ("released"; 170 in "paper"), a random one 45.6 (44.4).
+
+    Episode end: terminated after `num_steps` steps.
+
+    Info: `successes`, `timeouts` (new places without success), `invalid_actions`.
+
+    Args:
+        num_envs: how many agents.
+        variant: "paper" follows the text: success resets the timer, and the reward so far is observed. "released"
+            follows the authors' code, which made the published curves: neither happens.
+        split: "train" or "test", disjoint sets of graphs.
+        assignment: "drawn": every episode draws a graph of the set. "fixed": copy i plays graph i mod `num_graphs`
+            for ever, so 600 copies play every graph once per episode (the paper's batch and its evaluation).
+        num_graphs: graphs in each of the two sets.
+        graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
+        num_states, num_actions: size of the graphs, 3..16 and 2..8; 2 * num_states pairs are valid.
+        num_steps: length of an episode.
+        patience: steps without success after which goal and agent are placed anew.
+        show_graph: observe the adjacency.
+        first_index, render_mode: see BatchedEnv.
+
+    Differences from the original: none known in "released". The text leaves open what "paper" settles as the code does:
+        the previous action is kept after a success.
+
+    References: Schlag, Munkhdalai, Schmidhuber 2021, "Learning associative inference using fast weight memory",
+        section 4.2 and appendix I.
+    """
+
+    action_names = ("0", "1", "2")
+    episode_fields = ("successes", "timeouts", "invalid_actions")
+    level_keys = ("adjacency", "goal", "agent", "redraws")
+    drawn_keys = ("redraws",)
+    loops = batch_loops(rules.start, rules.advance, rules.observe)
+    state: rules.State
+    params: rules.Params
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        variant: str = "paper",
+        split: str = "train",
+        assignment: str = "drawn",
+        num_graphs: int = 600,
+        graph_seed: int = 666,
+        num_states: int = 5,
+        num_actions: int = 3,
+        num_steps: int = 30,
+        patience: int = 6,
+        show_graph: bool = False,
+        first_index: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        check_choice("variant", variant, ("paper", "released"))
+        check_choice("split", split, ("train", "test"))
+        check_choice("assignment", assignment, ("drawn", "fixed"))
+        check_integer("num_graphs", num_graphs, 1, 100_000)
+        check_integer("graph_seed", graph_seed, 0, 2**32 - 1)
+        check_integer("num_states", num_states, 3, 16)
+        check_integer("num_actions", num_actions, 2, 8)
+        check_integer("num_steps", num_steps, 1, 100_000)
+        check_integer("patience", patience, 1, None)
+        self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
+        size = rules.observation_size(num_states, num_actions, show_graph)
+        low, high = np.zeros(size, np.float32), np.ones(size, np.float32)
+        earned = 2 * num_states + num_actions + 3
+        if variant == "paper":
+            low[earned], high[earned] = rules.INVALID_REWARD * num_steps, rules.SUCCESS_REWARD * num_steps
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(low, high),
+            action_space=spaces.Discrete(num_actions),
+            state=rules.new_state(num_envs, num_states, num_actions, num_steps),
+            params=rules.Params(
+                graphs=graph_sets(graph_seed, num_graphs, num_states, num_actions)[split],
+                first_index=first_index,
+                drawn=assignment == "drawn",
+                num_steps=num_steps,
+                patience=patience,
+                paper=variant == "paper",
+                show_graph=show_graph,
+            ),
+            first_index=first_index,
+            render_mode=render_mode,
+        )
+
+    def level(self, index: int) -> dict[str, Any]:
+        """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.
+
+        The adjacency is [action][from][to], 0 or 1; the redraws are the (goal, agent) that follow one another at
+        successes and time-outs.
+        """
+        (goal, agent), *redraws = self.state.places[index].tolist()
+        graph = adjacency(self.state.successors[index]).tolist()
+        return {"adjacency": graph, "goal": goal, "agent": agent, "redraws": [tuple(place) for place in redraws]}
+
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Put copy `index` at the start of a level; missing redraws are drawn."""
+        successors = self._successors(level["adjacency"])
+        redraws = level.get("redraws", ())
+        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in redraws):
+            raise ValueError(f"level['redraws'] is {redraws!r}; expected a list of (goal, agent)")
+        given = [(level["goal"], level["agent"]), *redraws][: self.params.num_steps + 1]
+        places = np.array([self._place(place) for place in given], np.int8)
+        self.state.graph[index] = -1
+        self.state.successors[index] = successors
+        self.state.places[index, : len(places)] = places
+        rules.draw_places(self.state, index, len(places))
+        rules.begin(self.state, index)
+
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """The states, and with `full` the edges between them."""
+        return paint_graph(self.state, self.params, index, full)
+
+    def _successors(self, given: Any) -> Array:
+        """Successors int8 [S, A] of an adjacency [A][S][S] of zeros and ones."""
+        num_states, num_actions = self.state.successors.shape[1:]
+        graph = np.asarray(given)
+        expected = (num_actions, num_states, num_states)
+        if graph.shape != expected or not np.isin(graph, (0, 1)).all() or (graph.sum(axis=2) > 1).any():
+            raise ValueError(
+                f"level['adjacency'] has shape {graph.shape} and values {np.unique(graph).tolist()}; expected "
+                f"[action][from][to] of shape {expected}, 0 or 1, at most one destination per action and state"
+            )
+        return np.where(graph.any(axis=2), graph.argmax(axis=2), -1).T.astype(np.int8)
+
+    def _place(self, place: Sequence[int]) -> tuple[int, int]:
+        goal, agent = place
+        check_integer("level goal", goal, 0, self.state.successors.shape[1] - 1)
+        check_integer("level agent", agent, 0, self.state.successors.shape[1] - 1)
+        if goal == agent:
+            raise ValueError(f"level goal and agent are both {goal}; the agent must start elsewhere")
+        return goal, agent
+
+
+class PomdpGraph(SingleEnv):
+    __doc__ = (PomdpGraphBatch.__doc__ or "").replace("N agents, each", "One agent", 1)
+    batch_class = PomdpGraphBatch

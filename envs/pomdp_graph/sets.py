@@ -1,0 +1,105 @@
+"""Random directed graphs, and the disjoint train and test sets of them.
+
+The draws follow the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) on NumPy's
+legacy generator, so seed 666 gives the 600 + 600 graphs of the published experiments.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..arrays import Array
+
+
+def sample_graph(random: np.random.RandomState, num_states: int, num_actions: int) -> tuple[Array, int]:
+    """A graph in which every state can be reached from every other, and how many draws were rejected before it.
+
+    Every state gets a way out, then a way in, each over an unused (state, action) pair, never onto itself. So exactly
+    2 * num_states pairs are valid, and two actions may share a destination. Accepted if B^(2^num_states) has no zero,
+    B being the 0/1 adjacency of all actions together; that also rejects graphs whose cycles share a period.
+
+    Returns successors int8 [num_states, num_actions]: where the action leads, -1 where it is invalid.
+    """
+    rejected = 0
+    while True:
+        successors = _draw(random, num_states, num_actions)
+        if successors is not None and _mixes(successors):
+            return successors, rejected
+        rejected += 1
+
+
+@lru_cache(maxsize=8)
+def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
+    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
+
+    The test graphs are drawn first; a train graph that equals a test graph is drawn again. Raises ValueError if there
+    are too few graphs of this size for disjoint sets.
+    """
+    random = np.random.RandomState(seed)
+    test = [sample_graph(random, num_states, num_actions)[0] for _ in range(count)]
+    known = {graph.tobytes() for graph in test}
+    train: list[Array] = []
+    for _ in range(100 * count):
+        graph, _ = sample_graph(random, num_states, num_actions)
+        if graph.tobytes() not in known:
+            train.append(graph)
+        if len(train) == count:
+            break
+    else:
+        raise ValueError(
+            f"num_graphs is {count}: too many for disjoint train and test sets of graphs with {num_states} states and "
+            f"{num_actions} actions; lower num_graphs, or raise num_states or num_actions"
+        )
+    sets = {"train": np.stack(train), "test": np.stack(test)}
+    for graphs in sets.values():
+        graphs.flags.writeable = False
+    return sets
+
+
+def adjacency(successors: Array) -> Array:
+    """uint8 [..., action, from, to] of successors int8 [..., from, action]."""
+    num_states = successors.shape[-2]
+    one_hot = successors[..., None] == np.arange(num_states)
+    return np.moveaxis(one_hot, -2, -3).astype(np.uint8)
+
+
+def distances(successors: Array) -> Array:
+    """Fewest actions from each state to each other, int64 [from, to]; -1 where there is no way."""
+    num_states = len(successors)
+    steps = np.full((num_states, num_states), -1)
+    reached = np.eye(num_states, dtype=bool)
+    steps[reached] = 0
+    edges = adjacency(successors).any(axis=0)
+    for length in range(1, num_states):
+        new = (reached @ edges) & ~reached
+        steps[new] = length
+        reached |= new
+    return steps
+
+
+def _draw(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
+    """One draw, connected or not; None if no pair is left for a way in."""
+    successors = np.full((num_states, num_actions), -1, np.int8)
+    for start in range(num_states):
+        others = [state for state in range(num_states) if state != start]
+        end = others[random.randint(len(others))]
+        successors[start, random.randint(num_actions)] = end
+    for end in range(num_states):
+        unused = [
+            (start, action)
+            for action in range(num_actions)
+            for start in range(num_states)
+            if successors[start, action] < 0 and start != end
+        ]
+        if not unused:
+            return None
+        successors[unused[random.randint(len(unused))]] = end
+    return successors
+
+
+def _mixes(successors: Array) -> bool:
+    """Whether B^(2^num_states) is positive everywhere: strongly connected and aperiodic."""
+    power = adjacency(successors).max(axis=0) > 0
+    for _ in range(len(successors)):
+        power = power @ power
+    return bool(power.all())

@@ -1,0 +1,220 @@
+"""The T-maze: see which way to go, be held in limbo, and then go there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ...base.messages import check_integer, check_numbers
+from ..arrays import Array
+from ..drawing import BLACK, Canvas, Colour
+from ..engine import BatchedEnv
+from ..loops import batch_loops
+from ..single import SingleEnv
+from . import rules
+from .map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
+from .rules import CHARACTERS, NEVER, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state
+
+_WALL, _SPECKLE, _GREY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
+_COLOURS: dict[int, Colour] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}
+_PLAYER: Colour = (0, 225, 235)
+
+
+class TMazeBatch(BatchedEnv):
+    """N games of the T-maze.
+
+    Description:
+        The player starts in a room; a cue on the left or right edge of its view says whether to go to the left or to
+        the right goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
+        limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
+        of the corridor an arm leads down to a goal pad. The cue disappears when the player is teleported.
+        With f the frame in which the teleporter is taken, limbo is seen in frames f + 1 to f + limbo_time - 1, the maze
+        from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
+
+    Actions: 0 up, 1 down, 2 left, 3 right, 4 stay. Walls block; speckle only looks like wall.
+
+    Observations:
+        uint8 [7, 11, 5], binary: the part of the map around the player, which is in the middle (3, 5). One plane for
+        each of the characters " #PQ~", in this order: nothing, wall or speckle, player, cue, teleporter or goal pad.
+        Every cell shows only the topmost character, player over cue over pads. The cue is at rows 4-6 and columns 0-1
+        (left) or 9-10 (right) of the view, wherever the player is. Everything outside the maze is speckle: each cell
+        looks like wall with probability 0.6, drawn anew for every episode.
+        In the widest maze (difficulty 5) the view stops at the edge of the map; from then on the player is off-centre.
+
+    Start: the player below the middle of the room; the goal is left or right with probability 1/2.
+
+    Rewards: -0.001 in every frame from frame 2 on but the last; +1 (right goal) or -1 (wrong goal) in the frame after
+        the pad was stepped on. At best, with the defaults, 0.613 (left, 389 steps) and 0.611 (right, 391 steps); the
+        time-out costs -0.998, which is what random play gets.
+
+    Episode end: terminated one frame after the reward of a goal, or at frame `timeout_frames`.
+
+    Info: `solved` (the right goal was reached in time), `finished` (a goal was reached in time).
+
+    Args:
+        num_envs: how many games.
+        difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
+        limbo_time: frames in limbo: 0 for none, or at least 2.
+        teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: it is there from the start).
+        timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
+        cue_after_teleport: keep showing the cue: the memory-free twin.
+        half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: as the difficulty says. The
+            fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
+            Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
+        first_index, render_mode: see BatchedEnv.
+
+    Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
+        wall below it, where the original walks into that wall in the last two observations; limbo_time 1 is refused,
+        since the original then leaves limbo to a wrong place; with limbo_time 2 the original may misplace the right pad
+        by one cell, here it stays in place.
+
+    References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
+    """
+
+    episode_fields = ("solved", "finished")
+    fact_values = {  # noqa: RUF012
+        "goal": ("left", "right"),
+        "place": ("room", "limbo", "maze"),
+        "cue": ("hidden", "shown"),
+        "reached": ("no pad", "the wrong pad", "the right pad"),
+    }
+    action_names = rules.ACTION_NAMES
+    level_keys = ("goal", "speckle")
+    drawn_keys = ("speckle",)
+    loops = batch_loops(rules.start, rules.advance, rules.observe)
+    state: rules.State
+    params: Params
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        difficulty: int = 4,
+        limbo_time: int = 280,
+        teleport_delay: int = 50,
+        timeout_frames: int = 1000,
+        cue_after_teleport: bool = False,
+        half_width: int | None = None,
+        first_index: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        check_integer("difficulty", difficulty, 0, len(HALF_WIDTHS) - 1)
+        check_integer("limbo_time", limbo_time, 0, None)
+        if limbo_time == 1:
+            raise ValueError("limbo_time is 1; allowed: 0 (no limbo), or at least 2")
+        check_integer("teleport_delay", teleport_delay, 0, None)
+        check_integer("timeout_frames", timeout_frames, -1, None)
+        if timeout_frames == 0:
+            raise ValueError("timeout_frames is 0; allowed: -1 (no time-out), or at least 1")
+        if half_width is not None:
+            check_integer("half_width", half_width, NARROWEST, WIDEST)
+        self.maze = maze_at(difficulty, half_width)
+        walls, speckle = draw_map(self.maze)
+        numbers = Rules(
+            limbo_time=limbo_time,
+            journey_time=max(1, limbo_time),
+            teleport_delay=teleport_delay,
+            timeout_frames=timeout_frames if timeout_frames > 0 else NEVER,
+            cue_after_teleport=bool(cue_after_teleport),
+            entry_row=self.maze.entry_row,
+            pad_row=self.maze.pad_row,
+            left_pad=self.maze.left + 1,
+            right_pad=self.maze.right - PAD_WIDTH,
+        )
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(CHARACTERS)), np.uint8),
+            action_space=spaces.Discrete(len(self.action_names)),
+            state=new_state(num_envs),
+            params=Params(numbers, pack(walls), pack(speckle)),
+            first_index=first_index,
+            render_mode=render_mode,
+        )
+
+    def level(self, index: int) -> dict[str, Any]:
+        """The level of copy `index`: `{"goal", "speckle"}`.
+
+        goal: 0 left, 1 right. speckle: bool [77, 191], the cells of the map that look like wall but are not.
+        """
+        speckle = unpack(self.state.board[index] & self.params.speckle)
+        return {"goal": int(self.state.goal[index]), "speckle": speckle}
+
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Put copy `index` at the start of a level; a missing speckle is drawn, and only its region is speckled."""
+        (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
+        if "speckle" in level:
+            board = self.params.walls | (self._speckle(level["speckle"]) & self.params.speckle)
+            self.state.board[index] = board
+        else:
+            rules.draw_board(self.state.random, index, self.params.walls, self.params.speckle, self.state.board[index])
+        self.state.goal[index] = goal
+        rules.begin(self.state, self.params.rules, index)
+
+    def _speckle(self, cells: Any) -> Array:
+        """Rows of bits of a level's speckle, bool [77, 191]."""
+        speckle = np.asarray(cells)
+        if speckle.shape != (ROWS, COLS) or speckle.dtype != np.bool_:
+            raise ValueError(
+                f"level['speckle'] is an array of {speckle.dtype} {speckle.shape}; expected bool ({ROWS}, {COLS})"
+            )
+        return pack(speckle)
+
+    def facts(self) -> dict[str, Array]:
+        """Goal, place, whether the cue shows, and the pad that was reached."""
+        state, rules = self.state, self.params.rules
+        in_room = state.frame <= state.arrival - rules.journey_time
+        return {
+            "goal": state.goal.copy(),
+            "place": np.where(in_room, 0, np.where(state.frame < state.arrival, 1, 2)),
+            "cue": (in_room | rules.cue_after_teleport).astype(np.int64),
+            "reached": state.finished.astype(np.int64) + state.solved,
+        }
+
+    def paint(self, index: int, full: bool = True) -> Canvas:
+        """Copy `index`: the map with the agent's view framed, or the view alone."""
+        return self._paint_map(index) if full else self._paint_view(index)
+
+    def _paint_view(self, index: int) -> Canvas:
+        canvas = Canvas(VIEW_ROWS, VIEW_COLS, cell=40)
+        _draw_cells(canvas, self.observe(index), 0, 0)
+        return canvas
+
+    def _paint_map(self, index: int) -> Canvas:
+        """Room and limbo above, the maze below, and the view with the cue where the player is."""
+        maze, state = self.maze, self.state
+        first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
+        height, width = maze.top + 11, last - first
+        canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4)
+        walls = unpack(self.params.walls)
+        speckle = self.level(index)["speckle"]
+        for row, col in np.ndindex(height, width):
+            if walls[row, first + col] or speckle[row, first + col]:
+                canvas.fill(row, col, _WALL if walls[row, first + col] else _SPECKLE)
+        for pad in (maze.left + 1, maze.right - PAD_WIDTH):
+            canvas.fill(maze.pad_row, pad - first, _COLOURS[rules.PAD], width=PAD_WIDTH)
+        top, left = int(state.row[index]) - rules.AHEAD, int(state.left[index]) - first
+        for row, col, tall, wide in ((-0.3, -0.3, 0.3, 11.6), (7, -0.3, 0.3, 11.6), (0, -0.3, 7, 0.3), (0, 11, 7, 0.3)):
+            canvas.fill(top + row, left + col, _GREY, tall, wide)
+        _draw_cells(canvas, self.observe(index), top, left)
+        canvas.text(height + 1.7, 1, self._caption(index), height=2.4)
+        return canvas
+
+    def _caption(self, index: int) -> str:
+        facts = self.facts()
+        place, goal = (self.fact_values[name][facts[name][index]] for name in ("place", "goal"))
+        return f"frame {self.state.frame[index]}: {place}; the goal is {goal}"
+
+
+class TMaze(SingleEnv):
+    __doc__ = (TMazeBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = TMazeBatch
+
+
+def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:
+    """Paint what the agent sees, planes [7, 11, 5], with its first cell at (top, left)."""
+    for row, col in np.ndindex(VIEW_ROWS, VIEW_COLS):
+        code = int(planes[row, col].argmax())
+        canvas.fill(top + row, left + col, _COLOURS.get(code, BLACK))
+        if code == rules.PLAYER:
+            canvas.disc(top + row, left + col, _PLAYER, 0.9)

@@ -1,0 +1,262 @@
+"""The rules of the T-maze for one copy.
+
+The player walks on one map (map.py) and is moved between its parts. With n = limbo_time and f the frame in which
+it steps on the teleporter (or stands there when that appears):
+
+    frame f                     still in the room, the cue still shows
+    frames f+1 .. f+n-1         limbo (n = 0: none)
+    frames from f+max(1, n)     maze; moves are ignored in its first two frames
+
+`arrival` is f + max(1, n), and NEVER before the teleporter is taken, so all of this follows from frame and arrival.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ..arrays import Array, zeros_for
+from ..planes import put
+from ..randomness import integer, next_bits
+from .map import (
+    COLS,
+    ENTRY_COL,
+    LIMBO,
+    PAD_WIDTH,
+    ROWS,
+    SPECKLE_ROW,
+    START,
+    TELEPORTER_COL,
+    TELEPORTER_ROW,
+    WORDS,
+)
+
+VIEW_ROWS, VIEW_COLS = 7, 11
+AHEAD, ASIDE = VIEW_ROWS // 2, VIEW_COLS // 2
+CHARACTERS = " #PQ~"
+"""Nothing, wall or speckle, player, cue, teleporter or goal pad: the planes of an observation, in this order."""
+NOTHING, WALL, PLAYER, CUE, PAD = range(len(CHARACTERS))
+ONE_HOT = np.eye(len(CHARACTERS), dtype=np.uint8)
+ACTION_NAMES = ("up", "down", "left", "right", "stay")
+_DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
+CUE_ROW, CUE_ROWS, CUE_COLS = 4, 3, 2
+NEVER = 2**62
+SPECKLE_SHARE = 1229
+"""Of 2048: each cell of the speckle region looks like wall with probability 0.6001."""
+STEP_REWARD, PAD_REWARD = -0.001, 1.0
+
+
+class State(NamedTuple):
+    """N games."""
+
+    random: Array
+    """uint64 [N]: streams of randomness."""
+    over: Array
+    """bool [N]: the episode has ended."""
+    frame: Array
+    """int64 [N]: 0 at the first observation."""
+    goal: Array
+    """int64 [N]: the arm that the cue names, 0 left or 1 right."""
+    board: Array
+    """uint64 [N, 77, 4]: bits of the cells that look like wall."""
+    row: Array
+    """int64 [N]: where the player stands on the map."""
+    col: Array
+    """int64 [N]: where the player stands on the map."""
+    left: Array
+    """int64 [N]: first column of the window."""
+    leftmost: Array
+    """int64 [N]: the window stays within columns leftmost .. leftmost + 190."""
+    arrival: Array
+    """int64 [N]: frame in which the maze comes into view."""
+    deadline: Array
+    """int64 [N]: frame in which the episode ends."""
+    finished: Array
+    """bool [N]: a goal pad was reached in time."""
+    solved: Array
+    """bool [N]: the pad that the cue named was reached in time."""
+
+
+class Rules(NamedTuple):
+    """The numbers that the compiled functions need to know of the constructor's arguments."""
+
+    limbo_time: int
+    journey_time: int
+    """Frames from the teleporter to the maze: max(1, limbo_time)."""
+    teleport_delay: int
+    timeout_frames: int
+    """NEVER for none."""
+    cue_after_teleport: bool
+    entry_row: int
+    pad_row: int
+    left_pad: int
+    """First column of the left goal pad."""
+    right_pad: int
+    """First column of the right goal pad."""
+
+
+class Params(NamedTuple):
+    """Numbers, and the map that all copies share."""
+
+    rules: Rules
+    walls: Array
+    """uint64 [77, 4]: bits of the walls."""
+    speckle: Array
+    """uint64 [77, 4]: bits of the cells that may be speckled."""
+
+
+def new_state(num_envs: int) -> State:
+    """Zeroed state of `num_envs` games."""
+    zeros = zeros_for(num_envs)
+    return State(
+        random=zeros(np.uint64),
+        over=zeros(np.bool_),
+        frame=zeros(np.int64),
+        goal=zeros(np.int64),
+        board=zeros(np.uint64, ROWS, WORDS),
+        row=zeros(np.int64),
+        col=zeros(np.int64),
+        left=zeros(np.int64),
+        leftmost=zeros(np.int64),
+        arrival=zeros(np.int64),
+        deadline=zeros(np.int64),
+        finished=zeros(np.bool_),
+        solved=zeros(np.bool_),
+    )
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: draw its goal and its speckle."""
+    state.goal[i] = integer(state.random, i, 2)
+    draw_board(state.random, i, params.walls, params.speckle, state.board[i])
+    begin(state, params.rules, i)
+
+
+@kernel
+def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array) -> None:
+    """Fill `board` uint64 [77, 4] with the walls and freshly drawn speckle."""
+    for r in range(SPECKLE_ROW):
+        for w in range(WORDS):
+            board[r, w] = walls[r, w]
+    for r in range(SPECKLE_ROW, ROWS):
+        first, second, third = speckled(random, i), speckled(random, i), speckled(random, i)
+        first = (first & ~np.uint64(1)) | (third >> np.uint64(63))  # column -1 shows column 190
+        last = (first >> np.uint64(1)) & np.uint64(1)  # column 191 shows column 0
+        board[r, 0] = walls[r, 0] | (first & speckle[r, 0])
+        board[r, 1] = walls[r, 1] | (second & speckle[r, 1])
+        board[r, 2] = walls[r, 2] | (third & speckle[r, 2])
+        board[r, 3] = walls[r, 3] | (last & speckle[r, 3])
+
+
+@kernel
+def speckled(random: Array, i: int) -> Any:
+    """64 bits, each set with probability SPECKLE_SHARE / 2048.
+
+    A random bit OR (AND) a bit of probability p has probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the
+    share, the lowest digit first.
+    """
+    bits = np.uint64(0)
+    for digit in range(11):
+        drawn = next_bits(random, i)
+        bits = bits | drawn if SPECKLE_SHARE >> digit & 1 else bits & drawn
+    return bits
+
+
+@kernel
+def begin(state: State, rules: Rules, i: int) -> None:
+    """Go to frame 0 of the level that copy i holds."""
+    state.frame[i], state.row[i], state.col[i] = 0, START[0], START[1]
+    state.left[i], state.leftmost[i] = START[1] - ASIDE, 0
+    state.arrival[i], state.deadline[i] = NEVER, rules.timeout_frames
+    state.finished[i], state.solved[i] = False, False
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """One frame of copy i: (reward, whether it was the last, never truncated)."""
+    rules = params.rules
+    frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
+    arrival, deadline, leftmost = state.arrival[i], state.deadline[i], state.leftmost[i]
+    walked = walk(params.walls, row, col, left, leftmost, action)
+    over = frame >= deadline
+    reward = STEP_REWARD if frame > 1 and not over else 0.0
+    if row == rules.pad_row and not over:  # a pad pays one frame after it was stepped on, if there is time left
+        right = (col >= rules.right_pad) == (state.goal[i] == 1)
+        reward += PAD_REWARD if right else -PAD_REWARD
+        deadline, state.finished[i], state.solved[i] = frame + 1, True, right
+    if arrival == NEVER:
+        row, col, left = walked
+        if row == TELEPORTER_ROW and frame >= rules.teleport_delay - 1:
+            # The way to the maze leads from any column of the room to the same one. The original does not move the
+            # window there, but the map under the window, by that difference; hence `leftmost`.
+            arrival = frame + rules.journey_time
+            leftmost = ENTRY_COL - col if rules.limbo_time > 0 else 0
+    elif frame > arrival + 1:
+        row, col, left = walked
+    elif frame == arrival:
+        row = rules.entry_row
+        if rules.limbo_time > 0:
+            col, left = ENTRY_COL, ENTRY_COL - ASIDE
+    elif frame < arrival:
+        row, col, left = LIMBO[0], LIMBO[1], LIMBO[1] - ASIDE
+    state.row[i], state.col[i], state.left[i] = row, col, left
+    state.arrival[i], state.deadline[i], state.leftmost[i] = arrival, deadline, leftmost
+    state.frame[i] = frame
+    return reward, over, False
+
+
+@kernel
+def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int) -> tuple[int, int, int]:
+    """(row, col, left) after a step, unless a wall is in the way; the window follows as long as it stays on the map."""
+    to_row, to_col, to_left = row + _DOWN[action], col + _RIGHT[action], left + _RIGHT[action]
+    bit = np.uint64(to_col + 1)
+    if walls[to_row, bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):
+        return row, col, left
+    return to_row, to_col, to_left if leftmost <= to_left <= leftmost + COLS - VIEW_COLS else left
+
+
+@kernel
+def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
+    """What copy i shows: (player's row and column, first column of the window, whether the teleporter, cue or -1)."""
+    frame, goal = state.frame[i], state.goal[i]
+    in_room = frame <= state.arrival[i] - rules.journey_time
+    teleporter = in_room and frame >= rules.teleport_delay - 1
+    cue = goal if in_room or rules.cue_after_teleport else -1
+    return state.row[i], state.col[i], state.left[i], teleporter, cue
+
+
+@kernel
+def observe(state: State, params: Params, i: int, planes: Array) -> None:
+    """Write what the agent of copy i sees: binary planes [7, 11, 5]."""
+    rules, board = params.rules, state.board[i]
+    row, col, left, teleporter, cue = scene(state, rules, i)
+    top = row - AHEAD
+    word, shift = np.uint64(left + 1) >> np.uint64(6), np.uint64(left + 1) & np.uint64(63)
+    for r in range(VIEW_ROWS):
+        # the eleven bits may begin in one word and end in the next; a shift by 64 would be undefined
+        bits = board[top + r, word] >> shift
+        bits |= board[top + r, word + np.uint64(1)] << np.uint64(1) << (np.uint64(63) - shift)
+        for c in range(VIEW_COLS):
+            wall = np.intp(bits >> np.uint64(c) & np.uint64(1))
+            for plane in range(5):
+                planes[r, c, plane] = ONE_HOT[wall, plane]
+    if teleporter:
+        observe_pad(planes, TELEPORTER_ROW - top, TELEPORTER_COL - left)
+    observe_pad(planes, rules.pad_row - top, rules.left_pad - left)
+    observe_pad(planes, rules.pad_row - top, rules.right_pad - left)
+    if cue >= 0:  # in front of the map
+        for r in range(CUE_ROW, CUE_ROW + CUE_ROWS):
+            for c in range(9 * cue, 9 * cue + CUE_COLS):
+                for plane in range(5):
+                    planes[r, c, plane] = ONE_HOT[CUE, plane]
+    for plane in range(5):
+        planes[AHEAD, col - left, plane] = ONE_HOT[PLAYER, plane]
+
+
+@kernel
+def observe_pad(planes: Array, row: int, col: int) -> None:
+    """Show those of the three cells from (row, col) on that lie in the window."""
+    if 0 <= row < VIEW_ROWS:
+        for c in range(max(col, 0), min(col + PAD_WIDTH, VIEW_COLS)):
+            put(planes, row, c, NOTHING, PAD)
