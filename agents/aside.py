@@ -52,6 +52,17 @@ def use_second_core(use: bool = True) -> None:
         _thread = ThreadPoolExecutor(1, "aside", _prepare)
 
 
+def _forget_threads() -> None:
+    """A forked child has the variable and not the thread: what it gave away would never be done."""
+    global _thread
+    _thread = None
+    _local.aside = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
 def available_cores() -> int:
     """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -87,15 +87,15 @@ def rectify(x: Array, bias: Array) -> None:
     zero = x.dtype.type(0)
     for c in range(len(x)):
         y = x[c] + bias[c]
-        x[c] = y if y > zero else zero
+        x[c] = zero if y <= zero else y  # nan stays nan
 
 
 @part
 def through_relu(grad: Array, y: Array, out: Array) -> None:
-    """out [F] = grad where y = relu(x) is above 0."""
+    """out [F] = grad where y = relu(x) is not 0: above, or nan."""
     zero = grad.dtype.type(0)
     for c in range(len(out)):
-        out[c] = grad[c] if y[c] > zero else zero
+        out[c] = zero if y[c] <= zero else grad[c]
 
 
 @part

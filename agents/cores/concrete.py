@@ -3,7 +3,7 @@
 No code of the network was released; what the text leaves open is settled in the description of `Concrete`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,10 +53,6 @@ class Concrete(Core):
     (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that what long pools hold is not lost.
     """
 
-    _feedback: Tensor
-    _gain: Tensor
-    _response: Tensor
-    _stages: Tensor
     loops_over_time = False
     in_a_row = True
     """Every pool smooths the one before it."""
@@ -76,7 +72,7 @@ class Concrete(Core):
         )
         if base <= 1:
             raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
-        self.output_size = summariser_size
+        self.input_size, self.output_size = input_size, summariser_size
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
         self.first_decay = 1 - rates[0]
@@ -89,15 +85,26 @@ class Concrete(Core):
         self.summariser = Linear(num_pools * viewport_size, summariser_size)
         nn.init.kaiming_normal_(self.summariser.weight, nonlinearity="relu")
         nn.init.zeros_(self.summariser.bias)
-        pools = (chained if self.in_a_row else parallel)(rates)
-        pools = pools._replace(gain=pools.gain / rates[0])  # u_t holds a_1 already
-        # Constants of the filters, kept in float64 until they are used; not part of the weights.
-        self.register_buffer("_feedback", pools.feedback, persistent=False)
-        self.register_buffer("_gain", pools.gain.unsqueeze(1), persistent=False)
-        self.register_buffer("_response", block_response(pools), persistent=False)
-        rate = torch.tensor(rates, dtype=torch.float64)
-        gains = torch.cat([torch.ones(1, dtype=torch.float64), rate[1:] if self.in_a_row else rate[1:] / rates[0]])
-        self.register_buffer("_stages", torch.stack([gains, 1 - rate]), persistent=False)
+        self._rates = rates
+        self._set_filters()
+
+    def _set_filters(self) -> None:
+        """Constants of the filters: float64 until they are used, and no part of the weights."""
+        device = self.embedding.weight.device
+        rates = torch.tensor(self._rates, dtype=torch.float64, device=device)
+        pools = (chained if self.in_a_row else parallel)(self._rates)
+        pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t holds a_1 already
+        self._feedback, self._gain = pools.feedback.to(device), pools.gain.unsqueeze(1).to(device)
+        self._response = block_response(pools).to(device)
+        first = torch.ones_like(rates[:1])
+        gains = torch.cat([first, rates[1:] if self.in_a_row else rates[1:] / self._rates[0]])
+        self._stages = torch.stack([gains, 1 - rates])
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Whatever `.to`, `.bfloat16`, `.to_empty` do to the weights, the filters keep their numbers."""
+        super()._apply(fn, recurse)
+        self._set_filters()
+        return self
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros."""

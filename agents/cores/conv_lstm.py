@@ -53,7 +53,7 @@ class ConvLSTM(Core):
         at_least_one(hidden_channels=hidden_channels, kernel_size=kernel_size)
         self.channels, self.height, self.width = image_size(input_size, height, width, channels)
         self.hidden_channels, self.kernel_size = hidden_channels, kernel_size
-        self.output_size = hidden_channels * self.height * self.width
+        self.input_size, self.output_size = input_size, hidden_channels * self.height * self.width
         image = self.channels * self.height * self.width
         self.parts = [image, input_size - image]
         planes = self.channels + input_size - image

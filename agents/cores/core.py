@@ -7,12 +7,25 @@ Shapes: B batch rows, T steps, D input features. A state is a NamedTuple (nested
 tensors [B, ...].
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from .contract import checked_step, checked_unroll, full_precision
+
+__all__ = [
+    "Core",
+    "CoreState",
+    "at_least_one",
+    "full_precision",
+    "map_state",
+    "reset_state",
+    "state_leaves",
+    "unroll",
+    "unroll_step_by_step",
+]
 
 CoreState: TypeAlias = Any
 """A NamedTuple of tensors [B, ...]; each core has its own."""
@@ -21,18 +34,32 @@ CoreState: TypeAlias = Any
 class Core(nn.Module):
     """Base of every memory core.
 
-    A core sets `output_size` and implements `initial_state` and `forward`. It may override `unroll` with a faster
-    form of the same mathematics, `auxiliary_loss` to add a loss of its own to the learner's, and `describe` to show
-    people more of its state than the bare numbers.
+    A core sets `output_size` (and `input_size`, if it shall be checked) and implements `initial_state` and `forward`.
+    It may override `unroll` with a faster form of the same mathematics, `auxiliary_loss` to add a loss of its own to
+    the learner's, and `describe` to show people more of its state than the bare numbers. The arguments of `forward`
+    and `unroll` are checked before they are called (contract.py): ValueError for other shapes, types or devices, for
+    B = 0, T = 0 and a bptt_length below 1.
     """
 
+    input_size: int
     output_size: int
     loops_over_time = True
     """Whether `unroll` takes one step after the other."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, checked in (("forward", checked_step), ("unroll", checked_unroll)):
+            if name in vars(cls):
+                setattr(cls, name, checked(vars(cls)[name]))
+
     def initial_state(self, batch_size: int) -> CoreState:
         """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
         raise NotImplementedError
+
+    def initial_state_form(self) -> CoreState:
+        """An initial state to look at, which leaves the random numbers as they are."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return self.initial_state(1)
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """One step: inputs [B, D] and state -> output [B, output_size] and the next state."""
@@ -46,15 +73,22 @@ class Core(nn.Module):
         """A state as arrays [B, K] by name, for pictures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
 
+    @checked_unroll
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
 
-        Where reset[t, b] is set, row b's state is replaced by the initial state before step t. Every `bptt_length`
-        steps (counted from row 0) the state is detached, so that no gradient crosses that boundary. The loss [T, B]
-        is the core's own.
+        Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
+        `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
+        loss [T, B] is the core's own.
         """
+        return self.loop(inputs, reset, state, bptt_length)
+
+    def loop(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """`unroll` one step after the other, by the equations: what every faster form must equal."""
         return unroll_step_by_step(self, inputs, reset, state, bptt_length)
 
 
@@ -80,7 +114,7 @@ def unroll_step_by_step(
     """
     step = step or core
     initial = core.initial_state(inputs.shape[1])
-    any_reset = reset.any(dim=1).tolist()
+    any_reset = [True] * len(reset) if reset.is_meta else reset.any(dim=1).tolist()
     outputs: list[Tensor] = []
     losses: list[Tensor] = []
     for t in range(inputs.shape[0]):
@@ -136,19 +170,3 @@ def at_least_one(**sizes: object) -> None:
     for name, value in sizes.items():
         if not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{name} is {value!r}; allowed: at least 1 (a whole number)")
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def full_precision(method: Method) -> Method:
-    """Run a core's step or unroll outside autocast: a memory that adds up over thousands of steps needs float32."""
-
-    @functools.wraps(method)
-    def outside_autocast(self: Core, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_autocast_enabled(inputs.device.type):
-            return method(self, inputs, *args, **kwargs)
-        with torch.autocast(inputs.device.type, enabled=False):
-            return method(self, inputs.to(next(self.parameters()).dtype), *args, **kwargs)
-
-    return cast(Method, outside_autocast)

@@ -20,7 +20,7 @@ class Feedforward(Core):
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
         at_least_one(hidden_size=hidden_size)
-        self.output_size = hidden_size
+        self.input_size, self.output_size = input_size, hidden_size
         self.hidden = Linear(input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> FeedforwardState:

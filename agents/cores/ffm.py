@@ -51,7 +51,12 @@ class FFM(Core):
     ) -> None:
         super().__init__()
         at_least_one(hidden_size=hidden_size, memory_size=memory_size, context_size=context_size, max_period=max_period)
-        self.output_size, self.memory_size, self.context_size = hidden_size, memory_size, context_size
+        self.input_size, self.output_size, self.memory_size, self.context_size = (
+            input_size,
+            hidden_size,
+            memory_size,
+            context_size,
+        )
         slowest = min(-math.log(FORGOTTEN) / max_period, FASTEST)
         self.alpha = nn.Parameter(torch.linspace(FASTEST, slowest, memory_size))
         self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, max_period, context_size))

@@ -63,9 +63,9 @@ class FWM(Core):
     ) -> None:
         super().__init__()
         at_least_one(memory_size=memory_size, num_reads=num_reads)
-        if read_tanh not in (True, False, "keys"):
+        if not isinstance(read_tanh, bool) and read_tanh != "keys":
             raise ValueError(f"read_tanh is {read_tanh!r}; allowed: true, false, 'keys'")
-        self.output_size = hidden_size
+        self.input_size, self.output_size = input_size, hidden_size
         self.memory_size, self.num_reads = memory_size, num_reads
         self.write_scale, self.beta_bias = write_scale, beta_bias
         self.read_tanh, self.residual = read_tanh, residual

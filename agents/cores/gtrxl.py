@@ -66,7 +66,7 @@ class GTrXL(Core):
             mlp_size=mlp_size,
             memory_length=memory_length,
         )
-        self.output_size, self.memory_length = hidden_size, memory_length
+        self.input_size, self.output_size, self.memory_length = input_size, hidden_size, memory_length
         self.encoder = nn.Linear(input_size, hidden_size)
         self.layers = nn.ModuleList(
             Layer(hidden_size, num_heads, head_size, mlp_size, gate_bias) for _ in range(num_layers)

@@ -55,7 +55,12 @@ class LRU(Core):
             raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
         if not 0 < max_phase <= 2 * math.pi:
             raise ValueError(f"max_phase is {max_phase}; allowed: above 0, at most 2 pi")
-        self.output_size, self.state_size, self.num_blocks = hidden_size, state_size, num_blocks
+        self.input_size, self.output_size, self.state_size, self.num_blocks = (
+            input_size,
+            hidden_size,
+            state_size,
+            num_blocks,
+        )
         self.encoder = nn.Linear(input_size, hidden_size)
         rings = (min_radius, max_radius, max_phase)
         self.blocks = nn.ModuleList(Block(hidden_size, state_size, *rings) for _ in range(num_blocks))

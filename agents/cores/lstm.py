@@ -38,7 +38,7 @@ class LSTM(Core):
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
         at_least_one(hidden_size=hidden_size)
-        self.output_size = hidden_size
+        self.input_size, self.output_size = input_size, hidden_size
         self.cell = nn.LSTMCell(input_size, hidden_size)
         remember(self.cell, memory_span)
 

@@ -42,7 +42,7 @@ class MinGRU(Core):
         at_least_one(hidden_size=hidden_size, num_layers=num_layers)
         if memory_span != 0 and memory_span < SHORTEST:
             raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
-        self.output_size, self.positive = hidden_size, positive
+        self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
         # Rows: z, then n.
         self.layers = nn.ModuleList(
             nn.Linear(hidden_size if number else input_size, 2 * hidden_size) for number in range(num_layers)

@@ -59,7 +59,10 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
             raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
-    return core_class(name)(input_size, **options)
+    core = core_class(name)(input_size, **options)
+    if not hasattr(core, "input_size"):
+        core.input_size = input_size
+    return core
 
 
 def _foreign_class(name: str) -> type[Core]:

@@ -88,7 +88,7 @@ class RMC(Core):
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.width = width = num_heads * head_size
-        self.output_size = num_slots * width
+        self.input_size, self.output_size = input_size, num_slots * width
         self.input_bias, self.forget_bias = input_bias, forget_bias
         gates = 0 if gate is None else width if gate == "unit" else 1
         self.shape = RMCShape(num_slots, num_heads, key_size, num_blocks, mlp_layers, gates)

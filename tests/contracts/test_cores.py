@@ -8,26 +8,7 @@ from engram.agents.cores.certificate import CHECKS
 from engram.agents.cores.core import state_leaves
 from engram.agents.cores.probe import Failure, make_probe
 from engram.agents.cores.registry import core_parameters
-
-INPUTS = 16
-SMALL = {
-    "hidden_size": 16,
-    "memory_size": 6,
-    "num_slots": 3,
-    "num_heads": 2,
-    "head_size": 8,
-    "hidden_channels": 4,
-    "pool_size": 16,
-    "num_pools": 6,
-    "viewport_size": 6,
-    "summariser_size": 16,
-    "state_size": 12,
-    "num_layers": 2,
-    "mlp_size": 12,
-    "memory_length": 16,
-    "context_size": 3,
-}
-"""Options that make a core small; each core takes those it has."""
+from small_cores import INPUTS, SMALL, small_core
 
 VARIANTS = [
     ("rmc", {"gate": "unit", "num_blocks": 2}),
@@ -44,17 +25,12 @@ NOT_LEARNT = {(name, "recalls a cue") for name in ("rmc", "mnm-p", "concrete", "
 """Lines that are not asked of a variant: whether it learns in a few updates is not its contract."""
 
 
-def small_core(name, options):
-    sizes = {key: value for key, value in SMALL.items() if key in core_parameters(name)}
-    return make_core(name, INPUTS, **(sizes | options))
-
-
 @pytest.fixture(scope="module", params=CORES, ids=lambda case: "-".join([case[0], *map(str, case[1])]))
 def case(request):
     """A core's name, its options and the probe that all checks share."""
     name, options = request.param
     torch.manual_seed(0)
-    return name, options, make_probe(lambda: small_core(name, options), INPUTS, long_run=300, recall_updates=300)
+    return name, options, make_probe(lambda: small_core(name, **options), INPUTS, long_run=300, recall_updates=300)
 
 
 @pytest.mark.parametrize(("line", "check"), CHECKS, ids=[name for name, _ in CHECKS])
@@ -75,7 +51,7 @@ def test_core_keeps_the_contract(case, line, check):
 def test_gradient_is_cut_at_the_periods_of_the_lp_rnn_paper(name, bptt_length):
     """Unrolls of 300 steps: outputs from a boundary on get nothing from before it, those just before it do."""
     torch.manual_seed(0)
-    core = small_core(name, {})
+    core = small_core(name)
     inputs = torch.randn(300, 1, INPUTS, requires_grad=True)
     no_reset = torch.zeros(300, 1, dtype=torch.bool)
     outputs, _, loss = core.unroll(inputs, no_reset, core.initial_state(1), bptt_length)
@@ -99,7 +75,7 @@ def assert_reaches_back(core, inputs, no_reset, bptt_length, boundary):
 @pytest.mark.parametrize("name", core_names())
 def test_initial_state_is_a_fresh_copy(name):
     """Writing into a state that an actor holds changes no later episode."""
-    core = small_core(name, {})
+    core = small_core(name)
     held = core.initial_state(3)
     with torch.no_grad():
         for leaf in state_leaves(held):

@@ -1,0 +1,273 @@
+"""Every call of a core is checked here, once, before any of the core's own code sees the tensors.
+
+Compiled routes take addresses: handed a tensor of another shape or type they would read and write foreign memory. A
+call that was found right is remembered by its shapes, types and devices, so that checking the next one like it costs
+one look into a set.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from .core import Core
+
+Method = Callable[..., Any]
+
+MOST_CALLS = 1000
+"""Calls remembered per core: more kinds than any program makes, few enough to hold."""
+
+
+class LeafForm(NamedTuple):
+    """What a leaf of a core's state must be, by its name such as `state.controller.h`."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Without the batch."""
+    dtype: torch.dtype
+
+
+class Accepted:
+    """The calls of one core that were found right; copies and pickles of the core start with none."""
+
+    def __init__(self, core: nn.Module) -> None:
+        self.calls: set[Any] = set()
+        self.forms: tuple[LeafForm, ...] | None = None
+        self.fields: Any = None
+        self.owner, self.name = _first_weight(core)
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def remember(self, call: Any) -> None:
+        """A call that was found right."""
+        if len(self.calls) >= MOST_CALLS:
+            self.calls.clear()
+        self.calls.add(call)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The core's first parameter as it is now: its type and device are those of the inputs."""
+        return None if self.owner is None else self.owner.get(self.name)
+
+
+def checked_step(method: Method) -> Method:
+    """`Core.forward` with its arguments checked: ValueError names what was given and what was expected."""
+
+    @functools.wraps(method)
+    def forward(self: "Core", inputs: Tensor, state: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _in_full_precision(method, method, self, inputs, state)
+        _require_tensor(self, "forward", "inputs", inputs)
+        if _leaves_autocast(method, inputs):
+            return _in_full_precision(method, forward, self, inputs, state)
+        accepted = _accepted(self)
+        weight = accepted.weight
+        call = (
+            inputs.shape,
+            inputs.dtype,
+            inputs.device,
+            None if weight is None else (weight.dtype, weight.device),
+            _facts(state),
+        )
+        if call not in accepted.calls:
+            check = _Check(self, "forward", accepted, inputs)
+            check.inputs(("B", "D"))
+            check.state(state)
+            accepted.remember(call)
+        return method(self, inputs, state)
+
+    return forward
+
+
+def checked_unroll(method: Method) -> Method:
+    """`Core.unroll` with its arguments checked: ValueError names what was given and what was expected.
+
+    On the meta device and under transforms of torch.func it is the plain loop over the core's steps: faster forms look
+    at values, or have gradients that only autograd's own engine knows.
+    """
+
+    @functools.wraps(method)
+    def unroll(self: "Core", inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None = None) -> Any:
+        _require_tensor(self, "unroll", "inputs", inputs)
+        _require_tensor(self, "unroll", "reset", reset)
+        if _leaves_autocast(method, inputs):
+            return _in_full_precision(method, unroll, self, inputs, reset, state, bptt_length)
+        check_unroll(self, inputs, reset, state, bptt_length)
+        if inputs.is_meta or under_torch_func():
+            return self.loop(inputs, reset, state, bptt_length)
+        return method(self, inputs, reset, state, bptt_length)
+
+    return unroll
+
+
+def check_unroll(core: "Core", inputs: Tensor, reset: Tensor, state: Any, bptt_length: Any) -> None:
+    """Raise ValueError unless `core.unroll` can be called so."""
+    accepted = _accepted(core)
+    weight = accepted.weight
+    call = (
+        inputs.shape,
+        inputs.dtype,
+        inputs.device,
+        reset.shape,
+        reset.dtype,
+        reset.device,
+        bptt_length,
+        None if weight is None else (weight.dtype, weight.device),
+        _facts(state),
+    )
+    if call not in accepted.calls:
+        check = _Check(core, "unroll", accepted, inputs)
+        check.inputs(("T", "B", "D"))
+        check.reset(reset)
+        check.state(state)
+        if not (bptt_length is None or (isinstance(bptt_length, int) and bptt_length >= 1)):
+            raise check.wrong("bptt_length", repr(bptt_length), "None or at least 1 (steps)")
+        accepted.remember(call)
+
+
+def full_precision(method: Any) -> Any:
+    """Run a core's step or unroll outside autocast: a memory that adds up over thousands of steps needs float32."""
+    method.full_precision = True
+    return method
+
+
+def under_torch_func() -> bool:
+    """Whether a transform of torch.func (grad, vmap, ...) is at work."""
+    active: Callable[[], bool] | None = getattr(
+        torch._C,  # pyright: ignore[reportPrivateUsage]
+        "_are_functorch_transforms_active",
+        None,
+    )
+    return active is not None and active()
+
+
+class _Check:
+    """One call, looked at closely."""
+
+    def __init__(self, core: "Core", method: str, accepted: Accepted, inputs: Tensor) -> None:
+        self.core, self.method, self.accepted, self.given = core, method, accepted, inputs
+
+    def wrong(self, what: str, given: str, expected: str) -> ValueError:
+        return ValueError(f"{type(self.core).__name__}.{self.method}: {what} is {given}; expected {expected}")
+
+    def inputs(self, axes: tuple[str, ...]) -> None:
+        x, size = self.given, getattr(self.core, "input_size", None)
+        expected = f"[{', '.join([*axes[:-1], str(size or axes[-1])])}]"
+        if x.dim() != len(axes) or (size is not None and x.shape[-1] != size):
+            raise self.wrong("inputs", str(list(x.shape)), expected)
+        for axis, length in zip(axes[:-1], x.shape, strict=False):
+            if length == 0:
+                raise self.wrong("inputs", str(list(x.shape)), f"{expected} with {axis} of at least 1")
+        weight = self.accepted.weight
+        if not x.is_floating_point():
+            raise self.wrong("inputs", str(x.dtype), "floating-point numbers")
+        if weight is not None:
+            self._alike("inputs", x, weight.dtype, "as the core's parameters", weight.device)
+
+    def reset(self, reset: Tensor) -> None:
+        if reset.shape != self.given.shape[:2]:
+            shape = list(self.given.shape)
+            raise self.wrong("reset", str(list(reset.shape)), f"{shape[:2]}, the T and B of inputs {shape}")
+        self._alike("reset", reset, torch.bool, "a mask", self.given.device)
+
+    def state(self, state: Any) -> None:
+        batch = self.given.shape[-2]
+        if self.accepted.forms is None:
+            initial = self.core.initial_state_form()
+            self.accepted.fields, self.accepted.forms = _structure(initial), leaf_forms(initial)
+        if _structure(state) != self.accepted.fields:
+            raise self.wrong("state", _words(_structure(state)), _words(self.accepted.fields))
+        for form, leaf in zip(self.accepted.forms, _leaves(state), strict=True):
+            shape = [batch, *form.shape]
+            if list(leaf.shape) != shape:
+                raise self.wrong(form.name, str(list(leaf.shape)), f"{shape}, B = {batch} as in inputs")
+            dtype = self.given.dtype if form.dtype.is_floating_point else form.dtype
+            self._alike(form.name, leaf, dtype, "as inputs" if dtype == self.given.dtype else "", self.given.device)
+
+    def _alike(self, what: str, tensor: Tensor, dtype: torch.dtype, why: str, device: torch.device) -> None:
+        if tensor.dtype != dtype:
+            raise self.wrong(what, str(tensor.dtype), f"{dtype} {why}".strip())
+        if tensor.device != device:
+            raise self.wrong(what, f"on {tensor.device}", f"on {device}")
+
+
+def leaf_forms(state: Any, name: str = "state") -> tuple[LeafForm, ...]:
+    """The form of every leaf of a state [B, ...]."""
+    if isinstance(state, Tensor):
+        return (LeafForm(name, tuple(state.shape[1:]), state.dtype),)
+    parts = zip(state._fields, state, strict=True)
+    return tuple(form for field, part in parts for form in leaf_forms(part, f"{name}.{field}"))
+
+
+def _structure(state: Any) -> Any:
+    """The names of a state's type and fields, nested: the same for equal types of two processes."""
+    if isinstance(state, Tensor):
+        return None
+    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    if fields is None:
+        return type(state).__name__
+    return type(state).__name__, tuple(zip(fields, map(_structure, state), strict=True))
+
+
+def _words(structure: Any) -> str:
+    if structure is None:
+        return "a tensor"
+    if isinstance(structure, str):
+        return f"of type {structure}"
+    name, fields = structure
+    return f"{name}({', '.join(field for field, _ in fields)})"
+
+
+def _facts(state: Any) -> Any:
+    """All of a state that is checked, to be looked up."""
+    if isinstance(state, Tensor):
+        return state.shape, state.dtype, state.device
+    if isinstance(state, tuple):
+        return (type(state), *[_facts(part) for part in state])
+    return type(state)
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in _leaves(part)]
+
+
+def _first_weight(core: nn.Module) -> tuple[dict[str, Tensor | None] | None, str]:
+    """Where the core's first floating-point parameter is kept: it may be exchanged (`.double()`, functional_call)."""
+    for module in core.modules():
+        kept: dict[str, Tensor | None] = vars(module)["_parameters"]
+        for name, parameter in kept.items():
+            if parameter is not None and parameter.is_floating_point():
+                return kept, name
+    return None, ""
+
+
+def _accepted(core: "Core") -> Accepted:
+    accepted: Accepted | None = core.__dict__.get("_accepted")
+    if accepted is None:
+        accepted = core.__dict__["_accepted"] = Accepted(core)
+    return accepted
+
+
+def _require_tensor(core: "Core", method: str, what: str, given: Any) -> None:
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{type(core).__name__}.{method}: {what} is of type {type(given).__name__}; expected a tensor")
+
+
+def _leaves_autocast(method: Any, inputs: Tensor) -> bool:
+    marked = getattr(method, "full_precision", False) and not inputs.is_meta  # torch knows no autocast there
+    return marked and torch.is_autocast_enabled(inputs.device.type)
+
+
+def _in_full_precision(marked: Any, method: Method, core: "Core", inputs: Tensor, *args: Any) -> Any:
+    """Call `method` outside autocast if `marked` asks for it."""
+    if not _leaves_autocast(marked, inputs):
+        return method(core, inputs, *args)
+    with torch.autocast(inputs.device.type, enabled=False):
+        return method(core, inputs.to(next(core.parameters()).dtype), *args)

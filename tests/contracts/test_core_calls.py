@@ -1,0 +1,215 @@
+"""Every registered core called wrongly, in other types, on the meta device, after a fork."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from engram.agents.cores import core_names
+from engram.agents.cores.core import map_state, state_leaves
+from engram.agents.cores.registry import core_parameters
+from small_cores import INPUTS, small_core
+
+STEPS, BATCH = 4, 5
+every_core = pytest.mark.parametrize("name", core_names())
+
+
+def call(core, steps=STEPS, batch=BATCH, size=INPUTS, **options):
+    """Arguments of a right unroll, of other sizes where told."""
+    dtype = options.get("dtype", torch.float32)
+    inputs = torch.randn(steps, batch, size, dtype=dtype)
+    reset = torch.zeros(steps, batch, dtype=torch.bool)
+    reset[1, :1] = True
+    return inputs, reset, core.initial_state(options.get("state", batch))
+
+
+WRONG = """
+import sys
+import torch
+from engram.agents.cores.core import map_state, state_leaves
+from small_cores import INPUTS, small_core
+
+T, B = 4, 5
+name = sys.argv[1]
+core = small_core(name)
+x, reset, state = torch.randn(T, B, INPUTS), torch.zeros(T, B, dtype=torch.bool), core.initial_state(B)
+double = map_state(lambda leaf: leaf.double(), state)
+bare = not state_leaves(state)  # no memory: every state is right
+unrolls = {
+    "inputs without T": (x[0], reset, state),
+    "inputs of other width": (x[:, :, :-1], reset, state),
+    "inputs of integers": (x.long(), reset, state),
+    "inputs in float64": (x.double(), reset, state),
+    "inputs no tensor": (x.tolist(), reset, state),
+    "inputs elsewhere": (x.to("meta"), reset, state),
+    "reset [B, T]": (x, reset.T, state),
+    "reset [T, 1]": (x, reset[:, :1], state),
+    "reset shorter": (x, reset[:-1], state),
+    "reset longer": (x, torch.cat([reset, reset]), state),
+    "reset of floats": (x, reset.float(), state),
+    "reset none": (x, None, state),
+    "a list as state": (x, reset, list(state)),
+    "T = 0": (x[:0], reset[:0], state),
+    "B = 0": (x[:, :0], reset[:, :0], map_state(lambda leaf: leaf[:0], state)),
+    "bptt_length 0": (x, reset, state, 0),
+    "bptt_length -1": (x, reset, state, -1),
+    "bptt_length 1.5": (x, reset, state, 1.5),
+}
+steps = {
+    "step with T": (x, state),
+    "step of other width": (x[0, :, :-1], state),
+    "step in float64": (x[0].double(), state),
+    "step of B = 0": (x[0, :0], map_state(lambda leaf: leaf[:0], state)),
+}
+if not bare:
+    unrolls |= {
+        "state of B = 1": (x, reset, core.initial_state(1)),
+        "state of B + 1": (x, reset, core.initial_state(B + 1)),
+        "state in float64": (x, reset, double),
+        "state flattened": (x, reset, map_state(lambda leaf: leaf.flatten(), state)),
+        "state elsewhere": (x, reset, map_state(lambda leaf: leaf.to("meta"), state)),
+    }
+    steps |= {
+        "step, state of B = 1": (torch.randn(300, INPUTS), core.initial_state(1)),
+        "step, state in float64": (x[0], double),
+        "step, tensor as state": (x[0], x[0]),
+    }
+for turn in range(2):  # the second time a right call has been seen
+    for method, calls in ((core.unroll, unrolls), (core, steps)):
+        for what, arguments in calls.items():
+            try:
+                method(*arguments)
+            except ValueError as problem:
+                text = str(problem)
+                assert text.startswith(type(core).__name__ + ".") and "; expected " in text, text
+            else:
+                raise SystemExit(f"{name}, {what}: accepted")
+    outputs, after, _ = core.unroll(x, reset, state)
+    core(x[0], state)
+    outputs.sum().backward()
+"""
+
+
+@every_core
+def test_a_wrong_call_is_an_error_that_names_given_and_expected(name):
+    """In a process of its own: compiled code handed a wrong shape writes into foreign memory."""
+    path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG, name], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_message_of_a_wrong_call():
+    core = small_core("rmc")
+    inputs, reset, _ = call(core)
+    with pytest.raises(
+        ValueError, match=r"^RMC.unroll: state.memory is \[1, 3, 16\]; expected \[5, 3, 16\], B = 5 as in"
+    ):
+        core.unroll(inputs, reset, core.initial_state(1))
+    with pytest.raises(ValueError, match=r"^RMC.unroll: reset is \[5, 4\]; expected \[4, 5\], the T and B of inputs"):
+        core.unroll(inputs, reset.T, core.initial_state(5))
+    with pytest.raises(
+        ValueError, match=r"^FWM.forward: state is of type list; expected FWMState\(controller, memory\)"
+    ):
+        small_core("fwm")(inputs[0], [1, 2])
+
+
+@every_core
+def test_a_call_that_was_right_is_wrong_after_the_weights_changed_their_type(name):
+    core = small_core(name)
+    arguments = call(core)
+    core.unroll(*arguments)
+    core.double()
+    with pytest.raises(ValueError, match=r"inputs is torch.float32; expected torch.float64 as the core's parameters"):
+        core.unroll(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_core
+def test_half_precision_works(name, dtype):
+    if name in ("ffm", "lru"):
+        pytest.skip("torch has no complex numbers of half precision")
+    if name == "conv-lstm":
+        pytest.skip("not yet")
+    core = small_core(name).to(dtype)
+    inputs, reset, state = call(core, dtype=dtype)
+    outputs, after, _ = core.unroll(inputs, reset, state)
+    step, _ = core(inputs[0], state)
+    assert {outputs.dtype, step.dtype, *(leaf.dtype for leaf in state_leaves(after))} == {dtype}
+    outputs.float().sum().backward()
+    exact = small_core(name)
+    exact.load_state_dict({key: value.float() for key, value in core.state_dict().items()})
+    wanted, _, _ = exact.unroll(inputs.float(), reset, map_state(lambda leaf: leaf.float(), state))
+    torch.testing.assert_close(outputs.float(), wanted, atol=0.1, rtol=0.1)
+
+
+@every_core
+def test_a_core_on_the_meta_device_says_its_shapes_and_comes_back(name):
+    with torch.device("meta"):
+        core = small_core(name)
+        outputs, _, _ = core.unroll(*call(core))
+        step, _ = core(torch.randn(BATCH, INPUTS), core.initial_state(BATCH))
+    assert outputs.is_meta
+    assert list(outputs.shape) == [STEPS, *step.shape] == [STEPS, BATCH, core.output_size]
+    filled, other = core.to_empty(device="cpu"), small_core(name)
+    filled.load_state_dict(other.state_dict())
+    arguments = call(other)
+    assert torch.equal(filled.unroll(*arguments)[0], other.unroll(*arguments)[0])
+
+
+@every_core
+def test_a_core_that_was_in_bfloat16_is_as_good_as_new(name):
+    """Constants that are no weights have all their digits again."""
+    core = small_core(name, **({"base": 3.0} if "base" in core_parameters(name) else {}))
+    weights = copy.deepcopy(core.state_dict())
+    arguments = call(core)
+    before = core.unroll(*arguments)[0]
+    core.bfloat16().float().load_state_dict(weights)
+    assert torch.equal(core.unroll(*arguments)[0], before)
+
+
+FORK = """
+import os, sys
+import torch
+from engram.agents import aside
+from small_cores import INPUTS, small_core
+
+aside.available_cores = lambda: 2
+aside.use_second_core()
+torch.set_num_threads(1)
+
+def learn():
+    core = small_core("rmc")
+    x, reset = torch.randn(40, 128, INPUTS), torch.zeros(40, 128, dtype=torch.bool)
+    core.unroll(x, reset, core.initial_state(128))[0].sum().backward()
+
+learn()
+child = os.fork()
+if child == 0:
+    learn()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_learns_after_the_second_thread_was_used():
+    path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", FORK], env=os.environ | {"PYTHONPATH": path}, timeout=60, check=True)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_nan_in_a_bias_of_the_mlp_is_not_hidden_by_a_relu(layer):
+    core = small_core("rmc")
+    with torch.no_grad():
+        core.mlp[layer].bias[3] = torch.nan
+    assert core.unroll(*call(core))[0].isnan().any()
+
+
+@pytest.mark.parametrize("value", [1, 0, "key", None, 1.0])
+def test_read_tanh_is_true_false_or_keys(value):
+    with pytest.raises(ValueError, match=r"read_tanh is .*; allowed: true, false, 'keys'"):
+        small_core("fwm", read_tanh=value)
