@@ -3,7 +3,7 @@
 No code of the network was released; what the text leaves open is settled in the description of `Concrete`.
 """
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,10 @@ class Concrete(Core):
         nn.init.kaiming_normal_(self.summariser.weight, nonlinearity="relu")
         nn.init.zeros_(self.summariser.bias)
         self._rates = rates
-        self._set_filters()
+        self.set_constants()
 
-    def _set_filters(self) -> None:
-        """Constants of the filters: float64 until they are used, and no part of the weights."""
+    def set_constants(self) -> None:
+        """Those of the filters, float64 until they are used."""
         device = self.embedding.weight.device
         rates = torch.tensor(self._rates, dtype=torch.float64, device=device)
         pools = (chained if self.in_a_row else parallel)(self._rates)
@@ -99,12 +99,6 @@ class Concrete(Core):
         first = torch.ones_like(rates[:1])
         gains = torch.cat([first, rates[1:] if self.in_a_row else rates[1:] / self._rates[0]])
         self._stages = torch.stack([gains, 1 - rates])
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Whatever `.to`, `.bfloat16`, `.to_empty` do to the weights, the filters keep their numbers."""
-        super()._apply(fn, recurse)
-        self._set_filters()
-        return self
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros."""

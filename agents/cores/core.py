@@ -8,7 +8,7 @@ tensors [B, ...].
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,18 @@ class Core(nn.Module):
     def initial_state(self, batch_size: int) -> CoreState:
         """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
         raise NotImplementedError
+
+    def set_constants(self) -> None:
+        """Make tensors that are no part of the weights, exactly and on the device of the weights.
+
+        Called by the core's own constructor, and again after `.to`, `.bfloat16`, `.to_empty` and the like, which would
+        round what they move.
+        """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self.set_constants()
+        return self
 
     def initial_state_form(self) -> CoreState:
         """An initial state to look at, which leaves the random numbers as they are."""

@@ -44,7 +44,6 @@ class GTrXL(Core):
     """
 
     loops_over_time = False
-    _sinusoids: Tensor
 
     def __init__(
         self,
@@ -72,11 +71,15 @@ class GTrXL(Core):
             Layer(hidden_size, num_heads, head_size, mlp_size, gate_bias) for _ in range(num_layers)
         )
         # phi(k) = [sin(k w_i) ; cos(k w_i)], w_i = 10000^(-2 i / H), for k = 0 .. M
-        rates = 10000 ** (-torch.arange(0, hidden_size, 2, dtype=torch.float64) / hidden_size)
-        angles = torch.arange(memory_length + 1, dtype=torch.float64).unsqueeze(1) * rates
-        self.register_buffer(
-            "_sinusoids", torch.cat([angles.sin(), angles.cos()], 1)[:, :hidden_size], persistent=False
-        )
+        self.set_constants()
+
+    def set_constants(self) -> None:
+        """phi of every lag [M + 1, H], float64."""
+        size, device = self.output_size, self.encoder.weight.device
+        rates = 10000 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
+        lags = torch.arange(self.memory_length + 1, dtype=torch.float64, device=device)
+        angles = lags.unsqueeze(1) * rates
+        self._sinusoids = torch.cat([angles.sin(), angles.cos()], 1)[:, :size]
 
     def initial_state(self, batch_size: int) -> GTrXLState:
         """An empty window."""
