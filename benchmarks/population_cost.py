@@ -26,9 +26,9 @@ from engram.agents.process import prepare_process
 from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
 from engram.launch.train.command import find_device, make_learners, make_panel, make_pool, make_trainer
-from engram.launch.train.command_line import parse_run
 from engram.launch.train.config import RunConfig, to_dict
 from engram.launch.train.run_directory import RunDirectory
+from engram.launch.train.run_flags import parse_run
 from engram.launch.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results"

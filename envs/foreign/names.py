@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 
 from ...base.messages import nearest
 
@@ -23,6 +23,7 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     Raises ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded.
     """
     if name in gymnasium.registry or _registers(name):
+        _refuse_old(name)
         return _maker_of_id(name)
     module_name, colon, attribute = name.partition(":")
     if not colon:
@@ -45,6 +46,15 @@ def _registers(name: str) -> bool:
         return False
     _import(package, name)
     return name in gymnasium.registry
+
+
+def _refuse_old(name: str) -> None:
+    """Raise ValueError for an id of which a newer version is registered, such as CartPole-v0."""
+    namespace, stem, version = parse_env_id(name)
+    newest = find_highest_version(namespace, stem)
+    if version is not None and newest is not None and version < newest:
+        new = get_env_id(namespace, stem, newest)
+        raise ValueError(f"{name} is an old version; expected: {new}, or gymnasium:{name} if the old one is meant")
 
 
 def _import(module: str, name: str) -> Any:

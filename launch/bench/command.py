@@ -13,8 +13,9 @@ from ...agents.process import prepare_process
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
 from ..train.command import find_device
-from ..train.command_line import UsageError, parse_run, run_command, value_of, without
+from ..train.command_line import UsageError, run_command, value_of, without
 from ..train.config import RunConfig, to_dict
+from ..train.run_flags import parse_run
 from .busy_cores import BusyCores
 from .speed import Cost, Parts, make_parts, measure, with_fused_core
 from .table import processor_time, rates_and_fractions, show

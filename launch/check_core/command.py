@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -32,7 +32,7 @@ NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 i
 class CheckConfig:
     """What to check and how."""
 
-    core: tyro.conf.Positional[str]
+    core: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CORE")]
     """A registered core or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the core, KEY=VALUE."""

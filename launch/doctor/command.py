@@ -9,7 +9,8 @@ from rich.table import Table
 
 from ...agents.process import prepare_process
 from ..train.command import find_device
-from ..train.command_line import UsageError, parse_run, run_command
+from ..train.command_line import UsageError, run_command
+from ..train.run_flags import parse_run
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -38,7 +38,7 @@ _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confid
 class EvaluationConfig:
     """What to evaluate and how."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory, zoo:NAME for an agent that comes with engram, or zoo: for a list of them."""
     episodes: int = 1000
     """Episodes to play."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich import box
@@ -31,7 +31,7 @@ _HELP = """Show a population: its members, their settings over time, and whose w
 class PopulationViewConfig:
     """Which population to show, and how."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
     """Make every decision anew from the recorded scores; exit code 1 where the log disagrees."""

@@ -22,11 +22,12 @@ from ...learners.learner import Learner
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from .command_line import UsageError, parse_run, run_command, value_of, without
+from .command_line import UsageError, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .member import Member
 from .resume import newest_state, resumed_config
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
+from .run_flags import parse_run
 from .supervisor import supervise
 from .trainer import StopFlag, Trainer
 
@@ -214,10 +215,20 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
-        )
+        raise UsageError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
     return device
+
+
+def devices() -> list[str]:
+    """The devices of this machine that a learner can be on."""
+    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
+
+
+def why_no_cuda() -> str:
+    """The reason that torch has no CUDA device, after a semicolon; empty if it has one."""
+    if torch.cuda.device_count():
+        return ""
+    return "; torch was built without CUDA" if torch.version.cuda is None else "; torch finds no CUDA device"
 
 
 def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:

@@ -1,28 +1,26 @@
-"""From command-line words to a configuration, and from a user's mistake to one clear line.
+"""From command-line words to a configuration dataclass, and from a user's mistake to one clear line.
 
-Flags are made by tyro from the configuration's fields; those of the network and the learner need no prefix
-(`--core`, `--lr`), those of a population have one (`--pbt.interval`). The order of precedence: flags, then --config
-FILE, then --preset, then defaults.
+Flags are made by tyro from the fields of a configuration dataclass. Every command's entry point is `run_command`.
 """
 
 import ast
+import contextlib
 import difflib
+import io
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ...learners.config import LearnerConfig
-from .config import MOVED, RunConfig, from_dict
-from .presets import PRESETS, preset
-
-FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
+FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
+VERSION = "--version"
+_BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_RULE = re.compile(r"[\s|│─━-]*")
 Config = TypeVar("Config")
 
 
@@ -32,44 +30,29 @@ class UsageError(ValueError):
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command line's `main` and exit: 2 and one line for a usage error, never a traceback for one."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if VERSION in words:
+        print(f"{name} {version()}")
+        sys.exit(0)
     try:
-        code = main(sys.argv[1:] if arguments is None else arguments)
+        code = main(words)
     except UsageError as problem:
-        print(f"{name}: {problem}", file=sys.stderr)
+        print(f"{name}: {printable(str(problem))}", file=sys.stderr)
         code = 2
     except BrokenPipeError:
         code = 1
     sys.exit(code)
 
 
-def parse_run(
-    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = ("--resume", "--restarts")
-) -> RunConfig:
-    """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
-    words = dashed(arguments)
-    default = base or _for_algorithm(_default(words), value_of("--algorithm", words))
-    words = without(words, ("--preset", "--config"))
-    config = parse(
-        RunConfig, words, "rl-train", _HELP, default=default, other_flags=("--preset", "--config", *other_flags)
-    )
-    return replace(config, learner=_complete(config.learner, default.learner))
+def version() -> str:
+    """The version of engram that runs."""
+    return sys.modules[__name__.partition(".")[0]].__version__
 
 
-def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:
-    """The learner's settings with all of the algorithm's: those that no word names are those of the default."""
-    if learner.algorithm == default.algorithm:
-        learner = replace(learner, algorithm_args=default.algorithm_args | learner.algorithm_args)
-    return learner.resolved()
-
-
-def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
-    """The same without the settings of its algorithm, if the words ask for another one, which has its own."""
-    if algorithm is None or algorithm == config.learner.algorithm:
-        return config
-    try:
-        return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
+def printable(text: str) -> str:
+    """A text that every terminal takes: bytes of a file name that are no text, and control characters, as escapes."""
+    escaped = text.encode(sys.stderr.encoding or "utf-8", "backslashreplace").decode(sys.stderr.encoding or "utf-8")
+    return "".join(c if c.isprintable() or c in "\n " else c.encode("unicode_escape").decode() for c in escaped)
 
 
 def parse(
@@ -81,7 +64,7 @@ def parse(
     default: Config | None = None,
     other_flags: tuple[str, ...] = (),
 ) -> Config:
-    """A configuration dataclass from words; exits with a message for a bad value, as tyro does.
+    """A configuration dataclass from words; `--help` prints and exits, as tyro does.
 
     Args:
         cls: the dataclass; without `default`, its own defaults hold.
@@ -92,42 +75,64 @@ def parse(
         other_flags: flags that the command reads by itself, to be named where an unknown one comes near.
 
     Raises:
-        UsageError: an unknown flag or word, or a combination of values that is not allowed.
+        UsageError: an unknown flag or word, a bad value, or a combination of values that is not allowed.
     """
     given: dict[str, Any] = {} if default is None else {"default": default}
     unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
-    try:
+    known = {*flags_of(cls), *other_flags, VERSION, "--help"}
+    words = dashed(arguments)
+    with _complaints(words, known, prog):
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
-            description=description,
-            args=dashed(arguments),
+            description=f"{description}\n\n{VERSION} prints the version of engram.",
+            args=words,
             **given,
             return_unknown_args=True,
             registry=_registry(),
         )
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
     if unknown:
-        raise UsageError(_unknown_flag(unknown[0], {*_flags(cls), *other_flags}, prog))
+        raise UsageError(unknown_word(unknown[0], known, prog))
     return config
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
     """The words with `-` for `_` in the names of flags."""
-    return [word.replace("_", "-") if word.startswith("--") and "=" not in word else word for word in arguments]
+    words: list[str] = []
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        words.append(name.replace("_", "-") + equals + value if FLAG.fullmatch(name) else word)
+    return words
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:
-    """The word that follows `flag` (or `flag=word`), or None without it. Raises UsageError if nothing follows."""
+    """The word that follows the last `flag` (or `flag=word`), or None without it. Raises UsageError without a value."""
+    found: str | None = None
     for i, word in enumerate(words):
         if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag:
-            if i + 1 == len(words) or FLAG.fullmatch(words[i + 1]):
-                raise UsageError(f"{flag} needs a value")
-            return words[i + 1]
-    return None
+            found = word.partition("=")[2]
+        elif word == flag:
+            missing = i + 1 == len(words) or FLAG.fullmatch(words[i + 1])
+            found = "" if missing else words[i + 1]
+        else:
+            continue
+        if not found:
+            raise UsageError(f"{flag} needs a value")
+    return found
+
+
+def without(words: Sequence[str], flags: tuple[str, ...]) -> list[str]:
+    """The words without these flags and their values."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in flags:
+            skip = True
+        elif not word.startswith(tuple(f"{flag}=" for flag in flags)):
+            kept.append(word)
+    return kept
 
 
 def key_values(words: Sequence[str]) -> dict[str, Any]:
@@ -146,42 +151,61 @@ def _literal(text: str) -> Any:
         return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
     return list(value) if isinstance(value, tuple) else value
 
 
-def _default(words: Sequence[str]) -> RunConfig:
-    """What holds before any flag: the preset of --env and --core, or a saved configuration."""
-    file = value_of("--config", words)
+def whole_number(text: str) -> int:
+    """A whole number, also written like 2e6 or 1_000_000."""
+    with contextlib.suppress(ValueError):
+        return int(text)
     try:
-        if file is not None:
-            return from_dict(RunConfig, tomllib.loads(Path(file).read_text()))
-        plain = RunConfig()
-        env, core = value_of("--env", words) or plain.env, value_of("--core", words) or plain.agent.core
-        return preset(value_of("--preset", words) or PRESETS[0], env, core)
-    except OSError as problem:
-        raise UsageError(f"cannot read --config {file}: {problem.strerror}") from problem
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
+        number = float(text)
+        if number == int(number) and abs(number) < 2**53:
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{text!r} is not a whole number")
 
 
-def without(words: Sequence[str], flags: tuple[str, ...]) -> list[str]:
-    """The words without these flags and their values."""
-    kept: list[str] = []
-    skip = False
-    for word in words:
-        if skip:
-            skip = False
-        elif word in flags:
-            skip = True
-        elif not word.startswith(tuple(f"{flag}=" for flag in flags)):
-            kept.append(word)
-    return kept
+def number(text: str) -> float:
+    """A number; `nan` and `inf` are none."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not abs(found) < float("inf"):
+        raise ValueError(f"{text!r} is not a number")
+    return found
+
+
+def unknown_word(word: str, known: set[str], prog: str) -> str:
+    """What is wrong with a word that no flag takes, with the flags that come near."""
+    name = word.partition("=")[0]
+    dashes = name.startswith("-")
+    said = f"unknown flag {name!r}" if dashes else f"unexpected word {word!r}"
+    near = difflib.get_close_matches("--" + name.lstrip("-").lower(), sorted(known), n=3)
+    if near and (dashes or "=" in word):
+        return f"{said}; did you mean: {', '.join(near)}?"
+    return f"{said}; {prog} --help names the flags"
+
+
+def flags_of(cls: Any, prefix: str = "", bare: bool = False) -> set[str]:
+    """Every flag of a configuration dataclass; annotated parts (OmitArgPrefixes) put no prefix before all of theirs."""
+    flags: set[str] = set()
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if is_dataclass(inner):
+            omit = bare or inner is not hint
+            flags |= flags_of(inner, "" if omit else f"{prefix}{name}.", omit)
+        else:
+            flags.add("--" + (prefix + name).replace("_", "-"))
+    return flags
 
 
 def _registry() -> ConstructorRegistry:
-    """Tells tyro that a free dict is written as KEY=VALUE words."""
+    """Tells tyro how numbers and free dicts (KEY=VALUE words) are written."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -196,33 +220,70 @@ def _registry() -> ConstructorRegistry:
             str_from_instance=lambda value: [f"{k}={v}" for k, v in value.items()],
         )
 
+    @registry.primitive_rule
+    def _(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:  # pyright: ignore
+        if info.type not in (int, float):
+            return None
+        whole = info.type is int
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT" if whole else "FLOAT",
+            instance_from_str=lambda words: (whole_number if whole else number)(words[0]),
+            is_instance=lambda value: type(value) is int or (not whole and type(value) is float),
+            str_from_instance=lambda value: [str(value)],
+        )
+
     return registry
 
 
-def _unknown_flag(word: str, known: set[str], prog: str) -> str:
-    if not word.startswith("--"):
-        return f"unexpected word {word!r}"
-    if moved := MOVED.get(word.partition("=")[0].removeprefix("--").replace("-", "_")):
-        setting = word.partition("=")[0].removeprefix("--").replace("-", "_")
-        return f"unknown flag {word!r}; it is a setting of {moved}: --algorithm-args {setting}=VALUE"
-    near = difflib.get_close_matches(word.partition("=")[0], sorted(known), n=3)
-    return f"unknown flag {word!r}; " + (f"did you mean: {', '.join(near)}?" if near else f"see {prog} --help")
+@contextlib.contextmanager
+def _complaints(words: Sequence[str], known: set[str], prog: str) -> Generator[None]:
+    """Turn what tyro prints before it exits with 2, a box of several lines, into a UsageError of one."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            yield
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        # A word that no flag takes is often the cause of what tyro finds missing.
+        for word in words:
+            if FLAG.fullmatch(name := word.partition("=")[0]) and name not in known and not _negated(name, known):
+                raise UsageError(unknown_word(word, known, prog)) from None
+        raise UsageError(_one_line(said.getvalue())) from None
 
 
-def _flags(cls: Any, prefix: str = "") -> set[str]:
-    """Every flag of a configuration dataclass; annotated parts (OmitArgPrefixes) put no prefix before theirs."""
-    flags: set[str] = set()
-    for name, hint in get_type_hints(cls, include_extras=True).items():
-        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if is_dataclass(inner):
-            flags |= _flags(inner, "" if inner is not hint else f"{prefix}{name}.")
-        else:
-            flags.add("--" + (prefix + name).replace("_", "-"))
-    return flags
+def _negated(flag: str, known: set[str]) -> bool:
+    """Whether it is the --no- form of a switch."""
+    group, dot, name = flag.rpartition(".")
+    name = name if dot else flag.removeprefix("--")
+    return name.startswith("no-") and f"{group}{dot}{name[3:]}".removeprefix("--") in {x[2:] for x in known}
 
 
-_HELP = f"""Train an agent with memory.
-
-Also: --preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
-config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
-given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint)."""
+def _one_line(box: str) -> str:
+    """The sentence in tyro's box, without the flag's help and the title; the box as it is if it is another one."""
+    lines = [_COLOURS.sub("", line) for line in box.splitlines()]
+    inside = [] if len(lines) < 3 else lines[1:-1]
+    sentence: list[str] = []
+    for line in inside:
+        if _RULE.fullmatch(line) and sentence:
+            break
+        if text := _BORDER.sub("", line):
+            sentence.append(text)
+    text = " ".join(sentence)
+    if not text:
+        return box.strip() or "the words could not be understood"
+    if missing := re.fullmatch(r"Missing from \S+: (\S+) (.*?) ?(?:\(required\))?", text):
+        return f"missing: {missing[1]}, {missing[2]}"
+    if missing := re.match(r"Missing value for argument '([^']+)'", text):
+        return f"{missing[1]} needs a value"
+    if choice := re.match(r"invalid choice (.*) for argument '([^']+)'\. Expected one of \((.*?),?\)\.?$", text):
+        return f"{choice[2]} is {choice[1]}; allowed: {choice[3].replace(chr(39), '')}"
+    if union := re.fullmatch(r"(?:Error parsing )?(\S+): no type matching (\S+) could be .* from \[(.*)\]\.?", text):
+        return f"{union[1]} is {union[3]}; allowed: {union[2]}"
+    if wrong := re.fullmatch(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]\.?", text):
+        form = re.search(rf"{wrong[1]} (\S.*?)[\s|│]*$", "\n".join(inside), re.MULTILINE)
+        return f"{wrong[1]} is {wrong[2]}; allowed: {form[1] if form else 'other words'}"
+    return re.sub(r"^Error parsing (?!--)\S+: ", "", text).removeprefix("Error parsing ")

@@ -4,10 +4,11 @@ Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConf
 the papers' values for each pairing of world and core.
 """
 
+import contextlib
 import difflib
 import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import OmitArgPrefixes
 
@@ -213,9 +214,11 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
             raise ValueError(f"unknown setting {path + key!r}; did you mean: {', '.join(near)}?")
         hint = hints[key]
         if is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise ValueError(f"{path + key} is {value!r}; expected a table of settings")
             values[key] = from_dict(hint, value, f"{path}{key}.")  # pyright: ignore[reportArgumentType]
         else:
-            values[key] = _plain(hint, value, path + key)
+            values[key] = _typed(hint, value, path + key)
     return cls(**values)
 
 
@@ -227,18 +230,42 @@ def _with_moved(learner: dict[str, Any]) -> dict[str, Any]:
     return kept | {"algorithm_args": own | learner.get("algorithm_args", {})} if own else kept
 
 
-def _plain(hint: Any, value: Any, name: str) -> Any:
-    """A value as the type that its field declares."""
-    origin = get_origin(hint)
-    if origin is tuple:
-        return tuple(value)
-    if origin is types.UnionType or origin is None:
-        allowed = get_args(hint) or (hint,)
-        if float in allowed and type(value) is int:
+def _typed(hint: Any, value: Any, name: str) -> Any:
+    """A plain value as the type that its field declares. Raises ValueError for a value of another type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (types.UnionType, Union):
+        for each in inner:
+            with contextlib.suppress(ValueError):
+                return _typed(each, value, name)
+    elif origin is Literal:
+        if any(value == each and type(value) is type(each) for each in inner):
+            return value
+    elif origin is tuple:
+        same = len(inner) == 2 and inner[1] is ...
+        if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
+            hints = inner[:1] * len(value) if same else inner
+            return tuple(_typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
+    elif hint is float and type(value) in (int, float):
+        if abs(value) < float("inf"):
             return float(value)
-        if isinstance(hint, type) and hint in (int, float, bool, str) and type(value) is not hint:
-            raise ValueError(f"{name} is {value!r}; expected {hint.__name__}")
-    return value
+    elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} is {value!r}; expected {_type_in_words(hint)}")
+
+
+def _type_in_words(hint: Any) -> str:
+    """A field's type for an error message."""
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"}
+    if get_origin(hint) in (types.UnionType, Union):
+        return " or ".join(_type_in_words(each) for each in get_args(hint))
+    if get_origin(hint) is Literal:
+        return ", ".join(repr(each) for each in get_args(hint))
+    if get_origin(hint) is tuple:
+        items = get_args(hint)
+        return f"a list of {'any number' if items[-1] is ... else len(items)} of: {_type_in_words(items[0])}"
+    return names.get(hint, "a table")
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

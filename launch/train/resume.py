@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...learners import checkpoints
-from .command_line import UsageError, parse_run
+from .command_line import UsageError
 from .config import RunConfig, differences, from_dict, to_dict
 from .member import upgraded
 from .run_directory import RunDirectory
+from .run_flags import parse_run
 
 MAY_CHANGE = {
     "total_steps",

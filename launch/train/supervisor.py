@@ -19,8 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 from ...learners import checkpoints
-from .command_line import UsageError, parse_run, value_of, without
+from .command_line import UsageError, value_of, without
 from .run_directory import CONFIG, RunDirectory, new_path
+from .run_flags import parse_run
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""

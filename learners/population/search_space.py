@@ -109,8 +109,7 @@ def _parse(word: str) -> Explored:
     setting, kind, inside = match.groups()
     whole = _numeric_type(setting) is int
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.3) or KINDS
-        raise ValueError(f"explore {setting}: no distribution is called {kind!r}; did you mean: {', '.join(near)}?")
+        raise ValueError(f"explore {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
     numbers = [_number(setting, text, whole) for text in inside.split(",") if text.strip()]
     if kind == "choice":
         numbers = sorted(set(numbers))

@@ -110,5 +110,5 @@ def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             run_train(*words)
-    with pytest.raises(SystemExit):
+    with pytest.raises(UsageError, match="passwords belong in the environment"):
         run_train(*LOCAL, "--checkpoint-url", "s3://key:secret@bucket/run")

@@ -70,7 +70,10 @@ def test_values_reach_the_learners_configuration() -> None:
         ("lr=uniform(1e-4,1e-3)", "lr: no such setting; did you mean: learner.lr"),
         ("qqqqqqqqqqqq=uniform(1,2)", "no such setting; numeric settings: learner.auxiliary_cost"),
         ("learner.optimiser=choice(1,2)", "learner.optimiser: not a number; numeric settings: .*learner.lr"),
-        ("learner.lr=unifrom(1,2)", "learner.lr: no distribution is called 'unifrom'; did you mean: uniform"),
+        (
+            "learner.lr=unifrom(1,2)",
+            "'unifrom'; allowed: loguniform, uniform, choice",
+        ),
         ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) is upside down; allowed: LOW below HIGH"),
         ("learner.lr=uniform(1,1)", "upside down"),
         ("learner.lr=uniform(1)", r"has 1 numbers; allowed: uniform\(LOW,HIGH\)"),

@@ -1,0 +1,98 @@
+"""The words of `rl-train` as a run's configuration.
+
+Flags of the network and the learner need no prefix (`--core`, `--lr`), those of a population have one
+(`--pbt.interval`). The order of precedence: flags, then --config FILE, then --preset, then defaults.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...learners.config import LearnerConfig
+from .command_line import UsageError, dashed, parse, value_of, without
+from .config import MOVED, RunConfig, from_dict
+from .presets import PRESETS, preset
+
+OTHER_FLAGS = ("--preset", "--config", "--resume", "--restarts")
+"""Flags of `rl-train` that are no settings of a run."""
+
+
+def parse_run(
+    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = OTHER_FLAGS
+) -> RunConfig:
+    """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
+    words = dashed(arguments)
+    _refuse_moved(words)
+    default = base or _for_algorithm(_default(words), value_of("--algorithm", words))
+    words = without(words, ("--preset", "--config"))
+    known = (*OTHER_FLAGS, *other_flags)
+    config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
+    try:
+        return replace(config, learner=_complete(config.learner, default.learner))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def _refuse_moved(words: Sequence[str]) -> None:
+    """Raise UsageError for a flag that is a setting of an algorithm now."""
+    for word in words:
+        flag = word.partition("=")[0]
+        setting = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and setting in MOVED:
+            raise UsageError(
+                f"unknown flag {flag!r}; it is a setting of {MOVED[setting]}: --algorithm-args {setting}=VALUE"
+            )
+
+
+def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:
+    """The learner's settings with all of the algorithm's: those that no word names are those of the default."""
+    if learner.algorithm == default.algorithm:
+        learner = replace(learner, algorithm_args=default.algorithm_args | learner.algorithm_args)
+    return learner.resolved()
+
+
+def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
+    """The same without the settings of its algorithm, if the words ask for another one, which has its own."""
+    if algorithm is None or algorithm == config.learner.algorithm:
+        return config
+    try:
+        return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def _default(words: Sequence[str]) -> RunConfig:
+    """What holds before any flag: the preset of --env and --core, or a saved configuration."""
+    file = value_of("--config", words)
+    try:
+        if file is not None:
+            return saved_config(Path(file))
+        plain = RunConfig()
+        env, core = value_of("--env", words) or plain.env, value_of("--core", words) or plain.agent.core
+        return preset(value_of("--preset", words) or PRESETS[0], env, core)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def saved_config(file: Path) -> RunConfig:
+    """The configuration in a TOML file. Raises UsageError naming the file and what is wrong with it."""
+    try:
+        data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise UsageError(f"cannot read --config {file}: {problem.strerror}") from problem
+    except (ValueError, RecursionError) as problem:
+        why = f"{problem}; expected: TOML, such as the config.toml of a run"
+        raise UsageError(f"--config {file}: {why}") from problem
+    try:
+        return from_dict(RunConfig, data)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(f"--config {file}: {problem}") from problem
+
+
+_HELP = f"""Train an agent with memory.
+
+Also: --preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
+config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
+given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint)."""

@@ -1,0 +1,125 @@
+"""Words that a person may give any command: one line for a mistake, which says what is allowed, and exit code 2."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import engram
+from engram.launch.train.command_line import dashed, flags_of, value_of, whole_number
+from engram.launch.train.config import RunConfig, from_dict, to_dict
+
+COMMANDS = {
+    "rl-train": "train",
+    "rl-eval": "evaluate",
+    "rl-bench": "bench",
+    "rl-play": "play",
+    "rl-check-core": "check_core",
+    "rl-doctor": "doctor",
+    "rl-population": "population",
+}
+
+
+def run(command: str, *words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(f"engram.launch.{COMMANDS[command]}.command").run(list(words))
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+MISTAKES = [
+    ("rl-train --enw boxworld", "unknown flag '--enw'; did you mean: --env"),
+    ("rl-train -lr 3", "unknown flag '-lr'; did you mean: --lr"),
+    ("rl-train lr=3", "unexpected word 'lr=3'; did you mean: --lr"),
+    ("rl-train --lr abc", "--lr: 'abc' is not a number"),
+    ("rl-train --lr inf", "--lr: 'inf' is not a number"),
+    ("rl-train --lr", "--lr needs a value"),
+    ("rl-train --total-steps 1.5", "--total-steps: '1.5' is not a whole number"),
+    ("rl-train --num-actors few", "--num-actors is 'few'; allowed: INT|{auto}"),
+    ("rl-train --algorithm sarsa", "algorithm is 'sarsa'; allowed: a2c"),
+    ("rl-train --conv-channels a", "--conv-channels is 'a'; allowed: [INT [INT ...]]"),
+    ("rl-train --device gpu", "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
+    ("rl-train --env-args grid_size", "--env-args: 'grid_size' is not of the form KEY=VALUE"),
+    ("rl-train --preset=", "--preset needs a value"),
+    ("rl-train --preset esy", "unknown preset 'esy'; allowed: paper, easy"),
+    ("rl-train --config=", "--config needs a value"),
+    ("rl-train --config {toml}", "config.txt: Expected '='"),
+    ("rl-train --config {toml}", "expected: TOML, such as the config.toml of a run"),
+    ("rl-train --config {settings}", "agent is 3; expected a table of settings"),
+    ("rl-train --population 2 --pbt.explore learner.lr=normal(1,2)", "allowed: loguniform, uniform, choice"),
+    ("rl-train --local --env CartPole-v0", "CartPole-v0 is an old version; expected: CartPole-v1"),
+    ("rl-train --local --env Acrobot-v9", "unknown environment 'Acrobot-v9'; did you mean: Acrobot-v1"),
+    ("rl-eval", "missing: RUN, Run directory"),
+    ("rl-eval --epsiodes", "unknown flag '--epsiodes'; did you mean: --episodes"),
+    ("rl-population --replai x", "unknown flag '--replai'; did you mean: --replay"),
+    ("rl-check-core", "missing: CORE, A registered core or module:Class."),
+    ("rl-doctor --jsn", "unknown flag '--jsn'; did you mean: --json"),
+    ("rl-bench --secnds 3", "unknown flag '--secnds'; did you mean: --seconds"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), MISTAKES)
+def test_a_mistake_is_one_line(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.txt").write_text("root:x:0:0")
+    (tmp_path / "config.toml").write_text("agent = 3")
+    line = line.replace("{toml}", f"{tmp_path}/config.txt").replace("{settings}", f"{tmp_path}/config.toml")
+    command, *words = line.split()
+    assert run(command, *words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1, "one line"
+    assert captured.err.startswith(f"{command}: ")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rl-train", "--device", "cuda", "--local", "--run-dir", str(tmp_path / "run")) == 2
+    assert "--device cuda: there is no such device; allowed: cpu; torch" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_knows_its_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--version") == 0
+    assert capsys.readouterr().out == f"{command} {engram.__version__}\n"
+
+
+def test_words() -> None:
+    assert dashed(["--total_steps=2_0", "a_b", "--pbt.p_value", "x_y=1"]) == [
+        *("--total-steps=2_0", "a_b", "--pbt.p-value", "x_y=1")
+    ]
+    assert value_of("--env", ["--env", "a", "--lr", "3", "--env=b"]) == "b", "the last one holds, as for every flag"
+    assert [whole_number(text) for text in ("2e6", "1_000", "-3")] == [2_000_000, 1000, -3]
+    assert {"--conv-channels", "--lr", "--core", "--pbt.interval", "--env"} <= flags_of(RunConfig)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"agent": {"torso": []}}, "agent.torso is []; expected a table of settings"),
+        (
+            {"agent": {"torso": {"conv_channels": ["a"]}}},
+            "conv_channels[0] is 'a'; expected a whole number",
+        ),
+        ({"agent": {"torso": {"conv_channels": 3}}}, "agent.torso.conv_channels is 3; expected a list"),
+        ({"env_args": 3}, "env_args is 3; expected a table"),
+        ({"num_actors": "few"}, "num_actors is 'few'; expected a whole number or 'auto'"),
+        ({"run_dir": 3}, "run_dir is 3; expected a text or nothing"),
+        ({"learner": {"lr": float("inf")}}, "learner.lr is inf; expected a number"),
+        ({"learner": {"lr": True}}, "learner.lr is True; expected a number"),
+        ({"total_steps": True}, "total_steps is True; expected a whole number"),
+        ({"population": 2, "pbt": {"factors": [1.0]}}, "pbt.factors is [1.0]; expected a list of 2 of: a number"),
+        ({"pbt": {"scheme": 3}}, "pbt.scheme is 3; expected 'lp-rnn', 'truncation'"),
+        ({"total_stesp": 3}, "unknown setting 'total_stesp'; did you mean: total_steps"),
+    ],
+)
+def test_a_saved_setting_of_another_type_is_named(setting: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|did you mean") as problem:
+        from_dict(RunConfig, setting)
+    assert said in str(problem.value)
+
+
+def test_a_saved_configuration_comes_back() -> None:
+    config = RunConfig(env="t-maze", num_actors="auto", population=3, run_dir="x")
+    assert from_dict(RunConfig, to_dict(config)) == config
