@@ -24,6 +24,9 @@ from .drawing import Canvas
 from .loops import Loops
 from .randomness import streams
 
+HIDDEN = ("num_envs", "first_index", "render_mode")
+"""Parameters of every batch, which say nothing of the world."""
+
 
 class BatchedEnv(VectorEnv[Array, Array, Array]):
     """N copies of a compiled game behind Gymnasium's vector interface.
@@ -58,7 +61,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Names and the number of copies are checked before a constructor allocates anything."""
         name = cls.__name__.removesuffix("Batch")
-        check_keys(name, "parameter", parameters, list(inspect.signature(cls.__init__).parameters)[1:])
+        check_keys(name, "parameter", parameters, (*parameter_names(cls), *HIDDEN))
         if arguments or "num_envs" in parameters:
             check_integer("num_envs", arguments[0] if arguments else parameters["num_envs"], 1, None)
         return super().__new__(cls)
@@ -217,9 +220,18 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
-        self._check_level("level", level)
+        self.check_level("level", level)
         self.place_level(index, level)
         self.state.over[index] = False
+
+    def check_level(self, name: str, level: Any) -> None:
+        """Raise ValueError unless `level` is a dict with the keys of a level."""
+        if not isinstance(level, Mapping):
+            raise ValueError(f"{name} is {level!r}; expected a dict with the keys {', '.join(self.level_keys)}")
+        check_keys(name, "key", level, self.level_keys)
+        for key in self.level_keys:
+            if key not in level and key not in self.drawn_keys:
+                raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
 
     # -- what a world adds -------------------------------------------------------------------------------------------
 
@@ -249,22 +261,14 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         levels: Any = given.get("level", ())
         if "level" in given:
             if not isinstance(levels, list | tuple) or len(levels) != self.num_envs:
-                said = f"{len(levels)} levels" if isinstance(levels, list | tuple) else repr(levels)
+                said = f"{len(levels)} levels" if isinstance(levels, list | tuple) else f"a {type(levels).__name__}"
                 raise ValueError(f"level is {said}; expected a list of {self.num_envs}, with None for drawn ones")
             for index, level in enumerate(levels):
                 if level is not None:
-                    self._check_level(f"level of environment {index}", level)
+                    self.check_level(f"level of environment {index}", level)
                     if mask is not None and not mask[index]:
                         raise ValueError(f"level of environment {index} is given, but reset_mask leaves it out")
         return mask, levels
-
-    def _check_level(self, name: str, level: Any) -> None:
-        if not isinstance(level, Mapping):
-            raise ValueError(f"{name} is {level!r}; expected a dict with the keys {', '.join(self.level_keys)}")
-        check_keys(name, "key", level, self.level_keys)
-        for key in self.level_keys:
-            if key not in level and key not in self.drawn_keys:
-                raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
 
     def _check_started(self, call: str) -> None:
         if not self.started:
@@ -294,6 +298,11 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
             expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
             raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
+
+
+def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
+    """The parameters of a world, without those that every batch has."""
+    return [name for name in inspect.signature(batch_class).parameters if name not in HIDDEN]
 
 
 def _leaves(params: Any) -> Iterable[Any]:

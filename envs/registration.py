@@ -84,8 +84,11 @@ def batch_class(world: World) -> type[Any]:
 
 def world_parameters(world: World) -> dict[str, inspect.Parameter]:
     """The parameters that a world takes, by name."""
-    hidden = {"self", "num_envs", "first_index", "render_mode"}
-    return {k: p for k, p in inspect.signature(batch_class(world)).parameters.items() if k not in hidden}
+    from .engine import parameter_names
+
+    made = batch_class(world)
+    given = inspect.signature(made).parameters
+    return {name: given[name] for name in parameter_names(made)}
 
 
 def make_batch(

@@ -6,8 +6,9 @@ import gymnasium
 import numpy as np
 from gymnasium import error
 
+from ..base.messages import check_integer, check_keys
 from .arrays import Array
-from .engine import BatchedEnv
+from .engine import BatchedEnv, parameter_names
 
 
 class SingleEnv(gymnasium.Env[Array, int]):
@@ -20,6 +21,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
     batch_class: ClassVar[type[BatchedEnv]]
 
     def __init__(self, *, render_mode: str | None = None, **parameters: Any) -> None:
+        check_keys(type(self).__name__, "parameter", parameters, parameter_names(self.batch_class))
         self.batch = self.batch_class(1, render_mode=render_mode, **parameters)  # pyright: ignore
         self.observation_space = self.batch.single_observation_space
         self.action_space = self.batch.single_action_space
@@ -29,21 +31,26 @@ class SingleEnv(gymnasium.Env[Array, int]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode, of `options["level"]` if given."""
+        if seed is not None:
+            check_integer("seed", seed, 0, None)
         super().reset(seed=seed)
-        observation = self.batch.new_observation()
-        self.batch.reset_into(observation, seed)
-        if options and "level" in options:
-            self.batch.set_level(0, options["level"])
-            return self.batch.observe(0), self._info()
+        given = {} if options is None else options
+        check_keys("reset", "option", given, ("level",))
+        if "level" in given:
+            self.batch.check_level("level", given["level"])
+        levels = {"level": [given["level"]]} if "level" in given else None
+        observation, _ = self.batch.reset(seed=seed, options=levels)
         return observation[0], self._info()
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """One step; after the end of an episode, reset() is needed."""
         if not self.batch.started or self.batch.state.over[0]:
             raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
+        if np.size(action) != 1:
+            allowed = f"0..{self.batch.single_action_space.n - 1} {self.batch.action_names}"  # pyright: ignore
+            raise ValueError(f"action is {action!r}; expected one integer, {allowed}")
         observation = self.batch.new_observation()
-        actions = np.asarray(action).reshape(1)
-        self.batch.step_into(actions, observation, self._reward, self._terminated, self._truncated)
+        self.batch.step_into(np.reshape(action, 1), observation, self._reward, self._terminated, self._truncated)
         return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()
 
     def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_integer, check_numbers, check_range
+from ...base.messages import check_flag, check_integer, check_numbers, check_range
 from ..arrays import Array
 from ..drawing import BLACK, WHITE, Canvas, Colour
 from ..engine import BatchedEnv
@@ -88,6 +88,7 @@ class CuedCatchBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
+        check_flag("always_show_ball_symbol", always_show_ball_symbol)
         check_integer("num_trials", num_trials, 1, None)
         check_integer("initial_cue_duration", initial_cue_duration, 1, None)
         check_integer("cue_duration", cue_duration, 1, None)
@@ -103,7 +104,7 @@ class CuedCatchBatch(BatchedEnv):
                 initial_cue_duration,
                 cue_duration,
                 reward_free_trials,
-                bool(always_show_ball_symbol),
+                always_show_ball_symbol,
                 float(reward_sigma),
             ),
             first_index=first_index,
@@ -135,7 +136,7 @@ class CuedCatchBatch(BatchedEnv):
         return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`; the agent sees the whole board, so `full` changes nothing."""
+        """Copy `index`; the agent sees the whole board, but `full` also says what the cue means."""
         canvas = Canvas(ROWS, COLS, cell=36, background=_GREY, caption_rows=1)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -147,16 +148,20 @@ class CuedCatchBatch(BatchedEnv):
                 canvas.disc(row, col, _COLOURS[code])
             elif code == rules.PLAYER:
                 canvas.fill(row + 0.1, col + 0.1, WHITE, 0.8, 0.8)
-        canvas.text(ROWS, 0.3, self._caption(index), height=0.5)
+        canvas.text(ROWS, 0.3, self._caption(index, full), height=0.4)
         return canvas
 
-    def _caption(self, index: int) -> str:
-        trial, _ = rules.clock(self.params, int(self.state.frame[index]))
+    def _caption(self, index: int, full: bool) -> str:
+        """Phase, cue and score; with `full` also the ball that the cue stands for."""
+        facts = self.facts()
+        cue, ball = (self.fact_values[name][facts[name][index]] for name in ("cue", "ball"))
+        cue = f"{cue} ({ball} ball)" if full else cue
+        trial = int(facts["trial"][index]) - 1
         if trial < 0:
-            return "teaching"
+            return f"teaching {cue}"
         free = trial < self.params.reward_free_trials
-        caught = f"caught {int(self.state.caught[index])}"
-        return f"trial {min(trial + 1, self.params.num_trials)}, {'no reward yet' if free else 'rewarded'}, {caught}"
+        place = f"trial {min(trial + 1, self.params.num_trials)}, {'no reward yet' if free else 'rewarded'}"
+        return f"{place}, {cue}, caught {int(self.state.caught[index])}"
 
 
 class CuedCatch(SingleEnv):

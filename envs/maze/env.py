@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_integer, check_range
+from ...base.messages import check_flag, check_integer, check_range
 from ..arrays import check_cell
 from ..drawing import Canvas
 from ..engine import BatchedEnv
@@ -81,6 +81,8 @@ class MazeBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
+        check_flag("previous_action", previous_action)
+        check_flag("show_goal", show_goal)
         check_integer("size", size, 5, 99)
         if size % 2 == 0:
             raise ValueError(f"size is {size}; allowed: odd numbers in 5..99")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_choice, check_integer
+from ...base.messages import check_choice, check_flag, check_integer
 from ..arrays import Array
 from ..drawing import Canvas
 from ..engine import BatchedEnv
@@ -96,6 +96,7 @@ class PomdpGraphBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
+        check_flag("show_graph", show_graph)
         check_choice("variant", variant, ("paper", "released"))
         check_choice("split", split, ("train", "test"))
         check_choice("assignment", assignment, ("drawn", "fixed"))

@@ -42,7 +42,7 @@ def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
         _disc(canvas, place, INK, _NODE + 0.14)
         _disc(canvas, place, colour, _NODE)
         _letters(canvas, place, state_name(k), INK, 1.0)
-    _draw_caption(canvas, state, params, index)
+    _draw_caption(canvas, state, params, index, full)
     return canvas
 
 
@@ -80,12 +80,14 @@ def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: i
         _letters(canvas, place, names, colour, 0.7)
 
 
-def _draw_caption(canvas: Canvas, state: State, params: Params, index: int) -> None:
+def _draw_caption(canvas: Canvas, state: State, params: Params, index: int, full: bool) -> None:
     side, last = _SIDE, int(state.last_action[index])
     for col, colour, words in ((0.6, AGENT, "agent"), (4.4, GOAL, "goal")):
         canvas.disc(side, col - 0.1, colour, 0.6)
         canvas.text(side, col + 0.9, words, INK, 0.6)
-    canvas.text(side, 8.0, f"last action: {'none' if last == ACTION_NONE else last}", INK, 0.6)
+    canvas.text(side, 7.4, f"last action: {'none' if last == ACTION_NONE else last}", INK, 0.6)
+    if full or params.show_graph:
+        canvas.text(side + 1.8, 5.6, "black arrows: the agent's ways", INK, 0.6)
     steps = (
         f"step {state.steps[index]} of {params.num_steps}, {state.timer[index]} of {params.patience} without success"
     )

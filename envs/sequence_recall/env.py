@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_integer, check_numbers
+from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array
 from ..drawing import BLACK, Canvas, Colour
 from ..engine import BatchedEnv
@@ -87,6 +87,7 @@ class SequenceRecallBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
+        check_flag("show_sequence", show_sequence)
         check_integer("sequence_length", sequence_length, 1, SLOTS if show_sequence else None)
         for name, frames in (
             ("demo_light_on_frames", demo_light_on_frames),
@@ -111,7 +112,7 @@ class SequenceRecallBatch(BatchedEnv):
                 demo_frames=demo,
                 free_frame=demo + pause,
                 timeout_frames=timeout_frames if timeout_frames > 0 else NEVER,
-                show_sequence=bool(show_sequence),
+                show_sequence=show_sequence,
             ),
             first_index=first_index,
             render_mode=render_mode,

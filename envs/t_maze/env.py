@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_integer, check_numbers
+from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array
 from ..drawing import BLACK, Canvas, Colour
 from ..engine import BatchedEnv
@@ -99,6 +99,7 @@ class TMazeBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
+        check_flag("cue_after_teleport", cue_after_teleport)
         check_integer("difficulty", difficulty, 0, len(HALF_WIDTHS) - 1)
         check_integer("limbo_time", limbo_time, 0, None)
         if limbo_time == 1:
@@ -116,7 +117,7 @@ class TMazeBatch(BatchedEnv):
             journey_time=max(1, limbo_time),
             teleport_delay=teleport_delay,
             timeout_frames=timeout_frames if timeout_frames > 0 else NEVER,
-            cue_after_teleport=bool(cue_after_teleport),
+            cue_after_teleport=cue_after_teleport,
             entry_row=self.maze.entry_row,
             pad_row=self.maze.pad_row,
             left_pad=self.maze.left + 1,
@@ -184,7 +185,7 @@ class TMazeBatch(BatchedEnv):
         """Room and limbo above, the maze below, and the view with the cue where the player is."""
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
-        height, width = maze.top + 11, last - first
+        height, width = min(maze.top + 11, ROWS), last - first
         canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4)
         walls = unpack(self.params.walls)
         speckle = self.level(index)["speckle"]

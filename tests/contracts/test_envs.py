@@ -299,3 +299,138 @@ def test_unknown_worlds_are_answered_with_known_ones():
         make_batch("boxwurld", 1)
     with pytest.raises(ValueError, match="unknown environment"):
         find_world("-twin")
+
+
+# -- levels, names and saves that make no sense ----------------------------------------------------------------------
+
+
+@every_world
+def test_levels_of_a_batch_are_a_list(name):
+    env, other = made(name, 3), made(name, 3, seed=8)
+    levels = [env.level(0), None, env.level(2)]
+    observation, _ = other.reset(seed=5, options={"level": levels})
+    drawn, _ = made(name, 3).reset(seed=5)
+    np.testing.assert_array_equal(observation[[0, 2]], env.observe_all()[[0, 2]])
+    np.testing.assert_array_equal(observation[1], drawn[1])
+    mask = np.array([False, False, True])
+    other.step(np.zeros(3, np.int64))
+    before = other.observe_all()
+    observation, _ = other.reset(options={"level": [None, None, env.level(0)], "reset_mask": mask})
+    np.testing.assert_array_equal(observation, [*before[:2], env.observe(0)])
+
+
+@every_world
+def test_levels_and_options_are_known_by_name(name):
+    env, alone = made(name, 2), single(name)
+    level = env.level(0)
+    key = next(iter(level))
+    wrong = {key[:-1] + "_": level[key]} | level
+    missing = {other: value for other, value in level.items() if other != key}
+    for given, message in (
+        (wrong, f"has no key '{key[:-1]}_'; did you mean: .*{key}"),
+        (missing, f"has no '{key}'"),
+        (None, "level is None; expected a dict"),
+        ([level], "expected a dict with the keys"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            alone.reset(seed=0, options={"level": given})
+    for options, message in (
+        ({"level": level}, "level is a dict; expected a list of 2, with None for drawn ones"),
+        ({"level": [level]}, "level is 1 levels; expected a list of 2"),
+        ({"level": [None, wrong]}, "level of environment 1 has no key"),
+        ({"level": [None, 3]}, "level of environment 1 is 3; expected a dict"),
+        ({"levels": [None, None]}, "reset has no option 'levels'; did you mean: level"),
+        ({"reset_maks": None}, "reset has no option 'reset_maks'; did you mean: reset_mask"),
+        ({"level": [level, None], "reset_mask": [False, True]}, "level of environment 0 is given, but reset_mask"),
+        ({"reset_mask": [1, 0]}, "reset_mask is an array of int64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.reset(options=options)
+    with pytest.raises(ValueError, match="reset has no option 'lvel'; did you mean: level"):
+        alone.reset(options={"lvel": level})
+    with pytest.raises(ValueError, match=r"index is 2; allowed: 0\.\.1"):
+        env.set_level(2, level)
+
+
+@every_world
+def test_a_level_comes_after_the_first_reset(name):
+    """The other copies would play zeroed memory."""
+    level, env = made(name).level(0), make_batch(name, 2)
+    with pytest.raises(error.ResetNeeded):
+        env.set_level(0, level)
+    with pytest.raises(error.ResetNeeded):
+        env.step(np.zeros(2, np.int64))
+    with pytest.raises(error.ResetNeeded):
+        env.observe_all()
+
+
+LARGER = {
+    "boxworld": {"max_steps": 500},
+    "mini-pacman": {"ghost_speed": 0.1},
+    "maze": {"size": 21},
+    "pomdp-graph": {"num_graphs": 30},
+    "cued-catch": {"initial_cue_duration": 20},
+    "t-maze": {"difficulty": 5},
+    "sequence-recall": {"demo_light_on_frames": 90},
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_a_save_of_other_parameters_is_refused(name):
+    """Of equal shape, but with places that lie outside a smaller world."""
+    env = made(name)
+    larger = made(name, **LARGER[name])
+    before = env.save()
+    with pytest.raises(ValueError, match="other parameters"):
+        env.restore(larger.save())
+    with pytest.raises(ValueError, match=r"saved state of 'over' is an array of float64"):
+        env.restore(before | {"over": before["over"].astype(float)})
+    assert_same(env.save(), before)
+    later = made(name, first_index=2)
+    later.restore(before)  # where a part of a batch begins says nothing of its rules
+    old = {key: value for key, value in before.items() if key != "parameters"}
+    env.restore(old)
+
+
+@every_world
+def test_the_nearest_parameter_is_named(name):
+    world, _ = find_world(name)
+    known = next(iter(world_parameters(world)))
+    wrong = {known[:-1] + "_": 1}
+    for make in (
+        lambda: gymnasium.make(world.id, **wrong),
+        lambda: gymnasium.make_vec(world.id, num_envs=2, **wrong),
+        lambda: batch_class(world)(2, **wrong),
+    ):
+        with pytest.raises(ValueError, match=f"no parameter '{known[:-1]}_'; did you mean: .*{known}"):
+            make()
+    with pytest.raises(ValueError, match="no parameter 'num_envs'"):
+        gymnasium.make(world.id, num_envs=2)
+    for number, message in ((-1, "num_envs is -1; allowed: at least 1"), (2.0, "num_envs is 2.0; expected an integer")):
+        with pytest.raises(ValueError, match=message):
+            gymnasium.make_vec(world.id, num_envs=number)
+
+
+@every_world
+def test_bad_calls_are_explained(name):
+    env, alone = made(name), single(name)
+    with pytest.raises(ValueError, match=r"seed is 1\.5; expected an integer"):
+        alone.reset(seed=1.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"seed is 1\.5; expected an integer"):
+        env.reset(seed=1.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"seed of environment 1 is 1\.5; expected an integer"):
+        env.reset(seed=[1, 1.5, None, None])  # pyright: ignore[reportArgumentType]
+    alone.reset(seed=0)
+    with pytest.raises(ValueError, match=r"action is \[1, 2\]; expected one integer, 0\.\."):
+        alone.step([1, 2])  # pyright: ignore[reportArgumentType]
+    before = env.observe_all()
+    after, _ = env.reset(options={"reset_mask": [True, True, False, False]})
+    np.testing.assert_array_equal(after[2:], before[2:])
+
+
+@pytest.mark.parametrize("world", [world for world in WORLDS.values() if world.twin], ids=lambda world: world.name)
+def test_a_switch_is_true_or_false(world):
+    for key, value in world.twin.items():
+        if value is True:
+            with pytest.raises(ValueError, match=f"{key} is 2; allowed: True, False"):
+                make_batch(world.name, 1, **{key: 2})

@@ -227,3 +227,13 @@ def test_pictures_tell_the_moments_apart():
         env.step(np.array([UP]))
         pictures.add(env.draw(0).tobytes())
     assert len(pictures) > 25
+
+
+def test_the_picture_says_the_cue_and_to_people_its_ball():
+    env = CuedCatchBatch(1, num_trials=5, reward_free_trials=3)
+    env.reset(seed=2, options={"level": [{"balls": [0, 1, 1, 0], "cues": [2, 0, 0, 0, 0, 0]}]})
+    assert env.paint(0).words[-1].text == "teaching cue 4 (top ball)"
+    for _ in range(41):
+        env.step(np.array([UP]))
+    assert "cue 3 (bottom ball)" in env.paint(0).words[-1].text
+    assert "bottom" not in env.paint(0, full=False).words[-1].text

@@ -239,6 +239,8 @@ def test_a_ghost_that_was_run_into_at_a_crossing_goes_straight_on(heading, death
         (place_all(pacman=(0, 0)), r"level\['pacman'\] holds \(0, 0\); expected a cell of a corridor"),
         (place_all(pills=[(1, 99)]), r"level\['pills'\]"),
         (place_all(pills=[(1, 1)] * 3), r"number of pills is 3; allowed: 0\.\.2"),
+        (place_all(pacman=(1.9, 1)), r"level\['pacman'\] is \(1\.9, 1\); expected two integers"),
+        (place_all(pills=3), r"level\['pills'\] is 3; expected a list"),
         (place_all(ghosts=[(1, 1)]), "0 directions for 1 ghosts"),
         (place_all(ghosts=[(1, 1)], directions=[6]), r"direction of a ghost is 6; allowed: 0\.\.5"),
         (place_all(ghosts=[(1, 1)] * 33, directions=[0] * 33), "number of ghosts is 33"),

@@ -263,3 +263,10 @@ def test_pictures_hide_the_edges_from_the_agent():
         each.reset(seed=2)
     assert (env.draw(0) != env.draw(0, full=False)).any()
     np.testing.assert_array_equal(twin.draw(0), twin.draw(0, full=False))
+
+
+def test_the_picture_explains_its_arrows():
+    env = PomdpGraphBatch(1)
+    env.reset(seed=2)
+    explained = [any("black arrows" in words.text for words in env.paint(0, full).words) for full in (True, False)]
+    assert explained == [True, False]

@@ -406,3 +406,21 @@ def test_pictures_of_the_map_and_of_the_view():
     env.step(np.array([UP]))
     assert (env.draw(0, full=False) != view).any()
     assert (env.draw(0) != whole).any()
+
+
+@pytest.mark.parametrize("difficulty", range(6))
+def test_every_maze_can_be_drawn(difficulty):
+    env = TMazeBatch(1, difficulty=difficulty, teleport_delay=0, limbo_time=2)
+    env.reset(seed=2)
+    room = env.draw(0)
+    for action in (UP, UP, STAY, STAY, STAY):
+        env.step(np.array([action]))
+    assert (env.draw(0) != room).any()
+
+
+def test_a_level_without_speckle_has_it_drawn():
+    env = TMaze()
+    env.reset(seed=3, options={"level": {"goal": 1}})
+    drawn = env.unwrapped.level
+    assert drawn["goal"] == 1
+    assert 0.5 < drawn["speckle"][25:].mean() < 0.65
