@@ -81,6 +81,11 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
     return path, checkpoints.load(path)
 
 
+def evaluation_seed(seed: int) -> int:
+    """The seed of the worlds and actions of evaluations with `--seed`."""
+    return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
+
+
 def make_actor(
     factory: ActorFactory,
     weights: dict[str, Any],
@@ -92,7 +97,6 @@ def make_actor(
     first_index: int = 0,
 ) -> Actor:
     """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
-    stream = int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
     try:
         batch = factory.make_batch(first_index, num_envs)
         agent = factory.make_agent(batch)
@@ -105,7 +109,7 @@ def make_actor(
             f"the trained network does not fit a world of {factory.env_args}: {_first_line(problem)}"
         ) from problem
     agent.greedy = greedy
-    return Actor(batch, agent, unroll_length=unroll_length, seed=stream, first_index=first_index)
+    return Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
 
 
 def _checkpoints(run: RunDirectory) -> str:

@@ -1,0 +1,169 @@
+"""`rl-look`: a page that shows an episode of a trained agent, and its memory at every step."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+
+from ...actors.actor import Actor
+from ...actors.factory import ActorFactory
+from ...agents.inside import panels
+from ...agents.process import prepare_process
+from ...base.files import replace_file
+from ...base.messages import nearest
+from ..train.command_line import UsageError, parse, run_command
+from ..train.trained import evaluation_seed, make_actor, open_run
+from ..train.trainees import chosen_members, described
+from . import film, page
+from .recording import MOST_STEPS, Recording, marks, record
+from .seen import seen_panels
+
+MOST_LEVELS = 4096
+"""Levels among which one with the wanted facts is searched."""
+
+_HELP = """Look into the memory of a trained agent: writes a page that plays an episode step by step, with the board,
+what the agent sees, its policy and value, and what is in its memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookConfig:
+    """Which episodes of which agent, and where the page goes."""
+
+    run: tyro.conf.Positional[str]
+    """Run directory."""
+    html: str = "look.html"
+    """File for the page; it needs no other file and no network."""
+    gif: str = ""
+    """File for a moving picture of the first episode: board, view and the first panels of the memory."""
+    episodes: int = 1
+    """Episodes on the page."""
+    level: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Facts that must hold when the first episode begins, FACT=VALUE, such as goal=right."""
+    checkpoint: str = "latest"
+    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
+    seed: int = 0
+    """Seed of levels and actions, at least 0: the first environment of rl-eval with this seed."""
+    member: int = -1
+    """Which member of a population; -1 is the one with the highest mean return in training."""
+    greedy: bool = False
+    """Take the likeliest action instead of drawing one from the policy."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world that differ from the training run's, KEY=VALUE."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("episodes", 1), ("seed", 0), ("member", -1)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        for name in ("html", "gif"):
+            file = Path(getattr(self, name))
+            if not file.parent.is_dir():
+                raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play, record and write as the words say; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    config = parse(LookConfig, arguments, "rl-look", _HELP)
+    prepare_process(1)
+    console = Console()
+    trained, path, trainees = open_run(config.run, config.checkpoint)
+    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    chosen = chosen_members(trainees, config.member, False)[0]
+    index = level_index(factory, config)
+    actor = make_actor(
+        factory,
+        trainees[chosen].weights,
+        seed=config.seed,
+        greedy=config.greedy,
+        num_envs=1,
+        unroll_length=1,
+        first_index=index,
+    )
+    with console.status("playing"):
+        recordings = [record(actor) for _ in range(config.episodes)]
+    for recording in recordings:
+        if not recording.fields:
+            console.print(f"cut off after {MOST_STEPS} steps: the episode goes on", highlight=False)
+    title = f"{factory.env} with {trained.agent.core}"
+    who = [text for text in (path.name, described(trainees, chosen)) if text]
+    lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
+    text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
+    write(Path(config.html), text.encode(), "--html")
+    console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
+    if config.gif:
+        try:
+            write(Path(config.gif), film.film(recordings[0], all_panels(actor, recordings[0])), "--gif")
+        except ValueError as problem:
+            raise UsageError(f"--gif: {problem}") from problem
+        console.print(f"wrote {config.gif}", highlight=False)
+    return 0
+
+
+def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
+    """An episode for the page."""
+    values = dict(getattr(actor.batch, "fact_values", {}))
+    return page.episode(recording, all_panels(actor, recording), marks(recording, values), values)
+
+
+def all_panels(actor: Actor, recording: Recording) -> list[Any]:
+    """Policy, value and what is seen, then the memory."""
+    return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
+
+
+def option_names(actor: Actor) -> list[str]:
+    """Names of all actions; of several choices at once, all options of all choices."""
+    names = list(getattr(actor.batch, "action_names", ()))
+    choices = actor.agent.action_spec.choices
+    if len(choices) > 1:
+        return [f"choice {k + 1}: {option}" for k, options in enumerate(choices) for option in range(options)]
+    return names or [str(option) for option in range(choices[0])]
+
+
+def level_index(factory: ActorFactory, config: LookConfig) -> int:
+    """The first environment of the evaluation whose first level has the wanted facts. Raises UsageError."""
+    if not config.level:
+        return 0
+    try:
+        batch = factory.make_batch(0, MOST_LEVELS)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    names = getattr(batch, "fact_values", {})
+    if not names:
+        raise UsageError(f"--level: the world {factory.env} tells no facts of its levels")
+    batch.reset(seed=evaluation_seed(config.seed))
+    facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
+    for name, value in config.level.items():
+        if name not in names:
+            raise UsageError(f"--level: unknown fact {name!r}; did you mean: {nearest(name, names)}?")
+        fits &= facts[name] == number_of(name, value, names[name])
+    if not fits.any():
+        raise UsageError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
+    return int(fits.argmax())
+
+
+def number_of(name: str, value: Any, names: Sequence[str]) -> int:
+    """The value of a fact, given by its name or its number. Raises UsageError."""
+    if str(value) in names:
+        return names.index(str(value))
+    if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
+        return value
+    raise UsageError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
+
+
+def write(file: Path, data: bytes, flag: str) -> None:
+    """Write a file as a whole. Raises UsageError naming the flag."""
+    try:
+        replace_file(file, data)
+    except OSError as problem:
+        raise UsageError(f"{flag}: cannot write {file}: {problem.strerror}") from problem
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-look`."""
+    run_command("rl-look", main, arguments)

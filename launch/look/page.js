@@ -1,0 +1,263 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const LINES = ["#3b82c4", "#d9480f", "#2b9a5b", "#9b59b6", "#b8860b", "#0e9aa7", "#c2255c", "#6b7280", "#7c5cff", "#84a514"];
+const SHARE = ["#0d0b2a", "#3b1268", "#82206d", "#c83e57", "#f0703a", "#fbb61a", "#fcfda4"];
+const SIGNED = ["#1b4f9c", "#5d96cf", "#bcd6ec", "#f3f3f3", "#f6c3a8", "#d9744e", "#9c2a17"];
+let episode, step = 0, timer = 0, views = [];
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const number = (x) => (x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
+
+/* 256 colours between the given ones, as [r, g, b] */
+function ramp(stops) {
+  const rgb = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+  return Array.from({ length: 256 }, (_, i) => {
+    const place = (i / 255) * (rgb.length - 1), first = Math.min(Math.floor(place), rgb.length - 2), part = place - first;
+    return rgb[first].map((x, k) => Math.round(x + (rgb[first + 1][k] - x) * part));
+  });
+}
+const RAMPS = { share: ramp(SHARE), positive: ramp(SHARE), signed: ramp(SIGNED) };
+
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+/* where step t lies on the axis, 0..1: a step is a column of its own */
+const place = (t) => (t + 0.5) / episode.steps;
+
+function addStage(panel, plot, height) {
+  const stage = element("div", "stage"), canvas = element("canvas"), cursor = element("div", "cursor");
+  canvas.style.height = height + "px";
+  stage.append(canvas, ...episode.marks.map((mark) => {
+    const line = element("div", "event");
+    line.style.left = 100 * place(mark.step) + "%";
+    return line;
+  }), cursor);
+  plot.append(stage);
+  const at = (event) => Math.max(0, Math.min(episode.steps - 1,
+    Math.floor((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth * episode.steps)));
+  let held = false;
+  stage.addEventListener("pointerdown", (event) => { held = true; stage.setPointerCapture(event.pointerId); show(at(event)); });
+  stage.addEventListener("pointermove", (event) => { if (held) show(at(event)); });
+  stage.addEventListener("pointerup", () => { held = false; });
+  return { stage, canvas, at, move: () => { cursor.style.left = 100 * place(step) + "%"; } };
+}
+
+function addLabels(labels, names, height) {
+  for (const [name, y] of names) {
+    const label = element("span", "", name);
+    label.style.top = y * height + "px";
+    label.title = name;
+    labels.append(label);
+  }
+}
+
+function heat(panel, box) {
+  const values = bytes(panel.values), rows = panel.labels.length, T = episode.steps, colours = RAMPS[panel.scale];
+  const height = Math.max(26, Math.min(rows > 40 ? 300 : rows * 17, 420));
+  const plot = element("div", "plot"), labels = element("div", "labels");
+  plot.append(labels);
+  if (panel.bands.length) {
+    addLabels(labels, panel.bands.map(([name, first], k) => {
+      const end = k + 1 < panel.bands.length ? panel.bands[k + 1][1] : rows;
+      return [name, (first + end) / 2 / rows];
+    }), height);
+  } else if (rows <= 26) {
+    addLabels(labels, panel.labels.map((name, row) => [name, (row + 0.5) / rows]), height);
+  } else {
+    addLabels(labels, [[panel.labels[0], 9 / height], [panel.labels[rows - 1], 1 - 9 / height]], height);
+  }
+  const { stage, canvas, at, move } = addStage(panel, plot, height);
+  canvas.width = T;
+  canvas.height = rows;
+  canvas.style.imageRendering = "pixelated";
+  const context = canvas.getContext("2d"), picture = context.createImageData(T, rows);
+  values.forEach((value, i) => picture.data.set([...colours[value], 255], 4 * i));
+  context.putImageData(picture, 0, 0);
+  for (const [, first] of panel.bands.slice(1)) {
+    const line = element("div", "event");
+    line.style.cssText = `top:${first / rows * height}px;bottom:auto;left:0;right:0;width:auto;border:0;border-top:1px solid var(--floor)`;
+    stage.append(line);
+  }
+  const said = element("p", "said"), scale = element("span", "scale"), words = element("span");
+  scale.style.background = `linear-gradient(to right, ${(panel.scale === "signed" ? SIGNED : SHARE).join(",")})`;
+  said.append(number(panel.low), scale, number(panel.high), words);
+  stage.addEventListener("pointermove", (event) => {
+    const row = Math.min(rows - 1, Math.floor((event.clientY - stage.getBoundingClientRect().top) / height * rows)), t = at(event);
+    const value = panel.low + values[row * T + t] / 255 * (panel.high - panel.low);
+    words.textContent = `\u2003${panel.labels[row]}, step ${t}: ${number(value)}`;
+  });
+  box.append(plot, said);
+  return move;
+}
+
+function lines(panel, box) {
+  const height = 104, T = episode.steps, { low, high } = panel;
+  const plot = element("div", "plot"), labels = element("div", "labels");
+  addLabels(labels, [[number(high), 8 / height], [number(low), 1 - 8 / height]], height);
+  plot.append(labels);
+  const { canvas, move } = addStage(panel, plot, height);
+  const width = 1200, context = canvas.getContext("2d");
+  canvas.width = width;
+  canvas.height = 2 * height;
+  const y = (value) => 4 + (2 * height - 8) * (1 - (value - low) / (high - low));
+  if (low < 0) {
+    context.strokeStyle = "rgba(128,128,128,.6)";
+    context.beginPath(); context.moveTo(0, y(0)); context.lineTo(width, y(0)); context.stroke();
+  }
+  context.lineWidth = 2.4;
+  context.lineJoin = "round";
+  panel.values.forEach((series, k) => {
+    context.strokeStyle = LINES[k % LINES.length];
+    context.beginPath();
+    series.forEach((value, t) => context.lineTo(width * place(t), y(value)));
+    context.stroke();
+  });
+  const legend = element("p", "legend"), said = panel.labels.map((name, k) => {
+    const entry = element("span"), swatch = element("i"), value = element("b");
+    swatch.style.background = LINES[k % LINES.length];
+    entry.append(swatch, name + " ", value);
+    legend.append(entry);
+    return value;
+  });
+  box.append(plot, legend);
+  return () => { move(); said.forEach((value, k) => { value.textContent = number(panel.values[k][step]); }); };
+}
+
+function matrix(panel, box) {
+  const values = bytes(panel.values), [groups, rows, columns] = panel.tables, T = episode.steps, cells = [];
+  const tables = element("div", "tables");
+  for (const group of groups) {
+    const table = element("table"), head = element("tr");
+    table.append(element("caption", "", group));
+    head.append(element("th"), ...columns.map((name) => element("th", "", name)));
+    table.append(head);
+    for (const row of rows) {
+      const line = element("tr");
+      line.append(element("th", "", row), ...columns.map(() => { const cell = element("td"); cells.push(cell); return cell; }));
+      table.append(line);
+    }
+    tables.append(table);
+  }
+  box.append(tables);
+  return () => cells.forEach((cell, k) => {
+    const value = values[k * T + step];
+    cell.style.background = `rgb(${RAMPS[panel.scale][value]})`;
+    cell.style.color = value > 130 ? "#111" : "#fff";
+    cell.textContent = (panel.low + value / 255 * (panel.high - panel.low)).toFixed(2);
+  });
+}
+
+const KINDS = { heat, lines, matrix };
+
+function present() {
+  const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", taken()], ["value", number(episode.values[step])],
+    ["reward", number(episode.rewards[step])],
+    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => sum + x, 0))]];
+  for (const [name, fact] of Object.entries(episode.facts)) {
+    const value = fact.values[step];
+    rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[value] : String(value)]);
+  }
+  $("now").replaceChildren(...rows.map(([name, value]) => {
+    const row = element("tr");
+    const cell = element("td", "", value);
+    cell.id = "now-" + name.replaceAll(" ", "-");
+    row.append(element("td", "", name), cell);
+    return row;
+  }));
+}
+
+const nameOf = (option) => data.actionNames[option] ?? String(option);
+
+function taken() {
+  return step === episode.steps - 1 && "length" in episode.fields ? "none, the episode is over" : episode.actions[step].map(nameOf).join(", ");
+}
+
+function policy() {
+  const panel = episode.panels[0], chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
+  $("policy").replaceChildren(...panel.labels.map((name, k) => {
+    const share = panel.bytes[k * episode.steps + step] / 255;
+    const bar = element("div", "bar" + (k === chosen ? " taken" : "")), hull = element("div"), fill = element("i");
+    fill.style.width = 100 * share + "%";
+    hull.append(fill);
+    bar.append(element("span", "", name), hull, element("span", "", share.toFixed(2)));
+    return bar;
+  }));
+}
+
+function show(t) {
+  step = Math.max(0, Math.min(episode.steps - 1, t));
+  $("step").value = step;
+  for (const name of ["board", "view"]) {
+    const numbers = episode[name + "s"];
+    $(name).hidden = !numbers.length;
+    if (numbers.length) $(name).firstElementChild.src = episode.images[numbers[step]];
+  }
+  present();
+  policy();
+  views.forEach((update) => update());
+  [...$("marks").children].forEach((chip, k) => chip.classList.toggle("past", episode.marks[k].step <= step));
+}
+
+function play(on) {
+  clearInterval(timer);
+  timer = 0;
+  $("play").textContent = on ? "Pause" : "Play";
+  if (!on) return;
+  if (step === episode.steps - 1) show(0);
+  timer = setInterval(() => { show(step + 1); if (step === episode.steps - 1) play(false); }, 1000 / Number($("speed").value));
+}
+
+function choose(k) {
+  play(false);
+  episode = data.episodes[k];
+  episode.panels[0].bytes ??= bytes(episode.panels[0].values);
+  $("step").max = episode.steps - 1;
+  $("ticks").replaceChildren(...episode.marks.map((mark) => {
+    const tick = element("i");
+    tick.style.left = 100 * place(mark.step) + "%";
+    return tick;
+  }));
+  $("marks").replaceChildren(...episode.marks.map((mark) => {
+    const chip = element("button", "", `${mark.step}: ${mark.text}`);
+    chip.addEventListener("click", () => show(mark.step));
+    return chip;
+  }));
+  $("panels").replaceChildren();
+  views = episode.panels.map((panel) => {
+    const box = element("div", "panel");
+    box.append(element("h2", "", panel.title), element("p", "note", panel.note));
+    $("panels").append(box);
+    return KINDS[panel.kind](panel, box);
+  });
+  show(0);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.tagName === "SELECT" || event.ctrlKey || event.metaKey || event.altKey) return;
+  const far = event.shiftKey ? 10 : 1;
+  const next = episode.marks.find((mark) => mark.step > step);
+  const moves = { ArrowRight: () => show(step + far), ArrowLeft: () => show(step - far), Home: () => show(0),
+    End: () => show(episode.steps - 1), " ": () => play(!timer), m: () => next && show(next.step) };
+  if (!(event.key in moves)) return;
+  event.preventDefault();
+  moves[event.key]();
+});
+$("step").addEventListener("input", () => show(Number($("step").value)));
+$("play").addEventListener("click", () => { play(!timer); $("play").blur(); });
+$("speed").addEventListener("change", () => { if (timer) play(true); $("speed").blur(); });
+$("title").textContent = data.title;
+$("about").textContent = data.lines.join(" \u00b7 ");
+$("chooser").hidden = data.episodes.length < 2;
+$("episode").append(...data.episodes.map((each, k) => {
+  const option = element("option", "", `${k + 1}: return ${number(each.fields.return ?? 0)}`);
+  option.value = k;
+  return option;
+}));
+$("episode").addEventListener("change", () => { choose(Number($("episode").value)); $("episode").blur(); });
+choose(0);

@@ -1,0 +1,95 @@
+"""Recordings as one HTML file that needs nothing else: data and pictures are inside."""
+
+import base64
+import html
+import io
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ...agents.inside import Panel
+from .recording import Mark, Picture, Recording
+
+HIGHEST = 0.995
+"""Colours end at this quantile of the values: a few outliers shall not make all else pale."""
+WIDEST = 720
+"""Pixels of a picture."""
+
+
+def episode(
+    recording: Recording, memory: Sequence[Panel], marks: Sequence[Mark], fact_values: dict[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    """One episode as the page's script reads it."""
+    images: dict[bytes, int] = {}
+    boards, views = ([_number(images, picture) for picture in some] for some in (recording.boards, recording.views))
+    return {
+        "steps": len(recording.values),
+        "fields": recording.fields,
+        "actions": recording.actions.tolist(),
+        "values": _rounded(recording.values),
+        "rewards": _rounded(recording.rewards),
+        "facts": {
+            name: {"values": series.tolist(), "names": fact_values.get(name, ())}
+            for name, series in recording.facts.items()
+        },
+        "marks": [mark._asdict() for mark in marks],
+        "boards": boards,
+        "views": views,
+        "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images],
+        "panels": [packed(panel) for panel in memory],
+    }
+
+
+def packed(panel: Panel) -> dict[str, Any]:
+    """A panel with its values as bytes 0..255 between `low` and `high`; curves stay numbers."""
+    low, high = span(panel)
+    plain = panel._asdict() | {"low": low, "high": high}
+    if panel.kind == "lines":
+        return plain | {"values": [_rounded(series) for series in panel.values]}
+    scaled = np.clip((panel.values - low) / (high - low), 0, 1)
+    return plain | {"values": base64.b64encode((255 * scaled).round().astype(np.uint8).tobytes()).decode()}
+
+
+def span(panel: Panel) -> tuple[float, float]:
+    """The values that the ends of a panel's colours or of its axis stand for."""
+    if panel.scale == "share":
+        return 0.0, 1.0
+    if panel.kind == "lines":
+        low, high = float(panel.values.min(initial=0.0)), float(panel.values.max(initial=0.0))
+        return low, high if high > low else low + 1.0
+    high = float(np.quantile(np.abs(panel.values), HIGHEST)) or float(np.abs(panel.values).max(initial=0.0)) or 1.0
+    return (-high if panel.scale == "signed" else 0.0), high
+
+
+def written(title: str, lines: Sequence[str], action_names: Sequence[str], episodes: Sequence[dict[str, Any]]) -> str:
+    """The page."""
+    folder = resources.files(str(__package__))
+    template, style, script = (
+        folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
+    )
+    data = json.dumps(
+        {"title": title, "lines": lines, "actionNames": action_names, "episodes": episodes}, separators=(",", ":")
+    )
+    # In a script element only "<" can end it or begin a comment.
+    parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": script, "DATA": data.replace("<", "\\u003c")}
+    for name, text in parts.items():
+        template = template.replace(f"<!--{name}-->", text, 1)
+    return template
+
+
+def _number(images: dict[bytes, int], picture: Picture) -> int:
+    """The number of a picture among those that differ."""
+    image = Image.fromarray(picture)
+    if image.width > WIDEST:
+        image = image.resize((WIDEST, round(image.height * WIDEST / image.width)), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    image.save(file, "WEBP", lossless=True, method=2)
+    return images.setdefault(file.getvalue(), len(images))
+
+
+def _rounded(series: Any) -> list[float]:
+    return [float(f"{x:.5g}") for x in series]

@@ -1,0 +1,135 @@
+"""An episode, step by step: what was seen, thought and done, and every step of the memory.
+
+The episode is played by an actor as in training and in `rl-eval`, one step per unroll; the core is recorded by a hook
+that is there for this episode only.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...actors.actor import Actor
+from ...agents.inside import Trace, over_time, recorded
+from ...agents.specs import log_policy
+
+Picture = NDArray[np.uint8]
+MOST_STEPS = 2000
+"""A longer episode is cut off."""
+
+
+class Recording(NamedTuple):
+    """Steps 0..T-1 of one episode; the last one shows its final observation."""
+
+    boards: list[Picture]
+    """The whole board at every step; none in a world without pictures."""
+    views: list[Picture]
+    """What the agent sees."""
+    observations: NDArray[np.float32]
+    """[T, D]: the numbers that it sees."""
+    probabilities: NDArray[np.float32]
+    """[T, A]: of every action (of every option of every choice)."""
+    actions: NDArray[np.int64]
+    """[T, K]: what was taken, by choice."""
+    values: NDArray[np.float32]
+    """[T]."""
+    rewards: NDArray[np.float32]
+    """[T]: the reward that came with the observation."""
+    facts: dict[str, NDArray[np.int64]]
+    """[T] each: what the world knows of the level and the moment."""
+    fields: dict[str, float]
+    """Episode fields once it had ended; empty if it was cut off."""
+    trace: Trace
+    """Every step of the core."""
+
+
+def record(actor: Actor) -> Recording:
+    """The next episode of an actor's only environment.
+
+    Args:
+        actor: at the beginning of an episode, with an unroll length of 1.
+    """
+    batch, spec = actor.batch, actor.agent.action_spec
+    boards: list[Picture] = []
+    views: list[Picture] = []
+    rows: list[tuple[NDArray[Any], ...]] = []
+    facts: list[dict[str, NDArray[np.int64]]] = []
+    fields: dict[str, float] = {}
+    with recorded(actor.agent.core) as calls:
+        while len(rows) < MOST_STEPS:
+            for pictures, full in ((boards, True), (views, False)):
+                if (picture := drawn(batch, full)) is not None:
+                    pictures.append(picture)
+            facts.append(batch.facts() if hasattr(batch, "facts") else {})
+            unroll = actor.unroll()
+            env, agent = unroll.env, unroll.agent
+            rows.append(
+                (
+                    _flat(env.observation),
+                    log_policy(spec, agent.logits[0, 0]).exp().numpy(),
+                    agent.action[0, 0].reshape(-1).numpy(),
+                    agent.value[0, 0].numpy(),
+                    env.reward[0, 0].numpy(),
+                )
+            )
+            for episode in unroll.episodes.numpy():
+                fields = dict(zip(("return", "length", *batch.episode_fields), map(float, episode[1:]), strict=True))
+            if bool(env.terminated[0, 0] | env.truncated[0, 0]):
+                break  # the step whose action is ignored: the board is the next episode's
+    observations, probabilities, actions, values, rewards = (np.stack(column) for column in zip(*rows, strict=True))
+    names = facts[0]
+    return Recording(
+        boards,
+        views,
+        observations,
+        probabilities,
+        actions,
+        values,
+        rewards,
+        {name: np.array([each[name][0] for each in facts]) for name in names},
+        fields,
+        over_time(calls, 0),
+    )
+
+
+def drawn(batch: Any, full: bool) -> Picture | None:
+    """A picture of environment 0, or None from a world that draws none."""
+    if not hasattr(batch, "draw"):
+        return None
+    try:
+        return batch.draw(0, full=full)
+    except NotImplementedError:
+        return None
+
+
+def _flat(observation: Any) -> NDArray[np.float32]:
+    """What environment 0 sees at step 0 of an unroll, as one vector."""
+    if isinstance(observation, torch.Tensor):
+        return observation[0, 0].flatten().float().numpy()
+    parts = observation.values() if isinstance(observation, dict) else observation
+    return np.concatenate([_flat(part) for part in parts])
+
+
+class Mark(NamedTuple):
+    """Something happened at a step."""
+
+    step: int
+    text: str
+
+
+def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
+    """Every change of a fact with named values, and every reward that is not the usual one."""
+    found: list[Mark] = []
+    for name, series in recording.facts.items():
+        if not values.get(name):
+            continue
+        for step in np.flatnonzero(series[1:] != series[:-1]) + 1:
+            found.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
+    rewards = recording.rewards
+    usual = float(np.median(rewards))
+    large = np.abs(rewards - usual) > 0.1 * max(1e-9, float(np.abs(rewards - usual).max(initial=0.0)))
+    large[0] = False
+    if np.count_nonzero(large) <= len(rewards) // 4:
+        found += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in np.flatnonzero(large)]
+    return sorted(found)

@@ -1,0 +1,69 @@
+"""rl-look: pages of a trained run, and one clear line for every mistake."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from engram.launch.look.command import run
+from engram.launch.train import command as train
+
+WORLD = ["difficulty=0", "half_width=4", "limbo_time=4", "teleport_delay=2", "timeout_frames=9"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of an update or two."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    words = ["--env", "t-maze", "--core", "gru", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
+    words += ["--env-args", *WORLD, "--conv-channels", "--envs-per-actor", "4", "--batch-size", "4"]
+    assert train.main([*words, "--unroll-length", "10", "--total-steps", "80"]) == 0
+    return path
+
+
+def look(*words: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        run([str(word) for word in words])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_writes_a_page_and_a_moving_picture(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    html, gif = tmp_path / "page.html", tmp_path / "film.gif"
+    assert look(trained, "--html", html, "--gif", gif, "--episodes", 2, "--level", "goal=right") == 0
+    assert "open it in a browser" in capsys.readouterr().out
+    text = html.read_text()
+    assert text.count('"steps":') == 2
+    assert "t-maze with gru" in text
+    assert '"goal":{"values":[1,1' in text
+    assert getattr(Image.open(gif), "n_frames", 1) > 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "nowhere holds no run"),
+        (["{run}", "--checkpoint", "bset"], "allowed: latest, best, or a step: step-"),
+        (["{run}", "--level", "gaol=left"], "unknown fact 'gaol'; did you mean: goal"),
+        (["{run}", "--level", "goal=up"], "goal is 'up'; allowed: left, right"),
+        (["{run}", "--level", "place=maze"], "none of 4096 levels begins with"),
+        (["{run}", "--member", "2"], "no population"),
+        (["{run}", "--htm", "x"], "did you mean: --html"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert look(*(word.replace("{run}", str(trained)) for word in words)) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("rl-look: ")
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize("words", [["--episodes", "0"], ["--html", "no/such/folder/x.html"], ["--seed", "-1"]])
+def test_values_out_of_range_exit_with_code_2(
+    trained: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert look(trained, *words) == 2
+    assert words[0][2:] in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""The page in a real browser: what it says at a step is what was recorded, however one gets to that step."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import browser
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.agents.inside import Panel, panels
+from engram.launch.look import page
+from engram.launch.look.recording import Recording, marks, record
+from engram.launch.look.seen import seen_panels
+
+WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}
+RIGHT, LEFT, END = "\ue014", "\ue012", "\ue010"
+NUMBERS = ".map(element => +element.textContent)"
+
+
+def recorded_episode(core: str, env: str = "t-maze", **options: object) -> tuple[Recording, list[Panel], list[str]]:
+    agent = AgentConfig(core=core, core_args=options)
+    args = WORLD if env == "t-maze" else {}
+    actor = ActorFactory(env=env, env_args=args, agent=agent, num_envs=1, unroll_length=1, seed=0).make_actor(0)
+    recording = record(actor)
+    names = list(getattr(actor.batch, "action_names", ())) or ["0", "1"]
+    return recording, [*seen_panels(recording, names), *panels(actor.agent.core, recording.trace)], names
+
+
+def written(recording: Recording, shown: list[Panel], names: list[str]) -> str:
+    values = {"goal": ("left", "right"), "place": ("room", "limbo", "maze"), "cue": ("hidden", "shown"), "reached": ()}
+    episode = page.episode(recording, shown, marks(recording, values), values)
+    return page.written("t <maze>", ["a </script> line"], names, [episode])
+
+
+def test_values_are_packed_between_the_ends_of_the_scale() -> None:
+    panel = Panel("p", "", "heat", np.array([[-2.0, 0.0, 1.0, 2.0]], np.float32), ("x",), "signed")
+    packed = page.packed(panel)
+    assert (packed["low"], packed["high"]) == (-2.0, 2.0)
+    assert json.dumps(packed["values"])
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_no_text_ends_its_script() -> None:
+    text = written(*recorded_episode("gru", "CartPole-v1", hidden_size=4))
+    assert "http" not in text
+    assert text.count("</script>") == 2
+    assert "<title>t &lt;maze&gt;</title>" in text
+
+
+@pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    recording, shown, names = recorded_episode("rmc", num_slots=2, num_heads=2, head_size=4)
+    (tmp_path / "page.html").write_text(written(recording, shown, names))
+    last = len(recording.values) - 1
+    with browser.browser(tmp_path) as page_in_browser:
+        look = page_in_browser
+        look.open(tmp_path / "page.html")
+
+        def said(name: str) -> str:
+            return look.run(f"return document.getElementById('now-{name}').textContent")
+
+        def check(step: int) -> None:
+            assert said("step") == f"{step} of {last}"
+            assert float(said("value")) == pytest.approx(float(recording.values[step]), rel=6e-3, abs=1e-3)
+            assert said("goal") == ("left", "right")[recording.facts["goal"][step]]
+            if step < last:
+                assert said("action") == names[recording.actions[step, 0]]
+            shares = look.run(
+                "return [...document.querySelectorAll('#policy .bar span:last-child')].map(x => +x.textContent)"
+            )
+            np.testing.assert_allclose(shares, recording.probabilities[step], atol=0.011)
+            tables = look.run(f"return [...document.querySelectorAll('.tables td')]{NUMBERS}")
+            attention = next(panel for panel in shown if panel.kind == "matrix")
+            np.testing.assert_allclose(tables, attention.values[:, step], atol=0.011)
+            source = look.run("return document.querySelector('#board img').src")
+            assert source.startswith("data:image/webp")
+
+        check(0)
+        first = look.run("return document.querySelector('#board img').src")
+        look.run("const s = document.getElementById('step'); s.value = 9; s.dispatchEvent(new Event('input'))")
+        check(9)
+        assert look.run("return document.querySelector('#board img').src") != first
+        look.press(RIGHT)
+        check(10)
+        look.press(LEFT + LEFT)
+        check(8)
+        look.press(END)
+        check(last)
+        place = look.run("const c = document.querySelector('.cursor'); return parseFloat(c.style.left)")
+        assert place == pytest.approx(100 * (last + 0.5) / (last + 1), abs=0.01)
+        look.run("document.querySelector('#marks button').click()")
+        check(marks(recording, {"place": ("room", "limbo", "maze")})[0].step)
+        look.run("document.getElementById('speed').value = 60; document.getElementById('play').click()")
+        look.run("return new Promise(done => setInterval(() => { if (step === episode.steps - 1) done(1) }, 20))")
+        check(last)
+        assert look.run("return document.getElementById('play').textContent") == "Play"
+        assert look.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert look.problems() == []
+
+
+def test_a_world_without_pictures_shows_its_numbers() -> None:
+    recording, shown, names = recorded_episode("gru", "CartPole-v1", hidden_size=4)
+    assert recording.boards == []
+    panel = next(panel for panel in shown if panel.title == "observation")
+    np.testing.assert_array_equal(panel.values, recording.observations.T)
+    assert "observation" in written(recording, shown, names)

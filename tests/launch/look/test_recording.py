@@ -1,0 +1,57 @@
+"""A recording is the episode that rl-eval plays, step for step, and its trace is what the core did."""
+
+import numpy as np
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.launch.look.recording import Mark, Recording, marks, record
+from engram.launch.train.trained import make_actor
+
+WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}
+
+
+def make_factory() -> ActorFactory:
+    agent = AgentConfig(core="gru", core_args={"hidden_size": 8}, previous_action=True)
+    return ActorFactory(env="t-maze", env_args=WORLD, agent=agent, num_envs=1, unroll_length=1, seed=0)
+
+
+def test_it_is_the_episode_that_an_actor_plays_unrecorded() -> None:
+    factory = make_factory()
+    weights = factory.make_actor(0).agent.state_dict()
+    recorded_by, plain = (
+        make_actor(factory, weights, seed=3, greedy=False, num_envs=1, unroll_length=length) for length in (1, 40)
+    )
+    first, second = record(recorded_by), record(recorded_by)
+    unrolls = [plain.unroll() for _ in range(3)]
+    rewards = torch.cat([unroll.env.reward[:-1, 0] for unroll in unrolls]).numpy()
+    values = torch.cat([unroll.agent.value[:, 0] for unroll in unrolls]).numpy()
+    actions = torch.cat([unroll.agent.action[:, 0] for unroll in unrolls]).numpy()
+    steps = len(first.values)
+    assert steps == int(first.fields["length"]) + 1
+    np.testing.assert_array_equal(first.values, values[:steps])
+    np.testing.assert_array_equal(first.rewards, rewards[:steps])
+    np.testing.assert_array_equal(first.actions[:, 0], actions[:steps])
+    np.testing.assert_array_equal(second.values, values[steps : steps + len(second.values)])
+    episodes = torch.cat([unroll.episodes for unroll in unrolls]).numpy()
+    np.testing.assert_allclose(list(first.fields.values()), episodes[0, 1:])
+
+
+def test_the_trace_is_what_the_core_did() -> None:
+    actor = make_factory().make_actor(0)
+    recording = record(actor)
+    trace, core = recording.trace, actor.agent.core
+    with torch.no_grad():
+        _, after = core(trace.inputs, trace.before)
+    torch.testing.assert_close(after.h, trace.after.h)
+    torch.testing.assert_close(trace.before.h[1:], trace.after.h[:-1])
+    assert torch.equal(trace.before.h[0], core.initial_state(1).h[0])
+
+
+def test_marks_are_changes_of_named_facts_and_unusual_rewards() -> None:
+    recording = record(make_factory().make_actor(0))
+    series = {"place": np.array([0, 0, 1, 1, 2]), "count": np.array([0, 1, 2, 3, 4])}
+    rewards = np.array([0, -0.01, -0.01, -0.01, 1], np.float32)
+    made = Recording(**(recording._asdict() | {"facts": series, "rewards": rewards}))
+    names = {"place": ("room", "limbo", "maze"), "count": ()}
+    assert marks(made, names) == [Mark(2, "place: limbo"), Mark(4, "place: maze"), Mark(4, "reward +1")]
