@@ -24,6 +24,8 @@ class LearnerConfig:
     """Gamma, per step, 0..1."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus, at least 0."""
+    entropy_schedule: Schedule = "constant"
+    """The entropy cost stays, or falls linearly to 0 over the run's total steps, so that the agent settles."""
     value_cost: float = 0.5
     """Weight of the value loss, at least 0; the loss has a half of its own."""
     auxiliary_cost: float = 1.0
@@ -40,6 +42,8 @@ class LearnerConfig:
     """Learning rate, above 0."""
     lr_schedule: Schedule = "linear"
     """The learning rate falls linearly to 0 over the run's total steps, or stays."""
+    lr_warmup: int = 0
+    """Steps over which the learning rate rises from 0, at least 0."""
     eps: float = 1e-8
     """The optimiser's epsilon, above 0: tiny with mean losses; scalable_agent's 0.1 belongs to summed ones."""
     rmsprop_decay: float = 0.99
@@ -60,6 +64,7 @@ class LearnerConfig:
             ("auxiliary_cost", 0, None),
             ("reward_clip", 0, None),
             ("bptt_length", 0, None),
+            ("lr_warmup", 0, None),
             ("rmsprop_decay", 0, 1),
             ("rmsprop_momentum", 0, 1),
             ("max_grad_norm", 0, None),
@@ -69,6 +74,7 @@ class LearnerConfig:
             ("reduction", get_args(Reduction)),
             ("optimiser", get_args(OptimiserName)),
             ("lr_schedule", get_args(Schedule)),
+            ("entropy_schedule", get_args(Schedule)),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")

@@ -169,7 +169,7 @@ class Learner:
         """
         group = self.optimiser.param_groups[0]
         if setting == "lr":
-            share = scheduled(self.config.lr_schedule, 1.0, self._scheduled_at, self.total_steps)
+            share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))
 
@@ -191,16 +191,23 @@ class Learner:
     def _use_config(self) -> float:
         """Give the optimiser the configuration's numbers, as the schedule has them now; returns the learning rate."""
         self._scheduled_at = self.steps
-        lr = scheduled(self.config.lr_schedule, self.config.lr, self.steps, self.total_steps)
+        lr = self.config.lr * self._lr_share(self.steps)
         numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMISER.items()}
         set_hyperparameters(self.optimiser, numbers | {"lr": lr})
+        self._entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
         return lr
+
+    def _lr_share(self, step: int) -> float:
+        """The schedule's factor on the learning rate."""
+        return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
 
     def _set_gradients(self, batch: Unroll, targets: Targets | None) -> tuple[Tensor, Tensor]:
         """Leave the gradient of the batch's loss in the parameters; returns the metrics and the returns."""
         steps = max(_valid_steps(batch), 1)
         scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
-        total, metrics, returns = batch_loss(self.agent, batch, self.config, scale, 1.0 / steps, targets)
+        total, metrics, returns = batch_loss(
+            self.agent, batch, self.config, scale, 1.0 / steps, targets, self._entropy_share
+        )
         parameters = list(self.agent.parameters())
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -238,12 +245,13 @@ def batch_loss(
     scale: float,
     metric_scale: float,
     targets: Targets | None = None,
+    entropy_share: float = 1.0,
 ) -> LossTerms:
     """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
 
     total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
 
-    Without `targets` they are those of this very pass.
+    Without `targets` they are those of this very pass. `entropy_share` is the schedule's factor on the entropy cost.
     """
     now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
     valid = now.step.valid
@@ -259,7 +267,7 @@ def batch_loss(
     parts = [
         weighted(1.0, terms.policy),
         weighted(config.value_cost, terms.value),
-        weighted(config.entropy_cost, -entropy),
+        weighted(entropy_share * config.entropy_cost, -entropy),
         weighted(config.auxiliary_cost, torch.zeros_like(entropy) if auxiliary is None else auxiliary),
     ]
     total = scale * (parts[0] + parts[1] + parts[2] + parts[3])

@@ -99,6 +99,17 @@ def test_learning_rate_falls_linearly_with_consumed_steps() -> None:
     assert learner.step(unroll)["learner/lr"] == pytest.approx(1e-3 * (1 - done / 10_000))
 
 
+def test_the_entropy_cost_falls_linearly_and_the_learning_rate_warms_up() -> None:
+    learner, unroll = make(lr=1e-3, lr_schedule="constant", lr_warmup=400, entropy_schedule="linear", entropy_cost=0.1)
+    for step in range(3):
+        done = learner.steps
+        metrics = learner.step(unroll)
+        assert metrics["learner/lr"] == pytest.approx(1e-3 * min(1, (done + 1) / 400))
+        cost = 0.1 * (1 - done / 10_000)
+        assert metrics["loss/entropy"] == pytest.approx(-cost * metrics["policy/entropy"], rel=1e-4), step
+        assert learner.effective("lr") == 1e-3
+
+
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop_tf"])
 def test_continues_exactly_from_its_state(algorithm: str, optimiser: str) -> None:
