@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ... import zoo
 from ...actors.actor import Actor
+from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
@@ -23,7 +24,7 @@ from ..train.command_line import UsageError, parse, run_command
 from ..train.config import RunConfig, to_dict
 from ..train.trained import make_actor, open_run
 from ..train.trainees import Trainee, best_member, chosen_members, described
-from .episodes import RATES, Estimate, Group, Summary, play, summarise
+from .episodes import RATES, Estimate, Group, Summary, summarise
 from .gif import record
 from .zoo_table import zoo_table
 

@@ -1,13 +1,13 @@
 """Episodes of a trained agent and what they say of it: means and rates with 95% confidence intervals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ...actors.actor import Actor
+from ...actors.episodes import Episodes
 from ...actors.unroll import EPISODE_COLUMNS
 
 CONFIDENCE = 0.95
@@ -16,9 +16,6 @@ RATES = ("solved",)
 MOST_VALUES = 30
 """Results are not split by a field that takes more values than this."""
 
-Episodes = NDArray[np.float32]
-"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
-
 
 class Estimate(NamedTuple):
     """A mean and the interval that holds the true one with 95% confidence; no interval (nan) from one episode."""
@@ -26,30 +23,6 @@ class Estimate(NamedTuple):
     mean: float
     low: float
     high: float
-
-
-def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None) -> Episodes:
-    """`episodes` finished episodes of an actor, an unbiased sample of all.
-
-    Every environment has its number of episodes fixed beforehand, and its first so many count. The first ones to end
-    anywhere would be short ones too often.
-
-    Args:
-        actor: fresh, so that every environment begins with an episode.
-        episodes: how many, at least 1.
-        report: called with the number of episodes that count so far.
-    """
-    n = actor.batch.num_envs
-    missing = episodes // n + (np.arange(n) < episodes % n)
-    kept: list[Episodes] = []
-    while missing.any():
-        for episode in actor.unroll().episodes.numpy():
-            index = int(episode[0]) - actor.first_index
-            if missing[index]:
-                missing[index] -= 1
-                kept.append(episode)
-        report(len(kept))
-    return np.stack(kept)
 
 
 def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:

@@ -71,7 +71,7 @@ class Accumulator:
         """An update and what the learner says of it. Values that are not finite are left out of the means."""
         self._updates += 1
         for name, value in metrics.items():
-            if name in LAST_VALUES or name.startswith("population/"):
+            if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
             elif name not in self._sums:
                 self._sums[name] = [value, 1.0] if math.isfinite(value) else [0.0, 0.0]
@@ -79,6 +79,10 @@ class Accumulator:
                 total = self._sums[name]
                 total[0] += value
                 total[1] += 1.0
+
+    def note(self, metrics: dict[str, float]) -> None:
+        """Metrics of which the next row shows the last value."""
+        self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
         """Episodes that ended: [K, 3 + F], as `Unroll.episodes` has them."""

@@ -70,6 +70,11 @@ class RunConfig:
     """Stop with a checkpoint after this many minutes; 0 has no limit."""
     log_every: int = 20_000
     """Steps between two rows of metrics."""
+    eval_every: int = 0
+    """Steps between two evaluations on levels that training never sees (metrics eval/*, and which checkpoint is best);
+    0 has none. Training waits for them."""
+    eval_episodes: int = 100
+    """Episodes of an evaluation, at least 1."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints."""
     keep_checkpoints: int = 3
@@ -91,6 +96,8 @@ class RunConfig:
             ("seed", 0),
             ("time_limit", 0),
             ("log_every", 1),
+            ("eval_every", 0),
+            ("eval_episodes", 1),
             ("checkpoint_every", 0),
             ("keep_checkpoints", 1),
             ("max_actor_failures", 0),

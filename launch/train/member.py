@@ -42,6 +42,8 @@ class Member:
         """What differs from the run's configuration."""
         self.failing = 0
         """Updates in a row without a finite loss."""
+        self.evaluated: float | None = None
+        """Mean return of the last evaluation; None before the first."""
         self._copies = 0
         self._own_from = 0
         """The first version of the weights since the last copy: what older ones did is another member's doing."""
@@ -86,6 +88,15 @@ class Member:
         self.accumulator.add_update(metrics | {"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))
         self.accumulator.add_episodes(batch.episodes.numpy())
+
+    def note_evaluation(self, metrics: dict[str, float]) -> None:
+        """Keep an evaluation's metrics for the next row, and its mean return."""
+        self.evaluated = metrics["eval/return"]
+        self.accumulator.note(metrics)
+
+    def score(self) -> float | None:
+        """Mean return of the last evaluation, where runs have them, else of the last 100 episodes; None before."""
+        return self.evaluated if self.config.eval_every else self.accumulator.window_return()
 
     def configure(self, settings: Values) -> None:
         """Learn with these settings in place of the configuration's, and read back that it is so."""
@@ -143,6 +154,7 @@ class Member:
             "copies": self._copies,
             "own_from": self._own_from,
             "failing": self.failing,
+            "evaluated": self.evaluated,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -150,6 +162,7 @@ class Member:
         self.learner.load_state_dict(state["learner"])
         self.accumulator.load_state_dict(state["accumulator"])
         self._copies, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
+        self.evaluated = state.get("evaluated")
         self._logged_at = self.steps
 
 

@@ -19,6 +19,8 @@ MAY_CHANGE = {
     "run_dir",
     "time_limit",
     "log_every",
+    "eval_every",
+    "eval_episodes",
     "checkpoint_every",
     "keep_checkpoints",
     "checkpoint_url",

@@ -12,6 +12,7 @@ from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
 from ...learners import checkpoints
 from .config import RunConfig, to_dict
+from .evaluation import Evaluator
 from .member import Member
 from .run_directory import RunDirectory
 
@@ -74,6 +75,7 @@ class Trainer:
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
         self.best: tuple[float, int] | None = None
         """Mean return and step of the best checkpoint so far."""
+        self.evaluator = Evaluator(config) if config.eval_every else None
         self._warned: set[str] = set()
         self._waited = 0.0
         self._saved_at, self._saved_step = time.monotonic(), self.steps
@@ -107,6 +109,7 @@ class Trainer:
         if found is None:
             return
         member, batch = found
+        before = member.steps
         member.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         with member.accumulator.time("learner_busy"):
@@ -116,6 +119,8 @@ class Trainer:
             self.population.record(member, batch.episodes.numpy())
             for changed in self.population.look():
                 self._publish(changed)
+        if self.evaluator:
+            self.evaluator.look(member, before)
         self.report(self.steps, None)
         if member.due():
             self._log(member)
@@ -124,7 +129,7 @@ class Trainer:
         """Write a checkpoint; a full disk is a warning, not the end of the run."""
         self._saved_at, self._saved_step = time.monotonic(), self.steps
         step = self.steps
-        means = [mean for member in self.members if (mean := member.accumulator.window_return()) is not None]
+        means = [mean for member in self.members if (mean := member.score()) is not None]
         if means and (self.best is None or max(means) >= self.best[0]):
             self.best = (max(means), step)
         folder = self.directory.checkpoints

@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.evaluate.command import run
-from engram.launch.evaluate.episodes import mean_interval, play, rate_interval, summarise
+from engram.launch.evaluate.episodes import mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.train import command as train
 from engram.launch.train.trained import make_actor

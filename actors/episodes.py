@@ -1,0 +1,36 @@
+"""Whole episodes of one actor, for evaluations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .actor import Actor
+
+Episodes = NDArray[np.float32]
+"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
+
+
+def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None) -> Episodes:
+    """`episodes` finished episodes of an actor, an unbiased sample of all.
+
+    Every environment has its number of episodes fixed beforehand, and its first so many count. The first ones to end
+    anywhere would be short ones too often.
+
+    Args:
+        actor: fresh, so that every environment begins with an episode.
+        episodes: how many, at least 1.
+        report: called with the number of episodes that count so far.
+    """
+    n = actor.batch.num_envs
+    missing = episodes // n + (np.arange(n) < episodes % n)
+    kept: list[NDArray[Any]] = []
+    while missing.any():
+        for episode in actor.unroll().episodes.numpy():
+            index = int(episode[0]) - actor.first_index
+            if missing[index]:
+                missing[index] -= 1
+                kept.append(episode)
+        report(len(kept))
+    return np.stack(kept)

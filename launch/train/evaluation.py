@@ -1,0 +1,51 @@
+"""Evaluation during training (`--eval-every`): the newest weights on levels that training never sees."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...actors.episodes import play
+from ...actors.unroll import EPISODE_COLUMNS
+from .config import RunConfig
+from .member import Member
+from .trained import make_actor
+
+MOST_ENVS = 128
+UNROLL_LENGTH = 20
+
+
+class Evaluator:
+    """Plays evaluation episodes in this process, between two updates, with environments and randomness of its own.
+
+    The levels of an evaluation depend on the run's seed and on how many evaluations were due before it: a resumed run
+    plays those that the uninterrupted one would have played.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.factory = config, config.factory()
+
+    def look(self, member: Member, before: int) -> None:
+        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it."""
+        number = member.steps // self.config.eval_every
+        if number > before // self.config.eval_every or (member.done and before < member.steps):
+            member.note_evaluation(self._metrics(member, number))
+
+    def _metrics(self, member: Member, number: int) -> dict[str, float]:
+        weights: dict[str, Any] = member.learner.agent.state_dict()
+        # A new agent draws first weights, which are replaced at once: training's randomness must not notice.
+        with torch.random.fork_rng(devices=[]):
+            actor = make_actor(
+                self.factory,
+                {name: value.cpu() for name, value in weights.items()},
+                seed=int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
+                greedy=False,
+                num_envs=min(self.config.eval_episodes, MOST_ENVS),
+                unroll_length=UNROLL_LENGTH,
+            )
+        try:
+            episodes = play(actor, self.config.eval_episodes)
+        finally:
+            actor.batch.close()
+        names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
+        return {f"eval/{name}": float(x) for name, x in zip(names, episodes[:, 1:].mean(0), strict=True)}
