@@ -116,8 +116,8 @@ _EASY_GRAPH: Preset = {
 }
 
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
-# are dear, so each is used four times; the policy begins near uniform and must not be drowned by the value's error, which
-# in running units is large wherever rewards are rare; the run ends.
+# are dear, so each is used four times; the policy begins near uniform, and the value error must not drown it, which in
+# running units is large wherever rewards are rare; the run ends.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 128,
