@@ -5,21 +5,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ...agents.process import prepare_process
 from ..train.command import find_device
-from ..train.command_line import UsageError, run_command
+from ..train.command_line import UsageError, run_command, unknown_word
+from ..train.config import RunConfig, from_dict
+from ..train.run_directory import RunDirectory
 from ..train.run_flags import parse_run
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict
+from .symptoms import read_rows, symptoms
 
 NODE_TIMEOUT = 120.0
 """Seconds in which a node of the cluster must have answered."""
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
+       rl-doctor RUN [--json]
+
+With a run directory: reads the run's metrics and says what looks wrong, with the flag that helps. Exit code 0 if
+nothing does, else 1.
+
+Without one:
 
 Looks at this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
 limits, disks, ports, token. Predicts the memory, the object store and the steps per second of the run that the flags
@@ -35,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
+    if arguments and not arguments[0].startswith("-"):
+        return examine_run(arguments[0], arguments[1:])
     config = parse_run([word for word in arguments if word != "--json"], other_flags=("--json",))
     prepare_process(1)
     device = find_device(config.device)
@@ -54,6 +66,30 @@ def main(arguments: Sequence[str]) -> int:
     else:
         show(findings, prediction, Console())
     return int(worst(findings) == "problem")
+
+
+def examine_run(path: str, words: Sequence[str]) -> int:
+    """Say what looks wrong in a run's metrics, of a population in those of every member; 1 if something does."""
+    if wrong := [word for word in words if word != "--json"]:
+        raise UsageError(unknown_word(wrong[0], {"--json"}, "rl-doctor"))
+    try:
+        run = RunDirectory.open(path, lock=False)
+        config = from_dict(RunConfig, run.config())
+        of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
+        found = [
+            finding._replace(what=whose + finding.what)
+            for whose, each in of.items()
+            for finding in symptoms(read_rows(each.metrics_file), config)
+        ]
+    except OSError as problem:
+        raise UsageError(f"cannot read {problem.filename}: {problem.strerror}") from problem
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    if "--json" in words:
+        print(json.dumps({"verdict": worst(found), "findings": [each._asdict() for each in found]}, indent=1))
+    else:
+        show_findings(found, Console())
+    return int(worst(found) != "ok")
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
@@ -102,10 +138,7 @@ def as_json(findings: Sequence[Finding], prediction: Prediction, nodes: Sequence
 
 def show(findings: Sequence[Finding], prediction: Prediction, console: Console) -> None:
     """Two tables: the findings, and the prediction."""
-    table = Table("what", "found", "", "what to do", box=None)
-    for what, found, verdict, advice in findings:
-        table.add_row(what, found, f"[{_COLOURS[verdict]}]{verdict}[/]", advice)
-    console.print(table)
+    show_findings(findings, console)
     rows = Table("this run will take and give", "", box=None)
     rows.add_row("parameters", f"{prediction.parameters:,}")
     rows.add_row("one unroll", size(prediction.unroll))
@@ -117,6 +150,14 @@ def show(findings: Sequence[Finding], prediction: Prediction, console: Console) 
     rows.add_row("steps/s", f"{prediction.slowest:,.0f} to {prediction.fastest:,.0f}")
     console.print()
     console.print(rows)
+
+
+def show_findings(findings: Sequence[Finding], console: Console) -> None:
+    """A table of findings."""
+    table = Table("what", "found", "", "what to do", box=None)
+    for what, found, verdict, advice in findings:
+        table.add_row(what, escape(found), f"[{_COLOURS[verdict]}]{verdict}[/]", escape(advice))
+    console.print(table)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

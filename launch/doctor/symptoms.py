@@ -1,0 +1,181 @@
+"""What looks wrong in the metrics of a run, each with the flag that helps. Plain functions over rows of metrics.
+
+A rule looks at the second half of the rows, which is where a run stays, and says nothing where its metrics are missing.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from ..train.config import RunConfig
+from .checks import Finding
+
+FEWEST = 8
+"""Rows below which a run is too young to judge."""
+DROWNED = 10.0
+"""The value loss may be this many times the other losses before they count as drowned."""
+GONE, FLAT = 0.05, 0.97
+"""Fractions of the entropy at the start: below the first it is gone, above the second it has not fallen."""
+CLIPPED = 0.95
+"""Fraction of the rows whose gradient is above the clip that counts as all."""
+OLD = 2.0
+"""Updates that the acting weights may be old, on average."""
+SOLVED = 0.9
+"""A policy that solves this much may be as certain as it likes."""
+WAITS = 0.5
+"""Fraction of the time that a learner waits before more actors would pay."""
+
+Row = dict[str, float]
+"""One row's metrics, with `step`."""
+Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a metrics.jsonl that are whole; others are left out, as are values that are no numbers."""
+    rows: list[Row] = []
+    for line in file.read_bytes().splitlines():
+        try:
+            found: Any = json.loads(line)
+            step, metrics = found["step"], found["metrics"]
+            rows.append({"step": float(step)} | {k: float(v) for k, v in metrics.items() if _is_number(v)})
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            continue
+    return rows
+
+
+def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
+    """Everything that looks wrong; a single line that says so if nothing does, or if it is too early to say."""
+    if len(rows) < FEWEST:
+        found = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
+        return [Finding("metrics", found, "ok", "wait, or a lower --log-every")]
+    findings = [finding for rule in RULES if (finding := rule(rows, config)) is not None]
+    return findings or [Finding("metrics", f"{len(rows)} rows of metrics, nothing looks wrong", "ok")]
+
+
+def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """The value loss is so large that the gradient, clipped to one norm, is all its own."""
+    late = _late(rows)
+    value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
+    if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
+        return None
+    times = value / max(policy + (entropy or 0.0), 1e-12)
+    return Finding(
+        "value loss",
+        f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy",
+        "warning",
+        f"--algorithm ppo, which normalises returns, or --value-cost {config.learner.value_cost / 20:.2g}",
+    )
+
+
+def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """The policy is certain of what earns little, or as uncertain as it was at the start."""
+    values = [row["policy/entropy"] for row in rows if "policy/entropy" in row]
+    if len(values) < FEWEST:
+        return None
+    first, last = max(values[: len(values) // 4]), median(values[-(len(values) // 4) :])
+    solved = _mean(_late(rows), "episode/solved")
+    cost = config.learner.entropy_cost
+    if first > 0 and last < GONE * first and (solved is None or solved < SOLVED) and not _rising(rows):
+        advice = f"--entropy-cost {10 * cost:.2g}" if cost else "--entropy-cost 0.01"
+        return Finding("entropy", f"{last:.3g} nats of {first:.3g}: gone, nothing new is tried", "warning", advice)
+    if first > 0 and last > FLAT * first and not _rising(rows):
+        advice = f"--lr {3 * config.learner.lr:.2g}, or --entropy-cost {cost / 5:.2g}"
+        return Finding("entropy", f"{last:.3g} nats, as at the start: nothing is learnt", "warning", advice)
+    return None
+
+
+def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """Every update is clipped: the step's size no longer depends on the loss."""
+    most = config.learner.max_grad_norm
+    norms = [row["learner/grad_norm"] for row in _late(rows) if "learner/grad_norm" in row]
+    if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
+        return None
+    found = f"norm {median(norms):.3g}, clipped to {most:g} at every update"
+    return Finding("gradient", found, "warning", f"--max-grad-norm {2 * median(norms):.2g}, or a lower --value-cost")
+
+
+def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """Updates were left out because a loss was not finite."""
+    number = rows[-1].get("learner/skipped", 0.0)
+    if not number:
+        return None
+    found = f"{number:.0f} left out because the loss was not finite"
+    return Finding("updates", found, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
+
+
+def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """The weights that act are much older than those that learn."""
+    found = _mean(_late(rows), "perf/policy_lag")
+    if found is None or found <= OLD:
+        return None
+    return Finding("policy lag", f"{found:.1f} updates", "warning", "--max-lag 1, or fewer --num-actors")
+
+
+def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """No episode has ended, so there is nothing to judge by and no end to bootstrap from."""
+    if any("episode/length" in row for row in rows):
+        return None
+    each = rows[-1]["step"] / max(config.num_members * config.columns, 1)
+    found = f"none has ended in about {each:,.0f} steps of every environment"
+    return Finding("episodes", found, "warning", "a step limit: --env-args max_episode_steps=500 (max_steps)")
+
+
+def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """The return of the end is that of the start."""
+    values = [row["episode/return"] for row in rows if "episode/return" in row]
+    solved = _mean(_late(rows), "episode/solved")
+    if len(values) < FEWEST or _rising(rows) or (solved is not None and solved >= SOLVED):
+        return None
+    quarter = len(values) // 4
+    found = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
+    return Finding("return", found, "warning", "see the other lines; else more steps, or an easier world to begin with")
+
+
+def waiting(rows: Sequence[Row], config: RunConfig) -> Finding | None:
+    """The learner waits for its actors most of the time."""
+    found = _mean(_late(rows), "perf/queue_wait")
+    if config.local or config.synchronous or found is None or found <= WAITS:
+        return None
+    more = "auto" if config.fixed_actors is None else 2 * config.fixed_actors
+    return Finding("learner", f"waits {found:.0%} of the time", "warning", f"--num-actors {more}, if there are cores")
+
+
+RULES: tuple[Rule, ...] = (value_loss, entropy, gradients, skipped, lag, episodes, returns, waiting)
+
+
+def _late(rows: Sequence[Row]) -> Sequence[Row]:
+    return rows[len(rows) // 2 :]
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [row[name] for row in rows if name in row]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = _values(rows, name)
+    return fmean(values) if values else None
+
+
+def _typical(rows: Sequence[Row], name: str) -> float | None:
+    """The median size of a loss, without its sign."""
+    values = _values(rows, name)
+    return median(abs(value) for value in values) if values else None
+
+
+def _rising(rows: Sequence[Row]) -> bool:
+    """Whether the mean return of the last quarter is above the first's by twice the standard error of the two."""
+    values = _values(rows, "episode/return")
+    quarter = len(values) // 4
+    if quarter < 2:
+        return False
+    first, last = values[:quarter], values[-quarter:]
+    means = fmean(first), fmean(last)
+    spread = sum((x - means[0]) ** 2 for x in first) + sum((x - means[1]) ** 2 for x in last)
+    return means[1] - means[0] > 2 * math.sqrt(spread / max(2 * quarter - 2, 1) * 2 / quarter)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,122 @@
+"""rl-doctor RUN: made rows with one fault each, and a real run with settings that cannot learn."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engram.launch.doctor.command import run as doctor
+from engram.launch.doctor.symptoms import Row, read_rows, symptoms
+from engram.launch.train import command as train
+from engram.launch.train.config import RunConfig
+
+CONFIG = RunConfig(local=True)
+
+
+def healthy(number: int = 40) -> list[Row]:
+    """Rows of a run that learns."""
+    return [
+        {
+            "step": 1000.0 * (i + 1),
+            "loss/policy": 0.1,
+            "loss/value": 0.2,
+            "loss/entropy": -0.01,
+            "policy/entropy": 1.38 - 0.02 * i,
+            "learner/grad_norm": 0.5,
+            "learner/skipped": 0.0,
+            "perf/policy_lag": 1.0,
+            "episode/return": 0.1 * i,
+            "episode/length": 20.0,
+        }
+        for i in range(number)
+    ]
+
+
+def said(rows: list[Row], config: RunConfig = CONFIG) -> dict[str, str]:
+    """What looks wrong, and the advice."""
+    return {each.what: each.advice for each in symptoms(rows, config) if each.verdict != "ok"}
+
+
+def test_a_run_that_learns_has_no_symptom() -> None:
+    assert said(healthy()) == {}
+    assert "nothing looks wrong" in symptoms(healthy(), CONFIG)[0].found
+    assert "at least 8 are needed" in symptoms(healthy(5), CONFIG)[0].found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what", "flag"),
+    [
+        ("loss/value", 30.0, "value loss", "--value-cost"),
+        ("policy/entropy", 1.38, "entropy", "--lr"),
+        ("learner/grad_norm", 25.0, "gradient", "--max-grad-norm 50"),
+        ("learner/skipped", 3.0, "updates", "--lr"),
+        ("perf/policy_lag", 4.5, "policy lag", "--max-lag 1"),
+        ("episode/return", 1.0, "return", "easier world"),
+    ],
+)
+def test_each_fault_has_its_flag(name: str, value: float, what: str, flag: str) -> None:
+    rows = [row | {name: value} | ({"episode/return": 1.0} if name == "policy/entropy" else {}) for row in healthy()]
+    found = said(rows)
+    assert flag in found[what]
+    assert set(found) <= {what, "return"}, "no other complaint"
+
+
+def test_entropy_that_is_gone() -> None:
+    rows = [row | {"episode/return": 1.0, "policy/entropy": 1.3 if i < 10 else 0.01} for i, row in enumerate(healthy())]
+    assert "--entropy-cost" in said(rows)["entropy"]
+    solved = [row | {"episode/solved": 0.97} for row in rows]
+    assert said(solved) == {}, "a policy that solves the world may be certain"
+
+
+def test_episodes_that_never_end() -> None:
+    rows = [{k: v for k, v in row.items() if not k.startswith("episode/")} for row in healthy()]
+    assert "step limit" in said(rows)["episodes"]
+
+
+def test_a_learner_that_waits() -> None:
+    rows = [row | {"perf/queue_wait": 0.8} for row in healthy()]
+    assert said(rows) == {}, "in one process the actors work while the learner waits"
+    assert "--num-actors 2" in said(rows, RunConfig())["learner"]
+
+
+def test_rows_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    good = json.dumps({"step": 3, "metrics": {"a": 1.5, "b": None, "c": "x"}})
+    file.write_text(f'{good}\nnull\n[1]\n{{"step": "x", "metrics": {{}}}}\n{"[" * 100_000}\n{{"step": 4')
+    assert read_rows(file) == [{"step": 3.0, "a": 1.5}]
+
+
+def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run"
+    words = ["--env", "CartPole-v1", "--core", "feedforward", "--local", "--algorithm", "vtrace", "--lr", "1e-7"]
+    words += [
+        "--max-grad-norm",
+        "0.01",
+        "--value-cost",
+        "5",
+        "--batch-size",
+        "8",
+        "--unroll-length",
+        "10",
+        "--no-normalise-returns",
+    ]
+    assert train.main([*words, "--total-steps", "4000", "--log-every", "160", "--run-dir", str(path)]) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        doctor([str(path), "--json"])
+    assert stop.value.code == 1
+    found = {each["what"]: each["advice"] for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert {"value loss", "gradient", "entropy"} <= found.keys()
+    with pytest.raises(SystemExit) as stop:
+        doctor([str(path)])
+    assert "--max-grad-norm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(["/no/such"], "holds no run"), (["x", "--jsn"], "did you mean: --json")]
+)
+def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        doctor(words)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
