@@ -1,0 +1,70 @@
+"""Say again what was shown: copy, reverse and double of digits, and long copies.
+
+Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
+learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols).
+"""
+
+from typing import Any
+
+from ...base.compiled import kernel
+from ...base.messages import check_choice, check_flag, check_integer
+from ..arrays import Array
+from ..randomness import integer
+from .task import Batch, Task, whole_range
+
+ORDERS = ("copy", "reverse", "double")
+
+
+@kernel
+def fill(
+    random: Array, low: int, high: int, symbols: int, number: bool, order: int, inputs: Array, targets: Array
+) -> None:
+    """inputs [T, B], targets [T, B, 1] of sequences of low..high symbols; symbol `symbols` says that one has ended."""
+    for i in range(inputs.shape[1]):
+        length = low + integer(random, i, high - low + 1)
+        for t in range(high + 1):
+            if t >= length:
+                inputs[t, i] = symbols
+            elif t == 0 and number:
+                inputs[t, i] = 1 + integer(random, i, symbols - 1)
+            else:
+                inputs[t, i] = integer(random, i, symbols)
+        for t in range(2 * length if order == 2 else length):
+            place = length - 1 - t if order == 1 else t % length
+            targets[high + 1 + t, i, 0] = inputs[place, i]
+
+
+class Copying(Task):
+    """A sequence is shown, ended by a symbol of its own, and asked for at blank steps: in order, backwards or twice.
+
+    Args:
+        length: of a sequence, a number or (smallest, largest), drawn evenly for each.
+        num_symbols: how many there are.
+        order: "copy", "reverse" or "double".
+        number: the first symbol is not 0, as of decimal numbers.
+    """
+
+    symbols = True
+
+    def __init__(
+        self,
+        num_sequences: int,
+        *,
+        length: Any = (1, 5),
+        num_symbols: int = 10,
+        order: str = "copy",
+        number: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_sequences, **common)
+        check_integer("num_symbols", num_symbols, 2)
+        check_choice("order", order, ORDERS)
+        check_flag("number", number)
+        self.low, self.high = whole_range("length", length, 1)
+        self.order, self.number = ORDERS.index(order), number
+        self.classes, self.inputs = num_symbols, num_symbols + 1
+        self.steps = self.high + 1 + self.high * (2 if order == "double" else 1)
+        self.chance = 1 / num_symbols
+
+    def _fill(self, batch: Batch) -> None:
+        fill(self.random, self.low, self.high, self.classes, self.number, self.order, batch.inputs, batch.targets)

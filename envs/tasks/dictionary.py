@@ -1,0 +1,90 @@
+"""Dictionary inference: translate by a letter code that only examples reveal (Munkhdalai et al. 2019)."""
+
+from typing import Any
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ...base.messages import check_integer
+from ..arrays import Array
+from ..randomness import integer
+from .nth_farthest import draw_order
+from .task import Batch, Task
+
+LETTERS = 26
+SOURCES = LETTERS // 2
+END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
+
+
+@kernel
+def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
+    """Whether the word at step `first` is none of the support's source words."""
+    for pair in range(pairs):
+        same = True
+        for k in range(length):
+            same = same and inputs[pair * (2 * length + 1) + k, i] == inputs[first + k, i]
+        if same:
+            return False
+    return True
+
+
+@kernel
+def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
+    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch.
+
+    The first 13 letters of the shuffled alphabet are sources, the other 13 what they are translated to.
+    """
+    for i in range(inputs.shape[1]):
+        draw_order(random, i, alphabet)
+        for k in range(SOURCES):
+            code[alphabet[k]] = alphabet[SOURCES + k]
+        t = 0
+        for pair in range(pairs):
+            for k in range(length):
+                inputs[t + k, i] = alphabet[integer(random, i, SOURCES)]
+                inputs[t + length + k, i] = code[inputs[t + k, i]]
+            inputs[t + 2 * length, i] = NEXT_EXAMPLE if pair + 1 < pairs else END_OF_SUPPORT
+            t += 2 * length + 1
+        fresh = False
+        while not fresh:
+            for k in range(length):
+                # A letter at a random place of the support: one that has been seen.
+                place = integer(random, i, pairs) * (2 * length + 1) + integer(random, i, length)
+                inputs[t + k, i] = inputs[place, i]
+            fresh = length == 1 or is_new(inputs, i, pairs, length, t)
+        inputs[t + length, i] = END
+        for k in range(length):
+            inputs[t + length + 1 + k, i] = PLACEHOLDER
+            targets[t + length + 1 + k, i, 0] = code[inputs[t + k, i]]
+
+
+class Dictionary(Task):
+    """`num_pairs` words of `length` letters with their translations, then a word to translate at placeholders.
+
+    26 letters are split into 13 sources and 13 targets with a random one-to-one code, anew in every sequence. The query
+    is a new word made of letters seen in the examples.
+
+    Left open by the paper and settled so: a query's letters are drawn from the letters of the support as they stand
+    there (a frequent one more often); for words of one letter it is one of the examples; only the answer counts in the
+    loss, at the placeholders.
+    """
+
+    symbols = True
+    inputs = LETTERS + 4
+    classes = LETTERS
+    chance = 1 / SOURCES
+
+    def __init__(self, num_sequences: int, *, num_pairs: int = 8, length: int = 4, **common: Any) -> None:
+        super().__init__(num_sequences, **common)
+        check_integer("num_pairs", num_pairs, 1)
+        check_integer("length", length, 1)
+        if num_pairs < 2 and length > 1:
+            raise ValueError(
+                f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, for there to be a new word"
+            )
+        self.pairs, self.length = num_pairs, length
+        self.steps = num_pairs * (2 * length + 1) + 2 * length + 1
+        self._alphabet, self._code = np.zeros(LETTERS, np.int64), np.zeros(LETTERS, np.int64)
+
+    def _fill(self, batch: Batch) -> None:
+        fill(self.random, self.pairs, self.length, batch.inputs, batch.targets, self._alphabet, self._code)

@@ -1,0 +1,105 @@
+"""Learning to execute: say what a short program evaluates to (Zaremba and Sutskever 2014; Santoro et al. 2018, A.2).
+
+Programs, lengths and vocabulary are those of the code released with the second paper (sonnet v1.36,
+examples/learn_to_execute.py).
+"""
+
+from typing import Any
+
+from ...base.messages import check_choice, check_flag, check_integer
+from ..arrays import Array
+from ..randomness import integer
+from .task import Batch, Task
+
+OPERATIONS = {
+    "addition": ("+",),
+    "control": ("if", "for"),
+    "program": ("+", "-", "*", "if", "for"),
+    "algebra": ("+", "-", "*"),
+    "algebra-control": ("+", "-", "if"),
+}
+PADDING, START, END = ".", "~", "!"
+_KEYWORDS = ("if", "for", "else", "range")
+_TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}
+VOCABULARY = ("_unk_", "_null_", "_eos_", "|", *sorted(_TOKENS - {"|"}))
+"""All symbols by their number; the first stands for an unknown one."""
+_NUMBER = {token: number for number, token in enumerate(VOCABULARY)}
+
+
+def literal(random: Array, i: int, length: int) -> int:
+    """A number of exactly `length` digits, all equally likely."""
+    low = 10 ** (length - 1)
+    return low + integer(random, i, 10**length - low)
+
+
+def apply(operation: str, random: Array, i: int, value: int, code: str, length: int) -> tuple[int, str]:
+    """The operation on a value with its code, and literals: the result's value and code."""
+    other = literal(random, i, length)
+    if operation == "for":
+        times = 1 + integer(random, i, 9)
+        return value + times * other, f"x={code}for[{times}]x+={other}"
+    if operation == "if":
+        right, otherwise = literal(random, i, length), literal(random, i, length)
+        compare = "<>"[integer(random, i, 2)]
+        holds = other < right if compare == "<" else other > right
+        return value if holds else otherwise, f"{code}if{other}{compare}{right}else{otherwise}"
+    return {"+": value + other, "-": value - other, "*": value * other}[operation], f"{code}{operation}{other}"
+
+
+def program(random: Array, i: int, operations: tuple[str, ...], length: int, nesting: int) -> tuple[str, str]:
+    """A program of `nesting` operations, each on the result of the one before: its code and its value modulo
+    10^(length + 1), both as text."""
+    value = literal(random, i, length)
+    code = str(value)
+    for depth in range(nesting):
+        operation = operations[integer(random, i, len(operations))]
+        value, code = apply(operation, random, i, value, f"({code})" if depth else code, length)
+    return code, str(value % 10 ** (length + 1))
+
+
+class Execute(Task):
+    """A program character by character, padded; then blank steps at which the digits of its value are asked for.
+
+    Only the value's own digits are asked for, the most significant first; padding behind them is not. The paper takes
+    the value modulo 10^length, its code modulo 10^(length + 1), as here.
+
+    Args:
+        operations: "addition", "control", "program", "algebra" or "algebra-control".
+        length: digits of a literal, 1 to 9.
+        nesting: operations of a program.
+        mix: length and nesting are drawn evenly from 1 up to these for every program (the paper's curriculum);
+            without it every program is of the greatest difficulty.
+    """
+
+    symbols = True
+    inputs = len(VOCABULARY)
+    classes = 10
+    chance = 0.1
+
+    def __init__(
+        self,
+        num_sequences: int,
+        *,
+        operations: str = "addition",
+        length: int = 5,
+        nesting: int = 2,
+        mix: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_sequences, **common)
+        check_choice("operations", operations, tuple(OPERATIONS))
+        check_integer("length", length, 1, 9)
+        check_integer("nesting", nesting, 1)
+        check_flag("mix", mix)
+        self.operations, self.length, self.nesting, self.mix = OPERATIONS[operations], length, nesting, mix
+        self.steps_in = (3 * length + 10) * (nesting - 1) + 4 * length + 10 + 2 * (nesting - 1)
+        self.steps = self.steps_in + 2 * length
+
+    def _fill(self, batch: Batch) -> None:
+        for i in range(self.num_sequences):
+            length, nesting = self.length, self.nesting
+            if self.mix:
+                length, nesting = 1 + integer(self.random, i, length), 1 + integer(self.random, i, nesting)
+            code, value = program(self.random, i, self.operations, length, nesting)
+            batch.inputs[: self.steps_in, i] = [_NUMBER[c] for c in code.ljust(self.steps_in, PADDING)]
+            batch.targets[self.steps_in : self.steps_in + len(value), i, 0] = [int(digit) for digit in value]

@@ -1,0 +1,273 @@
+"""The table of supervised tasks, and how a name on a command line becomes one."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...base.messages import check_keys, check_name
+from .task import Task
+
+COMMON = ("num_sequences", "seed", "part", "first_index")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One task."""
+
+    name: str
+    family: str
+    """Whose experiment it is."""
+    place: str
+    """module:Class inside engram.envs.tasks."""
+    about: str
+    """What is asked, in one line."""
+    published: str
+    """Published results, with the size of what reached them; "-" where there are none."""
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What makes the class this task."""
+    test: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What is different when it is tested."""
+    curve: tuple[str, tuple[Any, ...]] | None = None
+    """The parameter whose values a test goes through, and these values; those above the training's range are left out,
+    unless the range is what is tested."""
+    beyond: bool = False
+    """Whether the curve goes beyond what was trained."""
+    twin: bool = False
+    """Whether there is a memory-free twin, `<name>-twin`."""
+
+
+_LTE = "table 1, nesting 2, length 5 (LSTM, EntNet, DNC, RMC): "
+_MNM = "MNM-p and MNM-g reach 0 errors on all four sizes; LSTM on (4,1) only, other memories also on (8,4) (figure 2)"
+_PLACES = "Munkhdalai et al. 2019"
+_RMC, _LPRNN, _FWM, _OURS = "Santoro et al. 2018", "Stepleton et al. 2018", "Schlag et al. 2021", "engram"
+
+TASKS = {
+    entry.name: entry
+    for entry in [
+        Entry(
+            "nth-farthest",
+            _RMC,
+            "nth_farthest:NthFarthest",
+            "label of the n-th farthest of 8 vectors from vector m",
+            "RMC 91%, LSTM and DNC below 30%",
+        ),
+        *(
+            Entry(name, _RMC, "execute:Execute", about, _LTE + published, {"operations": name}, {"mix": False})
+            for name, about, published in (
+                ("addition", "digits of a sum of numbers", "99.8, 98.4, 99.4, 99.9%"),
+                ("control", "digits of what if and for evaluate to", "97.4, 98.0, 83.8, 99.6%"),
+                ("program", "digits of what +, -, *, if and for evaluate to", "66.1, 73.4, 69.5, 79.0%"),
+            )
+        ),
+        *(
+            Entry(name, _RMC, "copying:Copying", about, _LTE + published, {"order": name}, {"length": 5})
+            for name, about, published in (
+                ("copy", "up to 5 digits again", "99.8, 91.8, 100, 100%"),
+                ("reverse", "up to 5 digits backwards", "99.7, 100, 100, 100%"),
+                ("double", "up to 5 digits twice", "99.7, 62.3, 100, 99.8%"),
+            )
+        ),
+        *(
+            Entry(
+                f"dictionary-{pairs}-{length}",
+                _PLACES,
+                "dictionary:Dictionary",
+                f"translate a word of {length} letters by {pairs} examples",
+                _MNM,
+                {"num_pairs": pairs, "length": length},
+            )
+            for pairs, length in ((4, 1), (8, 4), (12, 8), (16, 12))
+        ),
+        Entry(
+            "double-copy",
+            _PLACES,
+            "copying:Copying",
+            "50 symbols twice",
+            "MNM learns it fast (figure 2)",
+            {"order": "double", "length": 50, "number": False},
+        ),
+        Entry(
+            "priority-sort",
+            _PLACES,
+            "priority_sort:PrioritySort",
+            "the 16 vectors of highest priority out of 20, in order",
+            "LSTM+SALU best, MNM next (figure 2)",
+        ),
+        *(
+            Entry(
+                name,
+                _LPRNN,
+                "temporal_order:TemporalOrder",
+                about,
+                "Concrete learns with gradients cut far below the sequence's length, LSTM does not (figure 4)",
+                parameters,
+            )
+            for name, about, parameters in (
+                ("temporal-order", "order of 2 markers in 100 steps, a stream", {}),
+                ("temporal-order-3", "order of 3 markers in 100 steps, a stream", {"markers": 3}),
+                ("temporal-order-slow", "order of 2 slow patterns in 100 steps, a stream", {"slow": True}),
+            )
+        ),
+        *(
+            Entry(
+                f"catbabi-{mode}",
+                _FWM,
+                "stories:CatBabi",
+                f"answers in a stream of bAbI stories ({about}); folder=FOLDER of the files",
+                published,
+                {"mode": mode},
+            )
+            for mode, about, published in (
+                ("qa", "asked at question marks", "FWM 96.75, MNM 88.97, TXL 87.66, LSTM 80.88, JBFW 13.22%"),
+                ("lm", "every word predicted", "FWM 93.04, TXL 90.23, LSTM 80.15, MNM 69.30, JBFW 0%"),
+            )
+        ),
+        Entry(
+            "babi",
+            _PLACES,
+            "stories:Babi",
+            "answer a question after its story; folder=FOLDER of the files",
+            "mean error MNM-p .55, TPR-RNN 1.34, MNM-g 3.2, SDNC 6.4, EntNet 9.7, DNC 12.8%",
+        ),
+        *(
+            Entry(
+                f"text-{level}",
+                f"{_RMC}; {_FWM}",
+                "text:Text",
+                f"the next {level} of a text; path=FILE or FOLDER",
+                published,
+                {"level": level},
+            )
+            for level, published in (
+                ("word", "WikiText-103 test perplexity RMC 31.6, LSTM 34.3; PTB test FWM 54.48, AWD-LSTM 57.3"),
+                ("character", "-"),
+            )
+        ),
+        Entry(
+            "recall",
+            _OURS,
+            "recall:Recall",
+            "which of 8 symbols was shown first, against the delay",
+            "-",
+            {"delay": (1, 100)},
+            curve=("delay", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+            twin=True,
+        ),
+        Entry(
+            "capacity",
+            _OURS,
+            "pairs:Pairs",
+            "values of keys, against the number of pairs",
+            "-",
+            {"pairs": (1, 16)},
+            curve=("pairs", (1, 2, 4, 8, 16, 32, 64)),
+            twin=True,
+        ),
+        Entry(
+            "interference",
+            _OURS,
+            "pairs:Pairs",
+            "values of 4 keys, against their mean cosine",
+            "-",
+            {"pairs": 4, "similarity": (0.0, 0.9)},
+            curve=("similarity", (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)),
+            twin=True,
+        ),
+        Entry(
+            "overwriting",
+            _OURS,
+            "pairs:Pairs",
+            "newest values of 4 keys, against how often they were written anew",
+            "-",
+            {"pairs": 4, "writes": (0, 16)},
+            curve=("writes", (0, 1, 2, 4, 8, 16, 32, 64)),
+            twin=True,
+        ),
+        Entry(
+            "length-generalisation",
+            _OURS,
+            "copying:Copying",
+            "copy of up to 10 symbols, tested with up to 40",
+            "-",
+            {"length": (1, 10), "number": False},
+            curve=("length", (5, 10, 15, 20, 30, 40)),
+            beyond=True,
+        ),
+        Entry(
+            "noise",
+            _OURS,
+            "recall:Recall",
+            "which of 8 symbols was shown 10 steps ago, against the noise on all features",
+            "-",
+            {"delay": 10, "noise": (0.0, 1.0)},
+            curve=("noise", (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)),
+            twin=True,
+        ),
+    ]
+}
+
+
+def task_names(twins: bool = True) -> list[str]:
+    """Every name of a task."""
+    return [*TASKS, *(f"{name}-twin" for name, entry in TASKS.items() if entry.twin and twins)]
+
+
+def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
+    """A task and the parameters that its name stands for. Raises ValueError naming the nearest names."""
+    check_name("task", name, task_names())
+    entry = TASKS.get(name)
+    if entry is not None:
+        return entry, dict(entry.parameters)
+    entry = TASKS[name.removesuffix("-twin")]
+    return entry, {**entry.parameters, "twin": True}
+
+
+def task_class(entry: Entry) -> type[Task]:
+    """The class of a task (imports it)."""
+    module, _, name = entry.place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
+    """The parameters that a task takes, by name."""
+    hidden = {*COMMON, "common"}
+    return {k: p for k, p in inspect.signature(task_class(entry)).parameters.items() if k not in hidden}
+
+
+def make_task(
+    name: str,
+    num_sequences: int,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    part: str = "train",
+) -> Task:
+    """A task by name, with `num_sequences` sequences side by side.
+
+    Raises ValueError naming the nearest valid names for an unknown task or parameter, and what is missing.
+    """
+    entry, fixed = find_task(name)
+    given = {**fixed, **(parameters or {})}
+    allowed = task_parameters(entry)
+    check_keys(f"task {name!r}", "parameter", given, allowed)
+    for key, parameter in allowed.items():
+        if parameter.default is inspect.Parameter.empty and key not in given:
+            raise ValueError(f"task {name!r} needs {key}={key.upper()}; give it with --task-args")
+    return task_class(entry)(num_sequences, seed=seed, part=part, **given)
+
+
+def examined_on(name: str, parameters: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """What a task is tested on, trained with `parameters`: (label, parameters) of every test."""
+    entry, fixed = find_task(name)
+    given = {**fixed, **parameters}
+    if entry.curve is None:
+        return [("", {**given, **{key: value for key, value in entry.test.items() if key not in parameters}})]
+    key, values = entry.curve
+    trained = given[key]
+    highest = max(trained) if isinstance(trained, tuple | list) else trained
+    kept = [value for value in values if entry.beyond or value <= highest]
+    if highest not in kept and not entry.beyond:
+        kept.append(highest)
+    return [(f"{key}={value}", {**given, key: value}) for value in kept]

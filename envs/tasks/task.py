@@ -1,0 +1,128 @@
+"""The contract of a supervised task: batches of sequences with questions, one stream of randomness per sequence.
+
+A batch is T steps of B sequences. Where a step asks, its target is a class (or one class for each of K groups, such as
+the bits of a vector); elsewhere it is NOT_ASKED. An ordinary task makes whole sequences: every batch starts afresh. A
+stream goes on from batch to batch, and marks where a sequence begins.
+
+What sequence b shows depends on the seed, the part and its index alone, so results do not depend on how a batch is
+split.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...base.messages import check_choice, check_integer
+from ..arrays import Array
+from ..randomness import streams
+
+NOT_ASKED = -1
+BLANK = -1
+"""The symbol of a step that shows nothing."""
+PARTS = ("train", "valid", "test")
+
+
+class Batch(NamedTuple):
+    """T steps of B sequences."""
+
+    inputs: Array
+    """float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none."""
+    targets: Array
+    """int64 [T, B, K]: classes, NOT_ASKED where nothing is asked."""
+    reset: Array
+    """bool [T, B]: a new sequence begins at this step."""
+    scored: Array
+    """bool [T, B]: the answers that a score is about; all that are asked for, but for language models of stories."""
+
+
+class Task:
+    """B sequences of one task; a subclass sets what is described here and fills batches.
+
+    Args:
+        num_sequences: B, at least 1.
+        seed: of all streams, at least 0.
+        part: "train", "valid" or "test": other streams, or other files.
+        first_index: index of the first sequence in a larger batch.
+    """
+
+    inputs: int
+    """D: features of a step, or how many symbols there are."""
+    symbols: ClassVar[bool] = False
+    """Whether inputs are symbols."""
+    classes: int
+    """How many classes there are to choose from."""
+    groups: int = 1
+    """K: how many classes are asked for at once."""
+    steps: int
+    """T."""
+    stream: ClassVar[bool] = False
+    """Whether sequences go on from batch to batch."""
+    chance: float
+    """The share of right answers without memory; 0 where it depends on a text."""
+    batches: int | None = None
+    """How many batches hold all there is, of the parts of files that are read once; else None."""
+
+    def __init__(self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0) -> None:
+        check_integer("num_sequences", num_sequences, 1)
+        check_integer("first_index", first_index, 0)
+        check_integer("seed", seed, 0)
+        check_choice("part", part, PARTS)
+        self.num_sequences, self.part = num_sequences, part
+        self.random = streams(seed * len(PARTS) + PARTS.index(part), range(first_index, first_index + num_sequences))
+
+    def next(self) -> Batch:
+        """The next batch, in new arrays."""
+        batch = self._empty()
+        self._fill(batch)
+        return batch._replace(scored=self._scored(batch))
+
+    def save(self) -> dict[str, Array]:
+        """A copy of where all streams are."""
+        return {"random": self.random.copy()}
+
+    def restore(self, saved: Mapping[str, Array]) -> None:
+        """Return to where `save` was called, on a task with the same parameters."""
+        for name, array in self._state().items():
+            if name not in saved or saved[name].shape != array.shape:
+                found = saved[name].shape if name in saved else "nothing"
+                raise ValueError(f"saved state of {name!r} is {found}; expected an array of shape {array.shape}")
+            array[...] = saved[name]
+
+    def _state(self) -> dict[str, Array]:
+        """The arrays that `restore` writes into."""
+        return {"random": self.random}
+
+    def _fill(self, batch: Batch) -> None:
+        """Write a batch; inputs are 0 or BLANK, targets NOT_ASKED, reset is set at step 0 (not for a stream)."""
+        raise NotImplementedError
+
+    def _scored(self, batch: Batch) -> Array:
+        return (batch.targets != NOT_ASKED).any(-1)
+
+    def _empty(self) -> Batch:
+        size = (self.steps, self.num_sequences)
+        inputs = np.full(size, BLANK, np.int64) if self.symbols else np.zeros((*size, self.inputs), np.float32)
+        reset = np.zeros(size, np.bool_)
+        reset[0] = not self.stream
+        return Batch(inputs, np.full((*size, self.groups), NOT_ASKED, np.int64), reset, np.zeros(size, np.bool_))
+
+
+def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:
+    """The range a parameter means, given as a number or as (smallest, largest); both numbers inside low..high."""
+    given: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
+    ends = [end for end in given if isinstance(end, int | float) and not isinstance(end, bool)]
+    if len(given) != 2 or len(ends) != 2:
+        raise ValueError(f"{name} is {value!r}; allowed: a number, or two: smallest, largest")
+    if not low <= ends[0] <= ends[1] or (high is not None and ends[1] > high):
+        span = f"at least {low}" if high is None else f"{low}..{high}"
+        raise ValueError(f"{name} is {value!r}; allowed: {span}, the smallest first")
+    return ends[0], ends[1]
+
+
+def whole_range(name: str, value: Any, low: int, high: int | None = None) -> tuple[int, int]:
+    """`number_or_range` for whole numbers."""
+    ends = number_or_range(name, value, low, high)
+    if not all(isinstance(end, int) for end in ends):
+        raise ValueError(f"{name} is {value!r}; allowed: whole numbers")
+    return int(ends[0]), int(ends[1])

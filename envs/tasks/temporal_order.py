@@ -1,0 +1,162 @@
+"""Temporal order: in which order did the markers come? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
+
+As a stream, for gradients cut every few steps (Stepleton et al. 2018, section 5.1): every sequence of the batch goes on
+from chunk to chunk, cut wherever a chunk ends.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ...base.messages import check_choice, check_flag, check_integer
+from ..arrays import Array
+from ..randomness import integer
+from .task import Batch, Task
+
+START, STOP, FIRST_DISTRACTOR, DISTRACTORS, MARKER = 0, 1, 2, 4, 6
+SYMBOLS = 8
+WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}
+"""The steps at which each marker may come."""
+LENGTHS, SLOW_LENGTHS = (100, 110), (98, 133)
+PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4
+"""Low-frequency variant: patterns per marker value, steps of a pattern, steps of the start and end markers."""
+
+
+def slow_patterns() -> Array:
+    """Ten different words of distractors, the same for everybody: int64 [2, PATTERNS, PATTERN_STEPS]."""
+    random = np.random.default_rng(1997)
+    words: list[tuple[int, ...]] = []
+    while len(words) < 2 * PATTERNS:
+        word = tuple(int(x) for x in random.integers(FIRST_DISTRACTOR, FIRST_DISTRACTOR + DISTRACTORS, PATTERN_STEPS))
+        if word not in words:
+            words.append(word)
+    return np.array(words).reshape(2, PATTERNS, PATTERN_STEPS)
+
+
+class State(NamedTuple):
+    """Where each sequence is."""
+
+    random: Array
+    step: Array
+    """int64 [B]: of the sequence; at `length` the next one begins."""
+    length: Array
+    at: Array
+    """int64 [B, markers]: the step at which each marker begins."""
+    value: Array
+    """int64 [B, markers]: 0 or 1."""
+    pattern: Array
+    """int64 [B, markers]: of the low-frequency variant."""
+
+
+@kernel
+def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
+    """Draw sequence i anew."""
+    state.step[i] = 0
+    state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
+    for m in range(len(windows)):
+        state.at[i, m] = windows[m, 0] + integer(state.random, i, windows[m, 1] - windows[m, 0] + 1)
+        state.value[i, m] = integer(state.random, i, 2)
+        state.pattern[i, m] = integer(state.random, i, PATTERNS)
+
+
+@kernel
+def symbol(state: State, i: int, slow: bool, patterns: Array) -> Any:
+    """What sequence i shows at its step."""
+    step, last = state.step[i], state.length[i] - 1
+    edge = EDGE_STEPS if slow else 1
+    if step < edge:
+        return START
+    if step > last - edge:
+        return STOP
+    shown = FIRST_DISTRACTOR + integer(state.random, i, DISTRACTORS)
+    for m in range(state.at.shape[1]):
+        since = step - state.at[i, m]
+        if slow and 0 <= since < PATTERN_STEPS:
+            shown = patterns[state.value[i, m], state.pattern[i, m], since]
+        elif not slow and since == 0:
+            shown = MARKER + state.value[i, m]
+    return shown
+
+
+@kernel
+def fill(
+    state: State,
+    windows: Array,
+    patterns: Array,
+    shortest: int,
+    longest: int,
+    slow: bool,
+    inputs: Array,
+    targets: Array,
+    reset: Array,
+) -> None:
+    """The next T steps of every sequence: inputs [T, B], targets [T, B, 1], where new ones begin [T, B]."""
+    for i in range(inputs.shape[1]):
+        for t in range(len(inputs)):
+            if state.step[i] >= state.length[i]:
+                begin(state, i, windows, shortest, longest)
+                reset[t, i] = True
+            inputs[t, i] = symbol(state, i, slow, patterns)
+            state.step[i] += 1
+            if state.step[i] == state.length[i]:
+                answer = 0
+                for m in range(len(windows)):
+                    answer = 2 * answer + state.value[i, m]
+                targets[t, i, 0] = answer
+
+
+class TemporalOrder(Task):
+    """A stream of sequences of distractors between a start and an end marker, with 2 or 3 markers X or Y among them.
+
+    At the end the values of the markers in their order are asked for: 4 or 8 classes. Sequences are 100 to 110 steps
+    long. In the low-frequency variant (2 markers) a marker is one of five patterns of eight distractors, other ones
+    for X and Y, the edges last four steps and sequences 98 to 133; the paper does not print its patterns.
+
+    Args:
+        markers: 2 or 3.
+        slow: the low-frequency variant.
+        chunk: steps of a batch.
+        resets: tell the memory where a sequence begins; the paper does not say, the harder way is not to.
+    """
+
+    symbols = True
+    stream = True
+    inputs = SYMBOLS
+
+    def __init__(
+        self,
+        num_sequences: int,
+        *,
+        markers: int = 2,
+        slow: bool = False,
+        chunk: int = 100,
+        resets: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_sequences, **common)
+        check_choice("markers", markers, tuple(WINDOWS))
+        check_flag("slow", slow)
+        check_flag("resets", resets)
+        check_integer("chunk", chunk, 1)
+        if slow and markers != 2:
+            raise ValueError(f"markers is {markers} with slow; allowed: 2")
+        self.slow, self.resets, self.steps = slow, resets, chunk
+        self.classes, self.chance = 2**markers, 0.5**markers
+        self._windows, self._patterns = np.array(WINDOWS[markers]), slow_patterns()
+        zeros = np.zeros(num_sequences, np.int64)
+        per_marker = [np.zeros((num_sequences, markers), np.int64) for _ in range(3)]
+        self._sequences = State(self.random, zeros, zeros.copy(), *per_marker)
+
+    def save(self) -> dict[str, Array]:
+        """A copy of where all sequences are."""
+        return {name: array.copy() for name, array in self._state().items()}
+
+    def _state(self) -> dict[str, Array]:
+        return self._sequences._asdict()
+
+    def _fill(self, batch: Batch) -> None:
+        shortest, longest = SLOW_LENGTHS if self.slow else LENGTHS
+        fill(self._sequences, self._windows, self._patterns, shortest, longest, self.slow, *batch[:3])
+        if not self.resets:
+            batch.reset[:] = False

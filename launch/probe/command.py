@@ -1,0 +1,112 @@
+"""`rl-probe`: teach a memory a task and say what it can hold; `rl-probe suite` compares cores."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ...agents.process import prepare_process
+from ...learners import checkpoints
+from ..train.command_line import UsageError, dashed, parse, run_command, value_of, without
+from ..train.config import differences, from_dict, to_dict
+from ..train.run_directory import RunDirectory, RunDirectoryError
+from ..train.trainer import StopFlag
+from .config import ProbeConfig, recipe
+from .listing import list_tasks, say_result
+from .run import ProbeRun, find_device, make_learner
+
+_HELP = """Teach a memory core a supervised task and test it on fresh data.
+
+rl-probe TASK [flags]            one core on one task
+rl-probe --list                  all tasks, with chance and published numbers
+rl-probe --resume RUN            go on with a run; --minutes or --updates may be larger
+rl-probe suite [flags]           every core on every task: a leaderboard (see rl-probe suite --help)"""
+
+MAY_CHANGE = {"minutes", "updates", "run_dir", "test_sequences", "log_every", "checkpoint_every", "device"}
+"""Settings that may be given with --resume."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Probe as the words say; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    words = dashed(arguments)
+    if words[:1] == ["--list"]:
+        list_tasks(Console())
+        return 0
+    if words[:1] == ["suite"]:
+        from .suite import main as suite  # its pictures take a second to import
+
+        return suite(words[1:])
+    try:
+        resume = value_of("--resume", words)
+        if resume is not None:
+            with RunDirectory.open(Path(resume)) as directory:
+                return probe(resumed(directory, without(words, ("--resume",))), directory)
+        return probe(parsed(words), None)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def parsed(words: Sequence[str]) -> ProbeConfig:
+    """The configuration that the words stand for; the first is the task."""
+    if not words or words[0].startswith("-"):
+        if not {"--help", "-h"} & set(words):
+            raise UsageError("which task? rl-probe TASK, or rl-probe --list to see them all")
+        return parse(ProbeConfig, words, "rl-probe", _HELP)
+    try:
+        default = recipe(words[0], value_of("--core", words) or ProbeConfig.core)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    return _until(parse(ProbeConfig, words[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume")))
+
+
+def _until(config: ProbeConfig) -> ProbeConfig:
+    """With a number of updates the minutes do not matter, and are not written down."""
+    return replace(config, minutes=0.0) if config.updates else config
+
+
+def resumed(directory: RunDirectory, words: Sequence[str]) -> ProbeConfig:
+    """A run's own configuration with the few settings that may be given on resuming it."""
+    try:
+        old: ProbeConfig = from_dict(ProbeConfig, directory.config())
+    except (ValueError, TypeError) as problem:
+        raise UsageError(f"{directory.path / 'config.toml'} is not of a probe: {problem}") from problem
+    new = _until(parse(ProbeConfig, words, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
+    for name, before, after in differences(old, new):
+        if name not in MAY_CHANGE:
+            raise UsageError(
+                f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
+                f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
+            )
+    directory.rewrite_config(to_dict(new))
+    return new
+
+
+def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
+    """Train, test and say the result, in a new run directory or one that exists."""
+    prepare_process(1)
+    console = Console()
+    is_new = directory is None
+    if directory is None:
+        make_learner(config, find_device(config.device))  # a mistake leaves no directory behind
+        directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
+    with directory:
+        run = ProbeRun(config, directory, lambda line: console.print(line, highlight=False, soft_wrap=True))
+        if not is_new:
+            run.resume()
+        with StopFlag() as stop:
+            reason = run.train(stop)
+        if reason != "done":
+            console.print(f"stopped ({reason}); continue with: rl-probe --resume {directory.path}", soft_wrap=True)
+            return 0
+        say_result(run.result(), console)
+        console.print(f"  all of it  {directory.path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-probe`."""
+    run_command("rl-probe", main, arguments)

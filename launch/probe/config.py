@@ -1,0 +1,84 @@
+"""The configuration of a probe, and the usual recipe for a task and a core."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes
+
+from ...base.messages import check_fields
+from ...envs.tasks.registry import find_task
+from ...learners.supervised.config import SupervisedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig:
+    """One memory on one task."""
+
+    task: tyro.conf.Suppress[str] = "recall"
+    """The task, as `rl-probe --list` names it."""
+    core: str = "lstm"
+    """Memory core: registered name or module:Class."""
+    core_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the core, KEY=VALUE."""
+    task_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the task, KEY=VALUE."""
+    learner: OmitArgPrefixes[SupervisedConfig] = SupervisedConfig()
+    """Network around the core, and optimiser."""
+    minutes: float = 10.0
+    """Minutes of training, of one processor core (on a GPU by the clock); 0: until --updates."""
+    updates: int = 0
+    """Updates to train for; 0: until the minutes are over."""
+    seed: int = 1
+    """Seed of weights and sequences, at least 0."""
+    device: str = "cpu"
+    """Where to train: cpu, cuda or cuda:N."""
+    test_sequences: int = 2048
+    """Sequences of each test at the end, at least 1."""
+    log_every: int = 50
+    """Updates between two rows of metrics."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints."""
+    run_dir: str | None = None
+    """Run directory; runs/TASK-CORE-DATE if not given."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            minutes=(0, None),
+            updates=(0, None),
+            seed=(0, None),
+            test_sequences=(1, None),
+            log_every=(1, None),
+            checkpoint_every=(0, None),
+        )
+        if not self.minutes and not self.updates:
+            raise ValueError("minutes is 0 and updates is 0; allowed: one of them above 0, to know when to stop")
+
+    @property
+    def name(self) -> str:
+        """What such a run is called."""
+        return f"{self.task}-{self.core}".replace("/", "-").replace(":", "-")
+
+
+BY_TASK: dict[str, dict[str, Any]] = {
+    "nth_farthest:NthFarthest": {"batch_size": 128, "head_layers": 4},
+    "execute:Execute": {"batch_size": 128, "head_layers": 4},
+    "dictionary:Dictionary": {"batch_size": 32},
+    "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
+    "stories:CatBabi": {"batch_size": 64, "embedding_size": 256},
+    "stories:Babi": {"batch_size": 128, "embedding_size": 256},
+    "text:Text": {"batch_size": 32, "max_grad_norm": 0.1, "embedding_size": 256},
+}
+"""What the papers' recipes have besides the defaults, by the class of the task; the first two papers' batches are 1600
+and 128 sequences, their heads four hidden layers of 256."""
+
+BY_CORE: dict[str, dict[str, Any]] = {"rmc": {"lr": 3e-4}, "gtrxl": {"lr": 3e-4}}
+"""Cores that Adam's usual step is too long for."""
+
+
+def recipe(task: str, core: str) -> ProbeConfig:
+    """The usual settings for a core on a task. Raises ValueError naming the nearest tasks for an unknown one."""
+    entry, _ = find_task(task)
+    settings = BY_TASK.get(entry.place, {}) | BY_CORE.get(core, {})
+    return ProbeConfig(task=task, core=core, learner=replace(SupervisedConfig(), **settings))

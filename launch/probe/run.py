@@ -1,0 +1,197 @@
+"""One probe from its beginning, or its newest checkpoint, to its result."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from ...base.files import replace_file
+from ...envs.tasks.registry import examined_on, find_task, make_task
+from ...learners import checkpoints
+from ...learners.supervised.learner import SupervisedLearner, examine
+from ...learners.supervised.model import SequenceModel, to_tensors
+from ...learners.supervised.scores import Score
+from ..metrics.writer import MetricsWriter
+from ..train.command_line import UsageError
+from ..train.config import to_dict
+from ..train.run_directory import RunDirectory
+from ..train.trainer import StopFlag
+from .config import ProbeConfig
+
+RESULT = "result.json"
+KEPT_CHECKPOINTS = 1
+LINE_SECONDS = 10.0
+"""Between two lines of progress."""
+TEST_BATCH = 128
+"""Sequences tested side by side."""
+
+
+class ProbeRun:
+    """A probe in progress.
+
+    Args:
+        config: what to train.
+        directory: where metrics, checkpoints and the result go.
+        show: shows a line to a person.
+    """
+
+    def __init__(self, config: ProbeConfig, directory: RunDirectory, show: Callable[[str], None]) -> None:
+        self.config, self.directory, self.show = config, directory, show
+        self.device = find_device(config.device)
+        self.task, self.learner = make_learner(config, self.device)
+        self.trained = 0.0
+        """Seconds of training, as the budget counts them."""
+        self._row: dict[str, list[float]] = {}
+
+    @property
+    def steps(self) -> int:
+        """Steps of sequences learnt from."""
+        return self.learner.updates * self.task.steps * self.task.num_sequences
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        newest = checkpoints.latest(self.directory.checkpoints)
+        if newest is not None:
+            saved = checkpoints.load(newest)
+            self.learner.load_state_dict(saved["learner"])
+            self.task.restore(saved["task"])
+            self.trained, self._row = saved["trained"], {k: list(v) for k, v in saved["row"].items()}
+
+    def train(self, stop: StopFlag) -> str:
+        """Until the budget is spent or `stop` is set; returns why it ended."""
+        last_line = last_save = time.monotonic()
+        saved_at = self.learner.updates
+        with MetricsWriter(self.directory.path, self.steps, self.show) as writer:
+            writer.hparams(to_dict(self.config))
+            while not (reason := stop.reason or ("done" if self._is_done() else "")):
+                begun = self._clock()
+                metrics = self.learner.step(to_tensors(self.task.next(), self.device))
+                self.trained += self._clock() - begun
+                for name, value in metrics.items():
+                    self._row.setdefault(name, []).append(value)
+                if self.learner.updates % self.config.log_every == 0:
+                    line = self._write(writer)
+                    if time.monotonic() - last_line >= LINE_SECONDS:
+                        last_line = time.monotonic()
+                        self.show(line)
+                if time.monotonic() - last_save >= self.config.checkpoint_every:
+                    saved_at = self._save()
+                    last_save = time.monotonic()
+            if saved_at != self.learner.updates:
+                self._save()
+        return reason
+
+    def result(self) -> dict[str, Any]:
+        """Test on fresh data and write result.json."""
+        config = self.config
+        valid = self._examine(config.task_args, "valid" if self.task.batches is None else "test")
+        tests: list[dict[str, Any]] = [
+            {"test": label, "chance": chance, **described(found)}
+            for label, parameters in examined_on(config.task, config.task_args)
+            for found, chance in [self._test(parameters)]
+        ]
+        entry, _ = find_task(config.task)
+        result = {
+            "task": config.task,
+            "core": config.core,
+            "published": entry.published,
+            "parameters": sum(p.numel() for p in self.learner.model.core.parameters()),
+            "updates": self.learner.updates,
+            "minutes": round(self.trained / 60, 3),
+            "ms_per_update": round(1000 * self.trained / max(1, self.learner.updates), 3),
+            "skipped": self.learner.skipped,
+            "valid_accuracy": valid.accuracy,
+            "accuracy": sum(each["accuracy"] for each in tests) / len(tests),
+            "low": sum(each["low"] for each in tests) / len(tests),
+            "high": sum(each["high"] for each in tests) / len(tests),
+            "chance": sum(each["chance"] for each in tests) / len(tests),
+            "tests": tests,
+            "config": asdict(config) | {"run_dir": None},
+        }
+        replace_file(self.directory.path / RESULT, json.dumps(result, indent=1).encode())
+        return result
+
+    def _test(self, parameters: dict[str, Any]) -> tuple[Score, float]:
+        task = make_task(self.config.task, TEST_BATCH, parameters, seed=self.config.seed, part="test")
+        return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH)), task.chance
+
+    def _examine(self, parameters: dict[str, Any], part: str) -> Score:
+        """The score on data as in training, but fresh: what a search of settings goes by."""
+        if self.task.stream and self.task.chance == 0:  # files: validation is another part of them
+            part = "valid"
+        task = make_task(self.config.task, TEST_BATCH, parameters, seed=self.config.seed, part=part)
+        return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH))
+
+    def _is_done(self) -> bool:
+        by_updates = self.config.updates and self.learner.updates >= self.config.updates
+        by_time = self.config.minutes and not self.config.updates and self.trained >= 60 * self.config.minutes
+        return bool(by_updates or by_time)
+
+    def _write(self, writer: MetricsWriter) -> str:
+        """A row of means since the last one; returns it as a line for a person."""
+        row = {name: sum(values) / len(values) for name, values in self._row.items()}
+        self._row = {}
+        row["perf/updates_per_second"] = self.learner.updates / max(self.trained, 1e-9)
+        writer.write(self.steps, row)
+        share = f", {row['probe/accuracy']:.1%} right" if "probe/accuracy" in row else ""
+        return (
+            f"update {self.learner.updates:,} after {self.trained / 60:.1f} min: "
+            f"loss {row['loss/cross_entropy']:.4f}{share}"
+        )
+
+    def _save(self) -> int:
+        state = {
+            "learner": self.learner.state_dict(),
+            "task": self.task.save(),
+            "trained": self.trained,
+            "row": self._row,
+        }
+        checkpoints.save(self.directory.checkpoints, self.steps, state)
+        checkpoints.prune(self.directory.checkpoints, KEPT_CHECKPOINTS)
+        return self.learner.updates
+
+    def _clock(self) -> float:
+        if self.device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize(self.device)
+        return time.monotonic()
+
+
+def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
+    """The task and a freshly initialised network for it. Raises UsageError for names and values that do not exist."""
+    try:
+        task = make_task(config.task, config.learner.batch_size, config.task_args, seed=config.seed)
+        torch.manual_seed(config.seed)
+        model = SequenceModel(task, config.core, config.core_args, config.learner).to(device)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    return task, SupervisedLearner(model, config.learner, task.stream)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; UsageError if it does not exist."""
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+        raise UsageError(f"device is {name!r}; allowed: cpu, cuda, cuda:N")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
+    return torch.device(name)
+
+
+def described(found: Score) -> dict[str, Any]:
+    """A score for result.json."""
+    low, high = found.interval()
+    return {
+        "accuracy": found.accuracy,
+        "low": low,
+        "high": high,
+        "perfect": found.perfect_share,
+        "nats": found.mean_nats,
+        "asked": found.asked,
+        "sequences": found.sequences,
+    }

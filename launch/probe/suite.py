@@ -1,0 +1,206 @@
+"""`rl-probe suite`: every core on every task with one budget, as a leaderboard.
+
+A cell is one core on one task. Half of its budget goes to a search: each learning rate gets an equal part of it. The
+run that answers best on fresh data of training's kind goes on with the other half and is tested. Cells are runs of
+`rl-probe` in folders of their own, so a stopped suite goes on where it was.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from ...agents.cores.registry import core_class, core_names
+from ...base.messages import check_fields, check_range
+from ...envs.tasks.registry import find_task
+from ..train.command_line import UsageError, parse
+from .config import recipe
+from .leaderboard import write_leaderboard
+from .run import RESULT
+
+CHEAP = (
+    "copy",
+    "reverse",
+    "recall",
+    "capacity",
+    "interference",
+    "overwriting",
+    "noise",
+    "temporal-order",
+    "dictionary-4-1",
+    "nth-farthest",
+)
+"""Tasks that tell cores apart within minutes."""
+
+SMALL: dict[str, dict[str, Any]] = {
+    "concrete": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summariser_size": 64},
+    "parallel": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summariser_size": 64},
+    "conv-lstm": {"height": 1, "width": 1, "hidden_channels": 64, "kernel_size": 1},
+    "feedforward": {},
+    "ffm": {"hidden_size": 64},
+    "fwm": {"hidden_size": 64, "memory_size": 16},
+    "gru": {"hidden_size": 64},
+    "gtrxl": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "head_size": 16, "mlp_size": 64},
+    "lru": {"hidden_size": 64, "state_size": 64},
+    "lstm": {"hidden_size": 64},
+    "min-gru": {"hidden_size": 64},
+    "mnm-g": {"hidden_size": 32, "memory_size": 24},
+    "mnm-p": {"hidden_size": 32, "memory_size": 24},
+    "rmc": {"num_slots": 4, "num_heads": 4, "head_size": 16, "gate": "memory"},
+}
+"""Options that make a core small enough for minutes on one processor core; others have their defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteConfig:
+    """Which cores on which tasks, and how long."""
+
+    cores: tuple[str, ...] = ()
+    """Cores; none for all that are registered."""
+    tasks: tuple[str, ...] = CHEAP
+    """Tasks."""
+    minutes: float = 5.0
+    """Minutes of training for each core on each task, the search included."""
+    lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    """Learning rates that are searched; with one there is no search."""
+    task_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of tasks, TASK.KEY=VALUE."""
+    small: bool = True
+    """Small sizes of the cores; without, their defaults."""
+    jobs: int = 1
+    """Runs at once."""
+    seed: int = 1
+    """Seed of weights and sequences."""
+    test_sequences: int = 2048
+    """Sequences of each test."""
+    out: str = "runs/probe-suite"
+    """Folder of runs and leaderboard; one that exists is gone on with."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, jobs=(1, None), seed=(0, None), test_sequences=(1, None))
+        check_range("minutes", self.minutes, 0, above=True)
+        if not self.lrs:
+            raise ValueError("lrs is empty; allowed: at least one learning rate")
+
+
+class Cell(NamedTuple):
+    """One core on one task."""
+
+    task: str
+    core: str
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the suite that the words say; returns the exit code."""
+    config = parse(SuiteConfig, words, "rl-probe suite", __doc__ or "")
+    cells = cells_of(config)
+    out, console = Path(config.out), Console()
+    out.mkdir(parents=True, exist_ok=True)
+    _keep_settings(config, out)
+    failed: list[str] = []
+    with ThreadPoolExecutor(config.jobs) as workers:
+        waiting = {workers.submit(run_cell, config, cell, out): cell for cell in cells}
+        for number, done in enumerate(as_completed(waiting), 1):
+            cell = waiting[done]
+            problem = done.result()
+            if problem:
+                failed.append(f"{cell.task} with {cell.core}: {problem}")
+            else:
+                result = json.loads((out / cell.task / cell.core / RESULT).read_text())
+                said = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
+                console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {said}", highlight=False)
+            write_leaderboard(out, config.minutes)
+    for line in failed:
+        print(f"rl-probe: {line}", file=sys.stderr)
+    console.print((out / "leaderboard.txt").read_text(), highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def cells_of(config: SuiteConfig) -> list[Cell]:
+    """All pairs; UsageError for a name that does not exist."""
+    cores = config.cores or tuple(core_names())
+    try:
+        for task in config.tasks:
+            find_task(task)
+        for core in cores:
+            core_class(core)
+        for key in config.task_args:
+            find_task(key.partition(".")[0].replace("_", "-"))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    return [Cell(task, core) for task in config.tasks for core in cores]
+
+
+def _keep_settings(config: SuiteConfig, out: Path) -> None:
+    """Write down what every cell has in common; UsageError if the folder holds a suite of other settings."""
+    common = {"minutes": config.minutes, "lrs": list(config.lrs), "small": config.small, "seed": config.seed}
+    common |= {"task_args": config.task_args}
+    file = out / "suite.json"
+    if file.exists():
+        for name, there in json.loads(file.read_text()).items():
+            if there != common[name]:
+                raise UsageError(
+                    f"{out} holds a suite with {name} = {there!r}, not {common[name]!r}; choose another --out"
+                )
+    file.write_text(json.dumps(common))
+
+
+def run_cell(config: SuiteConfig, cell: Cell, out: Path) -> str:
+    """Search, go on with the best, test; returns what went wrong, "" if nothing did. What is done is not done again."""
+    folder = out / cell.task / cell.core
+    if (folder / RESULT).exists():
+        return ""
+    folder.mkdir(parents=True, exist_ok=True)
+    searched = config.minutes / 2 / len(config.lrs)
+    trials: list[tuple[float, Path]] = []
+    for lr in config.lrs:
+        run = folder / f"lr-{lr:g}"
+        minutes = searched if len(config.lrs) > 1 else config.minutes
+        if problem := _probe(config, cell, run, lr, minutes):
+            return problem
+        trials.append((json.loads((run / RESULT).read_text())["valid_accuracy"], run))
+    _, best = max(trials, key=lambda trial: trial[0])
+    if len(config.lrs) > 1 and (problem := _go_on(best, searched + config.minutes / 2)):
+        return problem
+    (folder / RESULT).write_text((best / RESULT).read_text())
+    return ""
+
+
+def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float) -> str:
+    """One run of `rl-probe`, begun or gone on with."""
+    if (run / RESULT).exists():
+        return ""
+    if (run / "config.toml").exists():
+        return _go_on(run, minutes)
+    prefix = f"{cell.task.replace('-', '_')}."
+    args = {key.removeprefix(prefix): value for key, value in config.task_args.items() if key.startswith(prefix)}
+    sizes = SMALL.get(cell.core, {}) if config.small else {}
+    words = [cell.task, "--core", cell.core, "--lr", str(lr), "--minutes", str(minutes), "--seed", str(config.seed)]
+    words += ["--test-sequences", str(config.test_sequences), "--run-dir", str(run)]
+    words += ["--max-grad-norm", str(recipe(cell.task, cell.core).learner.max_grad_norm)]
+    words += ["--core-args", *_pairs(sizes)] if sizes else []
+    return _call([*words, *(["--task-args", *_pairs(args)] if args else [])])
+
+
+def _go_on(run: Path, minutes: float) -> str:
+    return _call(["--resume", str(run), "--minutes", str(minutes)])
+
+
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _call(words: list[str]) -> str:
+    """`rl-probe` with these words in a process of its own; its last words if it failed."""
+    code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1].removeprefix("rl-probe: ")

@@ -1,0 +1,119 @@
+"""Teaching a memory a supervised task: one update per batch, and tests on fresh data."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...agents.cores.core import CoreState, map_state, state_leaves
+from ...envs.tasks.registry import make_task
+from ...envs.tasks.task import Task
+from ..optimisers import clip_global_norm, make_optimiser, set_hyperparameters
+from .config import SupervisedConfig
+from .model import SequenceModel, Sequences, to_tensors
+from .scores import Score, score
+
+
+class SupervisedLearner:
+    """Holds a network and its optimiser; `step` applies one update. A stream's state goes from batch to batch.
+
+    Args:
+        model: the network, on the device it shall learn on.
+        config: optimiser and gradients.
+        stream: whether the core's state is carried from batch to batch.
+    """
+
+    def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
+        self.model, self.config, self.stream = model, config, stream
+        self.device = next(model.parameters()).device
+        self.optimiser = make_optimiser(
+            "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
+        )
+        self.updates = 0
+        self.skipped = 0
+        """Updates left out because the loss or its gradient was not finite."""
+        self._state: CoreState | None = None
+
+    def step(self, batch: Sequences) -> dict[str, float]:
+        """One update from a batch; returns its metrics."""
+        set_hyperparameters(self.optimiser, {"lr": self.config.lr})
+        total, metrics = self._loss(batch)
+        self.optimiser.zero_grad(set_to_none=True)
+        if total.requires_grad:
+            total.backward()
+            norm = float(clip_global_norm(self.model.parameters(), self.config.max_grad_norm or None))
+            if math.isfinite(norm) and math.isfinite(metrics["loss/total"]):
+                self.optimiser.step()
+            else:
+                self.skipped += 1
+            metrics["learner/grad_norm"] = norm
+        self.updates += 1
+        return metrics | {"learner/lr": self.config.lr, "learner/skipped": float(self.skipped)}
+
+    def _loss(self, batch: Sequences) -> tuple[Tensor, dict[str, float]]:
+        """The mean cross entropy of the answers and the core's own loss."""
+        asked = (batch.targets >= 0).any(-1)
+        state = self.model.core.initial_state(asked.shape[1]) if self._state is None else self._state
+        logits, state, auxiliary = self.model(batch.inputs, batch.reset, asked, state, self.config.bptt_length or None)
+        if self.stream:
+            self._state = map_state(Tensor.detach, state)
+        wanted = batch.targets[asked]
+        entropy = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum")
+        entropy = entropy / (wanted >= 0).sum().clamp(min=1)
+        extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
+        metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
+        with torch.no_grad():
+            found = score(logits, batch.targets, batch.scored)
+        if found.asked:
+            metrics |= {"probe/accuracy": found.accuracy, "probe/perfect": found.perfect_share}
+        return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run goes on from."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "updates": self.updates,
+            "skipped": self.skipped,
+            "state": None if self._state is None else state_leaves(self._state),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.model.load_state_dict(saved["model"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.updates, self.skipped = saved["updates"], saved["skipped"]
+        if saved["state"] is not None:
+            leaves = iter(saved["state"])
+            shape = self.model.core.initial_state(len(saved["state"][0]))
+            self._state = map_state(lambda _: next(leaves).to(self.device), shape)
+
+
+@torch.no_grad()
+def examine(model: SequenceModel, task: Task, batches: int) -> Score:
+    """The score on `batches` batches of a task, or on all there is of it; a stream begins with the initial state."""
+    device = next(model.parameters()).device
+    total = Score()
+    state = None
+    for _ in range(batches if task.batches is None else task.batches):
+        batch = to_tensors(task.next(), device)
+        if state is None or not task.stream:
+            state = model.core.initial_state(task.num_sequences)
+        asked = (batch.targets >= 0).any(-1)
+        logits, state, _ = model(batch.inputs, batch.reset, asked, state, None)
+        total = total.plus(score(logits, batch.targets, batch.scored))
+    return total
+
+
+def learn(
+    name: str, core: str, core_args: dict[str, Any], config: SupervisedConfig, updates: int, seed: int = 0, **args: Any
+) -> Score:
+    """Teach a core a task for some updates and test it: what a certificate asks."""
+    task = make_task(name, config.batch_size, args, seed=seed)
+    torch.manual_seed(seed)
+    learner = SupervisedLearner(SequenceModel(task, core, core_args, config), config, task.stream)
+    for _ in range(updates):
+        learner.step(to_tensors(task.next(), learner.device))
+    return examine(learner.model, make_task(name, 256, args, seed=seed, part="test"), 2)

@@ -1,0 +1,84 @@
+"""The network of a supervised task: symbols or features -> memory core -> answers."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...agents.cores import make_core
+from ...agents.cores.core import CoreState
+from ...envs.tasks.task import Batch, Task
+from .config import SupervisedConfig
+
+MOST_ONE_HOT = 64
+"""Up to so many symbols are shown one-hot, more are embedded."""
+
+
+class Sequences(NamedTuple):
+    """A `Batch` as tensors."""
+
+    inputs: Tensor
+    """float32 [T, B, D] or int64 [T, B]."""
+    targets: Tensor
+    """int64 [T, B, K], negative where nothing is asked."""
+    reset: Tensor
+    """bool [T, B]."""
+    scored: Tensor
+    """bool [T, B]."""
+
+
+def to_tensors(batch: Batch, device: torch.device) -> Sequences:
+    """The batch on a device."""
+    return Sequences(*(torch.from_numpy(array).to(device) for array in batch))
+
+
+class SequenceModel(nn.Module):
+    """Says a class for each of K groups at every step that asks.
+
+    Args:
+        task: whose inputs and classes it is made for.
+        core: name of a core.
+        core_args: options of the core.
+        config: the network around it.
+    """
+
+    def __init__(self, task: Task, core: str, core_args: dict[str, Any], config: SupervisedConfig) -> None:
+        super().__init__()
+        self.symbols, self.num_inputs, self.groups, self.classes = task.symbols, task.inputs, task.groups, task.classes
+        width = config.embedding_size or (0 if task.inputs <= MOST_ONE_HOT else MOST_ONE_HOT)
+        self.embedding = nn.Embedding(task.inputs, width) if task.symbols and width else None
+        self.core = make_core(core, width if self.embedding else task.inputs, **core_args)
+        layers: list[nn.Module] = []
+        size = self.core.output_size
+        for _ in range(config.head_layers):
+            layers += [nn.Linear(size, config.head_size), nn.ReLU()]
+            size = config.head_size
+        self.head = nn.Sequential(*layers, nn.Linear(size, task.groups * task.classes))
+
+    def forward(
+        self, inputs: Tensor, reset: Tensor, asked: Tensor, state: CoreState, bptt_length: int | None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """Answers at the N steps that ask.
+
+        Args:
+            inputs: float32 [T, B, D] or symbols int64 [T, B].
+            reset: bool [T, B].
+            asked: bool [T, B].
+            state: of the core before the first step.
+            bptt_length: as in `Core.unroll`.
+
+        Returns:
+            Logits [N, K, C] in the order of the steps, the core's last state, its own loss [T, B] or None.
+        """
+        outputs, state, loss = self.core.unroll(self.shown(inputs), reset, state, bptt_length)
+        return self.head(outputs[asked]).unflatten(-1, (self.groups, self.classes)), state, loss
+
+    def shown(self, inputs: Tensor) -> Tensor:
+        """What the core sees [T, B, D]; a blank step is all zeros."""
+        if not self.symbols:
+            return inputs
+        blank = (inputs < 0).unsqueeze(-1)
+        known = inputs.clamp(min=0)
+        features = self.embedding(known) if self.embedding else F.one_hot(known, self.num_inputs).float()
+        return torch.where(blank, 0.0, features)

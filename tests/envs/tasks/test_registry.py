@@ -1,0 +1,130 @@
+"""Every registered task keeps the contract: streams by index, exact save and restore, classes in range, names."""
+
+import numpy as np
+import pytest
+
+from engram.envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_names
+from engram.envs.tasks.task import BLANK, NOT_ASKED, PARTS
+from stories import write_babi
+
+GENERATED = [name for name in task_names() if not find_task(name)[0].place.startswith(("stories", "text"))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Parameters of the tasks that read files: a made sample."""
+    folder = tmp_path_factory.mktemp("files")
+    write_babi(folder / "babi")
+    (folder / "text.txt").write_text("a rose is a rose is a rose\n" * 400)
+    return {"babi": {"folder": str(folder / "babi")}, "catbabi": {"folder": str(folder / "babi")}} | {
+        "text": {"path": str(folder / "text.txt")}
+    }
+
+
+def make(name, count, files, **options):
+    return make_task(name, count, files.get(name.split("-")[0]), **options)
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_batches_have_the_shapes_that_the_task_says(name, files):
+    task = make(name, 3, files)
+    for _ in range(3):
+        batch = task.next()
+        shape = (task.steps, 3)
+        if task.symbols:
+            assert batch.inputs.shape == shape
+            assert batch.inputs.min() >= BLANK
+            assert batch.inputs.max() < task.inputs
+        else:
+            assert batch.inputs.shape == (*shape, task.inputs)
+            assert np.isfinite(batch.inputs).all()
+        assert batch.targets.shape == (*shape, task.groups)
+        assert batch.targets.min() >= NOT_ASKED
+        assert batch.targets.max() < task.classes
+        assert batch.reset.shape == batch.scored.shape == shape
+        assert task.stream or (batch.reset[0].all() and not batch.reset[1:].any())
+    assert 0 <= task.chance <= 0.5
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_sequence_depends_on_its_index_alone(name):
+    whole = make_task(name, 4, seed=3).next()
+    _, parameters = find_task(name)
+    task = type(make_task(name, 1))
+    half = task(2, seed=3, first_index=2, **parameters).next()
+    for ours, wanted in zip(half, whole, strict=True):
+        assert np.array_equal(ours, wanted[:, 2:])
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_a_restored_task_goes_on_bit_for_bit(name, files):
+    task, other = make(name, 3, files, seed=1), make(name, 3, files, seed=2)
+    for _ in range(3):
+        task.next()
+    other.restore(task.save())
+    for _ in range(4):
+        assert all(np.array_equal(a, b) for a, b in zip(task.next(), other.next(), strict=True))
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_parts_and_seeds_are_different_data(name):
+    seen = [make_task(name, 4, seed=seed, part=part).next() for seed in (0, 1) for part in PARTS]
+    assert len({(b.inputs.tobytes(), b.targets.tobytes()) for b in seen}) == len(seen)
+
+
+def test_a_wrong_name_names_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown task 'recal'; did you mean: recall"):
+        make_task("recal", 1)
+    with pytest.raises(ValueError, match=r"task 'recall' has no parameter 'dealy'; did you mean: delay"):
+        make_task("recall", 1, {"dealy": 3})
+    with pytest.raises(ValueError, match=r"task 'babi' needs folder="):
+        make_task("babi", 1)
+    with pytest.raises(ValueError, match=r"part is 'tset'; allowed: 'train'"):
+        make_task("recall", 1, part="tset")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("recall", {"delay": [5, 2]}, r"delay is \[5, 2\]; allowed: at least 0, the smallest first"),
+        ("recall", {"delay": 1.5}, "delay is 1.5; allowed: whole numbers"),
+        ("recall", {"noise": -1}, "noise is -1; allowed: at least 0"),
+        ("capacity", {"pairs": 0}, "pairs is 0; allowed: at least 1"),
+        ("interference", {"similarity": 2}, r"similarity is 2; allowed: 0\.\.1"),
+        ("temporal-order", {"markers": 4}, "markers is 4; allowed: 2, 3"),
+        ("temporal-order-3", {"slow": True}, "markers is 3 with slow; allowed: 2"),
+        ("dictionary-4-1", {"num_pairs": 1, "length": 2}, "num_pairs is 1 for length 2; allowed: at least 2"),
+        ("copy", {"order": "back"}, "order is 'back'; allowed: 'copy', 'reverse', 'double'"),
+        ("addition", {"length": 10}, r"length is 10; allowed: 1\.\.9"),
+        ("priority-sort", {"num_asked": 21}, r"num_asked is 21; allowed: 1\.\.20"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(name, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(name, 1, parameters)
+
+
+def test_tests_go_through_the_curve_up_to_what_was_trained():
+    assert [label for label, _ in examined_on("recall", {"delay": [1, 30]})] == [
+        "delay=1",
+        "delay=2",
+        "delay=5",
+        "delay=10",
+        "delay=20",
+        "delay=30",
+    ]
+    assert examined_on("recall", {"delay": [1, 30]})[-1][1]["delay"] == 30
+    assert [p["length"] for _, p in examined_on("length-generalisation", {})] == [5, 10, 15, 20, 30, 40]
+    assert examined_on("copy", {}) == [("", {"order": "copy", "length": 5})]
+    assert examined_on("copy", {"length": 3}) == [("", {"order": "copy", "length": 3})]
+
+
+def test_every_task_of_the_papers_is_there():
+    assert len(TASKS) == 27
+    assert {name for name, entry in TASKS.items() if entry.twin} == {
+        "recall",
+        "capacity",
+        "interference",
+        "overwriting",
+        "noise",
+    }
