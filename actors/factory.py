@@ -30,10 +30,14 @@ class ActorFactory:
     """Seed of the run."""
     resumed_at: int = 0
     """Steps the run had done when it was resumed: a resumed run draws other levels than its beginning did."""
+    trust_checkpoint: bool = False
+    """Whether saved environments made elsewhere may be unpickled, which can run any code."""
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None) -> Any:
         """The environments from `first_index` on."""
-        return make_batch(self.env, num_envs or self.num_envs, first_index, **self.env_args)
+        batch = make_batch(self.env, num_envs or self.num_envs, first_index, **self.env_args)
+        batch.trusted = self.trust_checkpoint
+        return batch
 
     def make_agent(self, batch: Any) -> Agent:
         """A new network for the spaces of `batch`."""

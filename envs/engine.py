@@ -56,6 +56,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     drawn_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the world then draws what they would say."""
     action_names: ClassVar[tuple[str, ...]] = ()
+    trusted: bool = False
+    """Whether `restore` may run code from a saved state; it has none of this engine's."""
     loops: ClassVar[Loops]
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:

@@ -2,7 +2,7 @@
 
     rl-train --env examples.masked_cartpole:MaskedCartPole --core gru
 
-Any class or function that makes a `gymnasium.Env` can be named like this, as `module:name`.
+Any subclass of `gymnasium.Env` can be named like this, as `module:Class`.
 """
 
 from typing import Any

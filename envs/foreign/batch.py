@@ -32,6 +32,9 @@ class ForeignBatch:
     episode_fields: ClassVar[tuple[str, ...]] = ()
     """Foreign worlds report nothing of an episode but its return and length."""
 
+    trusted: bool = False
+    """Whether `restore` may unpickle."""
+
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         check_integer("num_envs", num_envs, 1, None)
         check_integer("first_index", first_index, 0, None)
@@ -90,7 +93,12 @@ class ForeignBatch:
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`. It is unpickled, so restore only what you trust."""
+        """Return to a state made by `save`.
+
+        It is unpickled, which runs whatever code is in it: ValueError unless `trusted` is set.
+        """
+        if not self.trusted:
+            raise ValueError(f"saved state of {self.name} is code, and not trusted")
         envs, ended, started = pickle.loads(saved["pickled"].tobytes())
         if len(envs) != self.num_envs:
             raise ValueError(f"saved state of {self.name} holds {len(envs)} environments; expected {self.num_envs}")

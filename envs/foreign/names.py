@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
+from gymnasium.vector import VectorEnv
 
 from ...base.messages import nearest
 
@@ -28,15 +29,43 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     module_name, colon, attribute = name.partition(":")
     if not colon:
         return None
+    if not module_name or not attribute:
+        raise ValueError(f"environment {name!r} is incomplete; expected module:Class, such as my_worlds:MyWorld")
     module = _import(module_name, name)
     if attribute in gymnasium.registry:  # Gymnasium's own module:id
         return _maker_of_id(attribute)
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
-        near = nearest(attribute, classes)
-        raise ValueError(f"{module_name} has no {attribute!r} to make environments of; did you mean: {near}?")
+    found: Any = getattr(module, attribute, None)
+    if not _makes_environments(found):
+        known = [key for key, value in vars(module).items() if _makes_environments(value)]
+        what = f"{attribute!r} is {_described(found)}" if hasattr(module, attribute) else f"no {attribute!r}"
+        raise ValueError(
+            f"{module_name}: {what}; expected a subclass of gymnasium.Env, or a function with "
+            f"@engram.envs.foreign.environment_maker; there: {nearest(attribute, known)}"
+        )
     return found, _parameters(found)
+
+
+def environment_maker(function: EnvMaker) -> EnvMaker:
+    """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it.
+
+    Other functions are never called: a configuration may come from elsewhere and name any function there is.
+    """
+    setattr(function, _MARK, True)
+    return function
+
+
+_MARK = "__makes_environments__"
+
+
+def _makes_environments(found: Any) -> bool:
+    if inspect.isclass(found):
+        return issubclass(found, gymnasium.Env | VectorEnv) and found not in (gymnasium.Env, VectorEnv)
+    return getattr(found, _MARK, False) is True
+
+
+def _described(found: Any) -> str:
+    kind = "a class" if inspect.isclass(found) else "a function" if callable(found) else f"a {type(found).__name__}"
+    return kind + (" that is no gymnasium.Env" if inspect.isclass(found) else "")
 
 
 def _registers(name: str) -> bool:

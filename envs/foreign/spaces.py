@@ -142,7 +142,7 @@ def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
     return ObservationForm(spaces.Dict({key: form.space for key, form in forms.items()}), write)
 
 
-def _tuple_form(space: spaces.Tuple, name: str) -> ObservationForm:
+def _tuple_form(space: "spaces.Tuple[Any]", name: str) -> ObservationForm:
     form = _dict_form(spaces.Dict({str(i): part for i, part in enumerate(space.spaces)}), name)
 
     def write(values: tuple[Any, ...], out: dict[str, Any]) -> None:

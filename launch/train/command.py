@@ -25,9 +25,9 @@ from ..population.panel import PopulationPanel
 from .command_line import UsageError, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .member import Member
-from .resume import newest_state, resumed_config
+from .resume import drop_code, newest_state, resumed_config
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
-from .run_flags import parse_run
+from .run_flags import TRUST, parse_run
 from .supervisor import supervise
 from .trainer import StopFlag, Trainer
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if value_of("--restarts", arguments) is not None:
             return supervise(arguments)
+        trust, arguments = TRUST in arguments, [word for word in arguments if word != TRUST]
         if resume is None:
             config = parse_run(arguments)
             refuse_taken(config.checkpoint_url)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
             resume = str(fetch(resume, value_of("--run-dir", arguments)))
         with RunDirectory.open(Path(resume)) as directory:
-            return train(resumed_config(directory, without(arguments, ("--resume",))), directory)
+            return train(resumed_config(directory, without(arguments, ("--resume",))), directory, trust)
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
@@ -68,8 +69,11 @@ def refuse_taken(url: str | None) -> None:
             raise UsageError(f"--checkpoint-url {url} holds a run; to go on with it: --resume {url}")
 
 
-def train(config: RunConfig, directory: RunDirectory | None) -> int:
-    """Run a configuration to its end, in a new run directory or, to resume, in one that exists."""
+def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False) -> int:
+    """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
+
+    With `trust`, environments that were saved as code are unpickled.
+    """
     prepare_process(1)
     factory, device = config.factory(), find_device(config.device)
     learners, fields = make_learners(config, factory, device)
@@ -78,10 +82,13 @@ def train(config: RunConfig, directory: RunDirectory | None) -> int:
         from .warm_start import start_from  # evaluation is imported along with it
 
         start_from(config.start_from, [learner.agent for learner in learners])
-    factory = replace(factory, resumed_at=steps_of(saved))
+    begin_anew = saved is not None and not trust and drop_code(saved)
+    factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
     directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
     with directory, make_panel(config, directory.path, config.name) as panel:
         panel.message(describe(config, learners[0], device))
+        if begin_anew:
+            panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
         pool = make_pool(config, factory, panel.message)
         use_second_core()
         try:

@@ -8,9 +8,11 @@ network. A copy that was interrupted has no SHA256SUMS and is no checkpoint. Wha
 checkpoint is there, and the next one is copied anew.
 """
 
+import contextlib
 import shutil
 import tempfile
 import threading
+import tomllib
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +22,7 @@ import fsspec
 
 from ...learners import checkpoints
 from .command_line import UsageError
+from .imports import announce_imports
 from .run_directory import CONFIG, RunDirectory, new_path
 
 LAST_WAIT = 60.0
@@ -144,6 +147,8 @@ def fetch(url: str, target: str | None) -> Path:
                 continue
             shutil.copytree(path, RunDirectory(run).checkpoints / name)
             (run / CONFIG).write_bytes(config)
+            with contextlib.suppress(ValueError):  # resuming says what is wrong with it
+                announce_imports(tomllib.loads(config.decode()), run / CONFIG, fetched=True)
             return run
     raise UsageError(f"{url} has no intact checkpoint to resume from")
 

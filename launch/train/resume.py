@@ -78,6 +78,15 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
     return None
 
 
+def drop_code(state: dict[str, Any]) -> bool:
+    """Take the actors out of a state whose environments are pickled, which is code: whether there were any."""
+    saved = [actor for actors in state.get("actors", ()) for actor in actors.values()]
+    pickled = any("pickled" in actor["batch"] for actor in saved)
+    if pickled:
+        del state["actors"]
+    return pickled
+
+
 def _foreign(state: dict[str, Any], config: RunConfig) -> str:
     """Why a state is not one of this run; empty if it is. Old checkpoints do not say what they were made with."""
     if "config" not in state:

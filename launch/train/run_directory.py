@@ -28,6 +28,7 @@ from typing import Any
 import tomli_w
 
 from ...base.files import replace_file
+from .imports import announce_imports
 
 CONFIG, LOCK = "config.toml", ".lock"
 _SHOWN_DIFFERENCES = 3
@@ -117,11 +118,13 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """The configuration as it was given, without the None values; tuples have become lists."""
         try:
-            return tomllib.loads((self.path / CONFIG).read_text("utf-8"))
+            config = tomllib.loads((self.path / CONFIG).read_text("utf-8"))
         except OSError as problem:
             raise RunDirectoryError(f"cannot read {self.path / CONFIG}: {problem.strerror}") from problem
         except ValueError as problem:
             raise RunDirectoryError(f"{self.path / CONFIG} is damaged: {problem}") from problem
+        announce_imports(config, self.path / CONFIG)
+        return config
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Replace the configuration, such as when a resumed run is extended."""

@@ -13,9 +13,11 @@ from typing import Any
 from ...learners.config import LearnerConfig
 from .command_line import UsageError, dashed, parse, value_of, without
 from .config import MOVED, RunConfig, from_dict
+from .imports import announce_imports
 from .presets import PRESETS, preset
 
-OTHER_FLAGS = ("--preset", "--config", "--resume", "--restarts")
+TRUST = "--trust-checkpoint"
+OTHER_FLAGS = ("--preset", "--config", "--resume", "--restarts", TRUST)
 """Flags of `rl-train` that are no settings of a run."""
 
 
@@ -86,6 +88,7 @@ def saved_config(file: Path) -> RunConfig:
         why = f"{problem}; expected: TOML, such as the config.toml of a run"
         raise UsageError(f"--config {file}: {why}") from problem
     try:
+        announce_imports(data, file)
         return from_dict(RunConfig, data)
     except (ValueError, TypeError) as problem:
         raise UsageError(f"--config {file}: {problem}") from problem
@@ -95,4 +98,5 @@ _HELP = f"""Train an agent with memory.
 
 Also: --preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
 config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
-given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint)."""
+given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint),
+--trust-checkpoint (resume the environments of a Gymnasium world exactly; this runs code that is in the checkpoint)."""

@@ -21,7 +21,7 @@ from types import FrameType
 from ...learners import checkpoints
 from .command_line import UsageError, value_of, without
 from .run_directory import CONFIG, RunDirectory, new_path
-from .run_flags import parse_run
+from .run_flags import TRUST, parse_run
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""
@@ -34,7 +34,8 @@ def supervise(arguments: Sequence[str]) -> int:
     number = value_of("--restarts", arguments) or ""
     if not number.isdecimal() or int(number) < 1:
         raise UsageError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
-    words = without(arguments, ("--restarts",))
+    trust = [word for word in arguments if word == TRUST]
+    words = without([word for word in arguments if word != TRUST], ("--restarts",))
     resumed = value_of("--resume", words)
     if resumed is not None:
         if "://" in resumed:
@@ -43,11 +44,11 @@ def supervise(arguments: Sequence[str]) -> int:
             resumed = str(fetch(resumed, value_of("--run-dir", words)))
             words = [*without(words, ("--resume", "--run-dir")), "--resume", resumed]
         # The same words again: one that dies early has not yet written down what they change.
-        return _keep_alive(words, words, Path(resumed), int(number))
+        return _keep_alive([*words, *trust], [*words, *trust], Path(resumed), int(number))
     config = parse_run(words)
     run = Path(config.run_dir) if config.run_dir else new_path(config.name)
     words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
-    return _keep_alive(words, ["--resume", str(run)], run, int(number))
+    return _keep_alive([*words, *trust], ["--resume", str(run), *trust], run, int(number))
 
 
 def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int) -> int:

@@ -1,6 +1,8 @@
 """Foreign worlds against the same worlds stepped by hand, and every space that can and cannot be read."""
 
+import pickle
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ import pytest
 from gymnasium import error, spaces
 from gymnasium.utils import EzPickle
 
-from engram.envs.foreign import ForeignBatch
+from engram.envs.foreign import ForeignBatch, environment_maker
 from engram.envs.randomness import streams
 from engram.envs.registration import make_batch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -158,6 +160,7 @@ def test_minigrid_memory():
         if terminated or truncated:
             break
     saved = batch.save()
+    batch.trusted = True
     actions = random.integers(3, size=(20, 3))
     first = [row[1:] for row in play(batch, rows, actions)]
     batch.restore(saved)
@@ -308,10 +311,31 @@ def test_saved_copies_continue_exactly():
     assert {key: value.dtype for key, value in saved.items()} == {"pickled": np.uint8}
     expected = play(batch, rows, actions)
     other = make_batch("CartPole-v1", 3)
+    other.trusted = True
     other.restore(saved)
     assert_same(play(other, room(other), actions), expected)
+    smaller = make_batch("CartPole-v1", 2)
+    smaller.trusted = True
     with pytest.raises(ValueError, match="holds 3 environments; expected 2"):
-        make_batch("CartPole-v1", 2).restore(saved)
+        smaller.restore(saved)
+
+
+class Trap:
+    """Unpickled, it leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.mark,)
+
+
+def test_a_saved_state_is_code_and_is_not_run_unless_it_is_trusted(tmp_path):
+    saved = {"pickled": np.frombuffer(pickle.dumps(Trap(tmp_path / "mark")), np.uint8)}
+    batch, _ = started("CartPole-v1")
+    with pytest.raises(ValueError, match="saved state of CartPole-v1 is code, and not trusted"):
+        batch.restore(saved)
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize(("name", "message"), [("Rebuilt", "begins anew"), ("Stuck", "cannot be pickled")])
@@ -340,9 +364,12 @@ def test_a_step_needs_a_reset():
         ("CartPol-v1", "unknown environment 'CartPol-v1'; did you mean: CartPole-v1"),
         ("maze-twim", "did you mean: maze-twin"),
         ("nowhere:Nothing", "needs the module nowhere, but: No module named 'nowhere'"),
-        ("fractions:Fractio", "fractions has no 'Fractio' to make environments of; did you mean: Fraction"),
-        ("fractions:Fraction", "fractions:Fraction made a Fraction; expected a gymnasium.Env"),
-        ("json:dumps", "json:dumps cannot be made: .*obj"),
+        ("engram.envs.maze:Mase", "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*there: Maze"),
+        ("fractions:Fraction", "fractions: 'Fraction' is a class that is no gymnasium.Env; expected .*there is none"),
+        ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
+        ("math:pi", "math: 'pi' is a float; expected"),
+        ("my_worlds:", "environment 'my_worlds:' is incomplete; expected module:Class"),
+        ("gymnasium:Env", "gymnasium: 'Env' is a class that is no gymnasium.Env"),
     ],
 )
 def test_unknown_worlds_are_answered_with_known_ones(name, message):
@@ -375,3 +402,17 @@ def test_third_party_batches_run_as_batches():
     for each in (batch, ours):
         each.reset(seed=4)
     np.testing.assert_array_equal(batch.state.goal, ours.state.goal)
+
+
+def test_a_marked_function_makes_environments(monkeypatch):
+    module = types.ModuleType("marked_world")
+
+    def make(length: int = 3) -> Echo:
+        return Echo(spaces.Discrete(2), spaces.Discrete(2), length)
+
+    module.make = make  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "marked_world", module)
+    with pytest.raises(ValueError, match="'make' is a function; expected"):
+        make_batch("marked_world:make", 2)
+    environment_maker(make)
+    assert make_batch("marked_world:make", 2, length=4).vector.envs[0].length == 4
