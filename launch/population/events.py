@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...learners.population.search_space import PREFIX
 from ..metrics import events
 from ..metrics.panel import short
 from ..metrics.writer import MetricsWriter
-from ..train.config import RunConfig, to_dict
-from ..train.run_directory import flat_settings
+from ..train.config import RunConfig
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture, size
 
@@ -49,9 +49,8 @@ class PopulationWriter:
         explored = [each.setting for each in config.pbt.explored]
         # Written anew by every process, so that deleted files come back whole.
         self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
-        settings = dict(flat_settings(to_dict(config)))
         # What all members share is left out: TensorBoard sorts by name, and would show that first.
-        chosen = {name: settings[name] for name in explored}
+        chosen = {name: config.learner.value(name.removeprefix(PREFIX)) for name in explored}
         self.writer.show(events.columns(self.lineage.step, chosen, results(explored, fields)))
 
     def event(self, event: Mapping[str, Any]) -> None:

@@ -84,6 +84,20 @@ def test_every_scheme_algorithm_and_world(tmp_path: Path, task: list[str], algor
         assert {name: last[f"population/{name}"] for name in values} == values
 
 
+def test_settings_of_an_algorithm_differ_between_members_and_are_really_used(tmp_path: Path) -> None:
+    words = [*CATCH, "--algorithm", "ppo", "--normalise-returns", *POPULATION, "--pbt.scheme", "truncation"]
+    words += ["--pbt.explore", "learner.clip=uniform(0.1,0.3)", "learner.epochs=choice(1,2,3)"]
+    assert run_train(*words, "--total-steps", 300, "--run-dir", tmp_path / "run") == 0
+    assert population_view.main([str(tmp_path / "run"), "--replay"]) == 0
+    settings = [dict(values) for values in events(tmp_path / "run", "start")[0]["values"]]
+    for event in events(tmp_path / "run", "copy"):
+        settings[event["member"]] = event["effective"]
+    for number, values in enumerate(settings):
+        last = rows(tmp_path / "run" / "members" / str(number))[-1]
+        assert {name: last[f"population/{name}"] for name in values} == values
+        assert 0.1 <= values["learner.clip"] <= 0.3
+
+
 def test_members_progress_together(tmp_path: Path) -> None:
     run_train(*GRAPH, *POPULATION, "--num-actors", 2, "--total-steps", 600, "--run-dir", tmp_path / "run")
     for event in events(tmp_path / "run", "evaluation"):
