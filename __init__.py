@@ -5,6 +5,6 @@ Importing engram registers its environments with Gymnasium, so that `gymnasium.m
 
 from .envs.registration import register_envs
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 register_envs()

@@ -59,7 +59,9 @@ AUTOENCODE_CHANCE = -0.5
 
 WORLDS = {
     "cartpole": World("CartPole-v1", 475, 150_000, 300_000, _CARTPOLE, _CARTPOLE),
-    "masked-cartpole": World("examples.masked_cartpole:MaskedCartPole", 475, 500_000, 1_000_000, _CARTPOLE, _CARTPOLE),
+    "masked-cartpole": World(
+        "engram.examples.masked_cartpole:MaskedCartPole", 475, 500_000, 1_000_000, _CARTPOLE, _CARTPOLE
+    ),
     "acrobot": World("Acrobot-v1", -100, 300_000, 600_000, _ACROBOT, _ACROBOT),
     "repeat-previous": World("popgym-RepeatPreviousEasy-v0", 0.95, 1_000_000, 1_000_000, {}, {}),
     "autoencode": World("popgym-AutoencodeEasy-v0", 0.0, 1_000_000, 1_000_000, {}, {}),
@@ -138,7 +140,7 @@ def theirs(env: str) -> Any:
     from gymnasium.wrappers import FlattenObservation
 
     if ":" in env:
-        from examples.masked_cartpole import MaskedCartPole
+        from engram.examples.masked_cartpole import MaskedCartPole
 
         return MaskedCartPole()
     if env.startswith("MiniGrid"):

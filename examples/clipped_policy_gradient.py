@@ -1,6 +1,6 @@
 """A complete algorithm of a third party: the plain policy gradient with bounded advantages.
 
-    rl-train --env cued-catch --core gru --algorithm examples.clipped_policy_gradient:ClippedPolicyGradient
+    rl-train --env cued-catch --core gru --algorithm engram.examples.clipped_policy_gradient:ClippedPolicyGradient
 
 An algorithm turns one pass of the network over a batch into targets and loss terms, [T, B] each; resets, masks,
 entropy bonus and optimiser are the learner's.

@@ -1,6 +1,6 @@
 """CartPole without velocities: what is hidden has to be remembered.
 
-    rl-train --env examples.masked_cartpole:MaskedCartPole --core gru
+    rl-train --env engram.examples.masked_cartpole:MaskedCartPole --core gru
 
 Any subclass of `gymnasium.Env` can be named like this, as `module:Class`.
 """

@@ -118,7 +118,7 @@ def test_formulas_import_torch_and_each_other_only(name: str) -> None:
 
 
 def test_the_list_of_packages_is_the_folders_on_disk() -> None:
-    folders = {path.parent for path in MODULES}
+    folders = {path.parent for path in MODULES} | {Path("examples")}
     assert all((ROOT / folder / "__init__.py").is_file() for folder in folders)
     named = {".".join(["engram", *folder.parts]): folder.as_posix() for folder in folders} | {"engram": "."}
     setuptools = PROJECT["tool"]["setuptools"]

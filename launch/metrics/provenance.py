@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,7 +66,9 @@ def _from_proc(file: str, key: str) -> str | None:
 
 
 def package_version(package: str) -> str | None:
-    """The version of an installed package, or None."""
+    """The version of an installed package, or None; of engram, that of the code that runs."""
+    if package == "engram":
+        return sys.modules[__name__.partition(".")[0]].__version__
     try:
         return version(package)
     except PackageNotFoundError:

@@ -16,7 +16,7 @@ from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner, batch_loss, evaluate
 from runs import TINY
 
-EXAMPLE = "examples.clipped_policy_gradient:ClippedPolicyGradient"
+EXAMPLE = "engram.examples.clipped_policy_gradient:ClippedPolicyGradient"
 ALGORITHMS = [*algorithm_names(), EXAMPLE]
 
 

@@ -104,7 +104,7 @@ def test_the_images_steps_make_an_engram_that_trains(tmp_path: Path) -> None:
 
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     do(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", dist, context)
-    (wheel,) = dist.glob("engram-*.whl")
+    (wheel,) = dist.glob("engram_rl-*.whl")
     do(*pip, "install", "--no-index", "--no-deps", wheel)
     where = do(python, "-c", "import engram; print(engram.__file__)").strip()
     assert where.startswith(str(tmp_path / "engram"))

@@ -133,7 +133,7 @@ def test_parameters_reach_the_world():
 
 
 def test_masked_cartpole_hides_the_velocities(examples):
-    batch, rows = started("examples.masked_cartpole:MaskedCartPole", max_episode_steps=12)
+    batch, rows = started("engram.examples.masked_cartpole:MaskedCartPole", max_episode_steps=12)
     full, full_rows = started("CartPole-v1", max_episode_steps=12)
     actions = np.random.default_rng(1).integers(2, size=(40, 3))
     for masked, plain in zip(play(batch, rows, actions), play(full, full_rows, actions), strict=True):
@@ -390,7 +390,10 @@ def test_ids_that_cannot_be_made():
 
 
 def test_unknown_parameters_are_answered_with_known_ones(examples):
-    for name, near in (("CartPole-v1", "sutton_barto_reward"), ("examples.masked_cartpole:MaskedCartPole", "max_epi")):
+    for name, near in (
+        ("CartPole-v1", "sutton_barto_reward"),
+        ("engram.examples.masked_cartpole:MaskedCartPole", "max_epi"),
+    ):
         with pytest.raises(ValueError, match=f"{name} has no parameter '{near}x'; did you mean: {near}"):
             make_batch(name, 1, **{f"{near}x": 1})
 
