@@ -71,10 +71,11 @@ WORLDS = {
 }
 
 
-def engram(world: World, seed: int, folder: Path) -> list[tuple[int, float]]:
+def engram(world: World, seed: int, folder: Path, local: bool) -> list[tuple[int, float]]:
     """The curve of `rl-train` without flags: (steps, score); ends when it has said enough."""
     command = [str(Path(sys.executable).with_name("rl-train")), "--env", world.env, "--core", "gru"]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--log-every", str(WINDOW)]
+    command += ["--local"] if local else []
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         curve: list[tuple[int, float]] = []
@@ -84,7 +85,9 @@ def engram(world: World, seed: int, folder: Path) -> list[tuple[int, float]]:
             if finished(world, curve):
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
-    return _scores(folder / "metrics.jsonl")
+    if not finished(world, curve := _scores(folder / "metrics.jsonl")):
+        sys.exit(f"{folder}: rl-train ended with {process.returncode} before its time; see {folder}.log")
+    return curve
 
 
 def _scores(file: Path) -> list[tuple[int, float]]:
@@ -157,17 +160,18 @@ def theirs(env: str) -> Any:
     return gymnasium.make(env)
 
 
-def measure(name: str, learner: str, seed: int, work: Path) -> None:
+def measure(name: str, learner: str, seed: int, work: Path, local: bool) -> None:
     """One run and its result file."""
     world, started = WORLDS[name], time.monotonic()
     if learner == "engram":
-        curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}")
+        curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
     else:
         curve = stable_baselines(world, seed, learner == "recurrent-ppo")
     reached = next((step for step, score in curve if score >= world.goal), None)
     result = {
         "world": name,
         "learner": learner,
+        "local": local,
         "seed": seed,
         "goal": world.goal,
         "steps_to_goal": reached,
@@ -201,7 +205,7 @@ def collect(work: Path, into: Path) -> None:
         axis.set_title(name)
         axis.set_xlabel("environment steps")
         handles = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-        axis.legend(handles.values(), handles.keys(), fontsize=7)
+        axis.legend(handles.values(), handles.keys(), fontsize=7, loc="lower right")
     for axis in list(axes.flat)[len(names) :]:
         axis.axis("off")
     figure.tight_layout()
@@ -215,19 +219,21 @@ def main() -> None:
     parser.add_argument("--worlds", nargs="+", choices=tuple(WORLDS), default=list(WORLDS))
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--local", action="store_true", help="rl-train --local: without Ray, the same numbers")
     parser.add_argument("--one", action="store_true", help="exactly one run, in this process")
     options = parser.parse_args()
     options.work = options.work.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
     if options.one:
         sys.path.append(str(ROOT))
-        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work)
+        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work, options.local)
         return
     for seed in options.seeds:
         for name in options.worlds:
             for learner in options.learners:
                 if not (options.work / f"{name}-{learner}-{seed}.json").exists():
                     words = ["--worlds", name, "--learners", learner, "--seeds", str(seed), "--one"]
+                    words += ["--local"] if options.local else []
                     subprocess.run([sys.executable, __file__, str(options.work), *words], check=False)
                 collect(options.work, RESULTS / "out-of-the-box")
 
