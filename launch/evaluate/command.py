@@ -20,7 +20,7 @@ from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
-from ..train.command_line import UsageError, parse, run_command
+from ..train.command_line import UsageError, make_console, parse, run_command
 from ..train.config import RunConfig, to_dict
 from ..train.trained import make_actor, open_run
 from ..train.trainees import Trainee, best_member, chosen_members, described
@@ -31,6 +31,8 @@ from .zoo_table import zoo_table
 NUM_ENVS = 128
 """Environments that play together; more do not make inference faster."""
 UNROLL_LENGTH = 20
+OTHER_EPISODES = 200
+"""Episodes at most with the other way to choose actions."""
 
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on fresh levels."""
 
@@ -52,7 +54,8 @@ class EvaluationConfig:
     all: bool = False
     """Every member of a population, each in a row."""
     greedy: bool = False
-    """Take the likeliest action instead of drawing one from the policy."""
+    """Take the likeliest action instead of drawing one from the policy. Drawing is what was trained and what is meant
+    to be used; where the two differ, both are shown."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world that differ from the training run's, KEY=VALUE."""
     gif: str = ""
@@ -79,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
-    console = Console()
+    console = make_console()
     if config.run == zoo.PREFIX:
         console.print(zoo_table())
         return 0
@@ -88,8 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
         shown = chosen_members(trainees, config.member, False)[0]
-        write_gif(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config)
-        console.print(f"wrote {config.gif}", highlight=False)
+        console.print(write_gif(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config))
     summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
     title = f"{factory.env} with {trained.agent.core}, {path.name}"
     if config.all:
@@ -97,6 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     else:
         said = described(trainees, chosen[0])
         show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
+        other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
+        found = evaluated(factory, trainees[chosen[0]].weights, other, console)
+        if text := compared(summaries[chosen[0]], found, config.greedy):
+            console.print(text, highlight=False, markup=False)
     console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
     if config.json:
         write_json(config, trained, factory, path, summaries)
@@ -121,12 +127,24 @@ def acting(
     )
 
 
-def write_gif(actor: Actor, config: EvaluationConfig) -> None:
-    """The moving picture that `--gif` asks for."""
+def compared(own: Summary, other: Summary, greedy: bool) -> str:
+    """Drawn and likeliest actions side by side, if they differ by more than their intervals; else nothing."""
+    name = "solved" if "solved" in own.all.estimates else "return"
+    a, b = own.all.estimates[name], other.all.estimates[name]
+    if not (a.low > b.high or b.low > a.high):
+        return ""
+    drawn, likeliest = (b, a) if greedy else (a, b)
+    use = "draw them, which is what was trained" if drawn.mean > likeliest.mean else "--greedy does better here"
+    return f"{name}: {_said(name, drawn)} with drawn actions, {_said(name, likeliest)} with --greedy; {use}"
+
+
+def write_gif(actor: Actor, config: EvaluationConfig) -> str:
+    """Make the moving picture that `--gif` asks for; what to say of it."""
     try:
         record(actor, Path(config.gif), config.gif_episodes)
+        return f"wrote {config.gif}"
     except ValueError as problem:
-        raise UsageError(f"--gif: {problem}") from problem
+        return f"no {config.gif}: {problem}"
     except OSError as problem:
         raise UsageError(f"--gif: cannot write {config.gif}: {problem.strerror}") from problem
 
@@ -194,9 +212,9 @@ def _names(summary: Summary) -> list[str]:
 
 def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(of)
+    table.add_column(of, no_wrap=True)
     for name in (*others, "episodes", *names):
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+        table.add_column(name.replace("_", " "), justify="right")
     return table
 
 

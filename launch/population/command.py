@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...base.files import replace_file
 from ..metrics.panel import short
-from ..train.command_line import UsageError, parse, run_command
+from ..train.command_line import UsageError, make_console, parse, run_command
 from ..train.run_directory import RunDirectory, RunDirectoryError
 from .history import read
 from .lineage import Lineage, descent, families
@@ -90,7 +90,7 @@ class Population:
 def main(arguments: Sequence[str]) -> int:
     """Show as the words say; returns the exit code."""
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
-    console = Console(highlight=False)
+    console = make_console()
     try:
         run = RunDirectory.open(config.run, lock=False)
         if config.replay:
@@ -141,7 +141,7 @@ def members_table(population: Population) -> Table:
     """One row per member, as of the last evaluation."""
     table = Table(title="members at the last evaluation", title_justify="left", box=box.SIMPLE_HEAD)
     names = list(population.histories[0])
-    table.add_column("member", justify="right")
+    table.add_column("member", justify="right", no_wrap=True)
     for name in ("return", "steps", "episodes", *map(short_name, names)):
         table.add_column(name, justify="right")
     table.add_column("weights from", overflow="fold")

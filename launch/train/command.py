@@ -17,6 +17,7 @@ from ...actors.pool import ActorPool, LocalPool
 from ...agents.agent import Agent
 from ...agents.aside import use_second_core
 from ...agents.process import prepare_process
+from ...envs.registration import is_world
 from ...learners import checkpoints
 from ...learners.learner import Learner
 from ..metrics.panel import Panel
@@ -259,7 +260,8 @@ def farewell(config: RunConfig, path: Path, reason: str, steps: int) -> str:
     ]
     if reason != "done":
         lines.append(f"  continue        rl-train --resume {path}")
-    lines.append(f"  evaluate        rl-eval {path} --episodes 1000 --gif {path}/episode.gif")
+    picture = f" --gif {path}/episode.gif" if is_world(config.env) else ""  # other worlds may draw nothing
+    lines.append(f"  evaluate        rl-eval {path} --episodes 1000{picture}")
     lines.append(f"  curves          tensorboard --logdir {path.parent}")
     if config.population:
         lines.append(f"  population      rl-population {path}; tensorboard --logdir {path}, page #custom_scalars")

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import difflib
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -14,10 +15,13 @@ from dataclasses import is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
+from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
+WIDE = 1000
+"""Columns where output is no terminal."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"[\s|│─━-]*")
@@ -42,6 +46,12 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     except BrokenPipeError:
         code = 1
     sys.exit(code)
+
+
+def make_console() -> Console:
+    """A console for tables: as wide as the terminal, or where output is no terminal as wide as the tables are."""
+    console = Console(highlight=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=WIDE)
 
 
 def version() -> str:

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.evaluate.command import run
-from engram.launch.evaluate.episodes import mean_interval, rate_interval, summarise
+from engram.launch.evaluate.command import compared, run, show_members
+from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.train import command as train
 from engram.launch.train.trained import make_actor
+from engram.launch.train.trainees import Trainee
 from engram.learners import checkpoints
 
 FIELDS = ("solved", "path_length", "num_distractors")
@@ -273,3 +275,43 @@ def test_gif_of_a_world_without_pictures_is_refused(tmp_path: Path) -> None:
 def test_gif_needs_single_steps(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unrolls of 5 steps"):
         record(make_factory().make_actor(0), tmp_path / "x.gif", 1)
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def summary(solved: float, episodes: int = 200) -> Summary:
+    outcomes = np.arange(episodes) < solved * episodes
+    estimates = {"return": mean_interval(outcomes * 1.0), "solved": rate_interval(outcomes * 1.0)}
+    return Summary(Group(episodes, estimates), {})
+
+
+def test_drawn_and_likeliest_actions_are_both_shown_where_they_differ() -> None:
+    text = compared(summary(0.97), summary(0.3), greedy=False)
+    assert "97.0% [93.6, 98.6] with drawn actions, 30.0% [24.1, 36.7] with --greedy; draw them" in text
+    assert compared(summary(0.3), summary(0.97), greedy=True) == text
+    assert "--greedy does better" in compared(summary(0.3), summary(0.97), greedy=False)
+    assert compared(summary(0.5), summary(0.52), greedy=False) == ""
+
+
+def test_a_table_of_members_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    trainees = [Trainee({}, 0.5), Trainee({}, None)]
+    for width in (80, 1000):
+        show_members({0: summary(0.4), 1: summary(0.6)}, trainees, "title", Console(width=width))
+        printed = capsys.readouterr().out
+        assert "…" not in printed
+        assert {"0", "1"} <= {line.strip("│┃ ").split(" ")[0] for line in printed.splitlines()}
+        assert ("40.0% [33.5, 46.9]" in printed) == (width == 1000) or "46.9]" in printed
+
+
+def test_a_world_that_draws_nothing_is_evaluated_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    words = ["--env", "engram.examples.masked_cartpole:MaskedCartPole", "--core", "feedforward", "--local"]
+    assert train.main([*words, "--total-steps", "100", "--unroll-length", "10", "--run-dir", str(path)]) == 0
+    assert "--gif" not in capsys.readouterr().out, "the farewell proposes what works"
+    assert evaluate(path, "--episodes", 4, "--gif", tmp_path / "x.gif") == 0
+    printed = capsys.readouterr().out
+    assert "this world draws no pictures" in printed
+    assert "return" in printed
