@@ -21,7 +21,18 @@ from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.cores.probe import ROWS, STEPS, Failure, Probe
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
+from ...envs.tasks.registry import make_task
+from ...learners.supervised.config import SupervisedConfig
+from ...learners.supervised.learner import learn
 from ..train.command_line import UsageError, parse, run_command
+
+PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("probe: recall over 10 steps", "recall", {"delay": 10}),
+    ("probe: 4 pairs", "capacity", {"pairs": 4}),
+    ("probe: copy of up to 5 digits", "copy", {}),
+)
+"""Names of lines, tasks of rl-probe and their parameters."""
+PROBE_UPDATES, PROBE_LR = 300, 3e-3
 
 _HELP = """Check a memory core line by line: is its state reset, handed on, cut and kept exactly as it must be?
 
@@ -42,6 +53,8 @@ class CheckConfig:
     """Seed of weights and inputs."""
     long_run: int = 10_000
     """Steps of the endurance run, at least 1."""
+    probe: bool = False
+    """Also teach it the three cheapest tasks of rl-probe, a minute or so more: what it learns is said, not judged."""
 
     def __post_init__(self) -> None:
         for name, low in (("input_size", 3), ("long_run", 1)):
@@ -84,9 +97,22 @@ def certificate(config: CheckConfig, console: Console) -> bool:
     for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
         passed.append(line.passed)
         show(line, console)
+    if config.probe:
+        probes(config, console)
     seconds = time.perf_counter() - started
     console.print(f"{sum(passed)} of {len(passed)} passed in {seconds:.0f} s", highlight=False)
     return all(passed)
+
+
+def probes(config: CheckConfig, console: Console) -> None:
+    """Print what the core reaches in a short training on each of PROBES, beside chance."""
+    recipe = SupervisedConfig(lr=PROBE_LR)
+    for name, task, arguments in PROBES:
+        found = learn(task, config.core, config.core_args, recipe, PROBE_UPDATES, config.seed, **arguments)
+        low, high = found.interval()
+        chance = make_task(task, 1, arguments).chance
+        said = f"{found.accuracy:.0%} right ({low:.0%}..{high:.0%}), chance {chance:.0%}, {PROBE_UPDATES} updates"
+        console.print(Text.assemble(("  note  ", "yellow"), f"{name:<32}", (said, "dim")), soft_wrap=True)
 
 
 def show(line: Line, console: Console) -> None:
