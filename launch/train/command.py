@@ -23,12 +23,12 @@ from ...learners.learner import Learner
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from .command_line import UsageError, run_command, value_of, without
+from .command_line import UsageError, make_console, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .member import Member
 from .resume import drop_code, newest_state, resumed_config
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
-from .run_flags import TRUST, parse_run
+from .run_flags import LIST, TRUST, parse_run
 from .supervisor import supervise
 from .trainer import StopFlag, Trainer
 
@@ -42,6 +42,11 @@ ACTOR_NICENESS = 10
 def main(arguments: Sequence[str]) -> int:
     """Train as the words say; returns the exit code."""
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    if LIST in arguments:
+        from .listing import show
+
+        show(make_console())
+        return 0
     resume = value_of("--resume", arguments)
     try:
         if value_of("--restarts", arguments) is not None:
@@ -77,6 +82,8 @@ def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False
     """
     prepare_process(1)
     factory, device = config.factory(), find_device(config.device)
+    if not compiled_before():
+        print("the first run compiles worlds and networks, for about half a minute; later ones do not", flush=True)
     learners, fields = make_learners(config, factory, device)
     saved = newest_state(directory, config) if directory else None
     if config.start_from and not saved:
@@ -106,6 +113,12 @@ def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False
             stop_ray(config)
     print(farewell(config, directory.path, reason, trainer.steps))
     return 0
+
+
+def compiled_before() -> bool:
+    """Whether some compiled code is on disk, where numba keeps it."""
+    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[2] / "agents")
+    return next(place.rglob("*.nbi"), None) is not None
 
 
 def make_learners(

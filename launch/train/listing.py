@@ -1,0 +1,62 @@
+"""`rl-train --list`: everything that can be named on the command line, one line each."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from ... import zoo
+from ...agents.cores.registry import core_class, core_names
+from ...envs.registration import WORLDS, batch_class
+from ...learners.algorithms.registry import algorithm_class, algorithm_names
+from .presets import CORES, EASY, PAPER
+
+Line = tuple[str, str]
+"""A name and what it is."""
+
+
+def listed() -> Iterator[tuple[str, list[Line]]]:
+    """Every kind of thing, and its names with a line each."""
+    worlds = [(name, _module_line(batch_class(world))) for name, world in WORLDS.items()]
+    yield "worlds (--env)", [*worlds, ("NAME-twin", "the same world without a need of memory")]
+    yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
+    yield "algorithms (--algorithm)", [(name, _first_line(algorithm_class(name))) for name in algorithm_names()]
+    yield (
+        "presets (--preset)",
+        [
+            ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
+            ("easy", f"levels that are learnt in minutes: {', '.join(EASY)}"),
+        ],
+    )
+    yield "pairs with a paper's core options", [(f"{world} {core}", _options(o)) for (world, core), o in CORES.items()]
+    yield (
+        "trained agents (rl-eval zoo:NAME, --start-from)",
+        [(f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()],
+    )
+
+
+def show(console: Console) -> None:
+    """Print all of it."""
+    for kind, lines in listed():
+        table = Table(title=kind, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=True)
+        table.add_column(no_wrap=True, style="cyan")
+        table.add_column(overflow="fold")
+        for name, line in lines:
+            table.add_row(name, line)
+        console.print(table)
+        console.print()
+
+
+def _first_line(thing: type) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _module_line(thing: type) -> str:
+    """The first line of the module that a class is in."""
+    return (sys.modules[thing.__module__].__doc__ or "").partition("\n")[0]
+
+
+def _options(options: dict[str, object]) -> str:
+    return " ".join(f"{key}={value}" for key, value in options.items())

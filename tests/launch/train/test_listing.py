@@ -1,0 +1,19 @@
+"""rl-train --list names everything that can be named."""
+
+import pytest
+
+from engram import zoo
+from engram.agents.cores.registry import core_names
+from engram.envs.registration import WORLDS
+from engram.launch.train.command import run
+from engram.launch.train.presets import PRESETS
+from engram.learners.algorithms.registry import algorithm_names
+
+
+def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(["--list"])
+    assert stop.value.code == 0
+    lines = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    named = [*WORLDS, *core_names(), *algorithm_names(), *PRESETS, *(f"zoo:{name}" for name in zoo.names())]
+    assert [name for name in named if not lines.get(name)] == []
