@@ -19,6 +19,7 @@ from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
+from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 
@@ -381,9 +382,11 @@ def random_unroll(agent: Agent, rows: int = 4, batch: int = 3) -> Unroll:
 
 def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> None:
     agent = Agent(ArraySpec((5,)), ChoiceSpec((4,)), AgentConfig(core="feedforward"))
-    learner = Learner(agent, LearnerConfig(), total_steps=100)
     collected = Accumulator(1, FIELDS)
-    collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
+    for algorithm in algorithm_names():
+        learner = Learner(agent, LearnerConfig(algorithm=algorithm), total_steps=100)
+        collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
+    collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
     collected.note_lag(0.0)
