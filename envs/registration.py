@@ -101,7 +101,7 @@ def make_batch(
     """
     from .engine import BatchedEnv
     from .foreign import ForeignBatch
-    from .foreign.names import find_foreign
+    from .foreign.names import draws, find_foreign
 
     foreign = None if is_world(name) else find_foreign(name)
     if foreign is None:
@@ -112,6 +112,6 @@ def make_batch(
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
-    if render_mode is not None:
-        parameters["render_mode"] = render_mode
+    if render_mode is not None or draws(make):
+        parameters["render_mode"] = render_mode or "rgb_array"  # costs nothing until a picture is asked for
     return ForeignBatch(lambda: make(**parameters), num_envs, first_index=first_index, name=name)

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ...base.messages import check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
+from .check import calling, check_behaviour, check_spaces
 from .spaces import action_form, empty, observation_form
 
 
@@ -74,6 +75,20 @@ class ForeignBatch:
         """float32 [K, 0]: nothing is known of episodes."""
         return np.zeros((len(indices), 0), np.float32)
 
+    def check(self) -> None:
+        """Reset and step the first copy, as a test of the world before it is used: ValueError says what is wrong."""
+        check_behaviour(self.vector.envs[0], self.name)
+
+    def draw(self, index: int, full: bool = True) -> Array:
+        """A picture of copy `index`, uint8 [H, W, 3]; ValueError if the world draws none."""
+        try:
+            picture = self.vector.envs[index].render()
+        except (error.Error, NotImplementedError) as problem:
+            raise ValueError(f"{self.name} draws no pictures {problem}".strip()) from problem
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise ValueError(f"{self.name} draws no pictures")
+        return picture.astype(np.uint8)
+
     def save(self) -> dict[str, Array]:
         """The exact state of all copies as pickled bytes, uint8.
 
@@ -127,10 +142,8 @@ class ForeignBatch:
 
 
 def _environment(make_env: Callable[[], Any], name: str) -> Any:
-    try:
-        env = make_env()
-    except (TypeError, error.Error) as problem:
-        raise ValueError(f"{name} cannot be made: {problem}") from problem
+    env = calling(f"{name} cannot be made: its constructor", make_env)
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
+    check_spaces(env, name)
     return env

@@ -106,11 +106,20 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     def make(**parameters: Any) -> Any:
         return gymnasium.make(name, disable_env_checker=True, **parameters)
 
+    make.creator = creator  # pyright: ignore[reportFunctionMemberAccess]
     allowed = _parameters(creator)
     if allowed is not None:
         own = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
         allowed = allowed | {"max_episode_steps": own}
     return make, allowed
+
+
+def draws(maker: EnvMaker) -> bool:
+    """Whether a class, or the environments of an id, say that they draw pictures and can be asked for them."""
+    creator = getattr(maker, "creator", maker)
+    metadata = getattr(creator, "metadata", None)
+    drawing = isinstance(metadata, dict) and "rgb_array" in metadata.get("render_modes", ())
+    return drawing and "render_mode" in inspect.signature(creator).parameters
 
 
 def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:

@@ -17,6 +17,7 @@ from ...actors.pool import ActorPool, LocalPool
 from ...agents.agent import Agent
 from ...agents.aside import use_second_core
 from ...agents.process import prepare_process
+from ...envs.foreign import ForeignBatch
 from ...envs.registration import is_world
 from ...learners import checkpoints
 from ...learners.learner import Learner
@@ -127,6 +128,8 @@ def make_learners(
     """A learner with a freshly initialised agent for each member, and the names of the world's episode fields."""
     try:
         batch = factory.make_batch(num_envs=1)
+        if isinstance(batch, ForeignBatch):
+            batch.check()
         agents: list[Agent] = []
         for member in range(config.num_members):
             torch.manual_seed(member_seed(config.seed, member))

@@ -419,3 +419,18 @@ def test_a_marked_function_makes_environments(monkeypatch):
         make_batch("marked_world:make", 2)
     environment_maker(make)
     assert make_batch("marked_world:make", 2, length=4).vector.envs[0].length == 4
+
+
+def test_worlds_that_can_draw_are_asked_to():
+    pytest.importorskip("pygame", reason="pip install pygame")
+    batch, _ = started("CartPole-v1")
+    picture = batch.draw(1)
+    assert picture.dtype == np.uint8
+    assert picture.shape[2] == 3
+    silent, _ = started(Echo(spaces.Discrete(2), spaces.Discrete(2)))
+    with pytest.raises(ValueError, match="echo draws no pictures"):
+        silent.draw(0)
+
+
+def test_a_world_is_made_for_pictures_where_it_says_that_it_has_them():
+    assert make_batch("CartPole-v1", 1).vector.envs[0].render_mode == "rgb_array"

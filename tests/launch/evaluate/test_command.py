@@ -267,7 +267,9 @@ def test_gif_has_a_frame_for_every_board_of_the_episodes(trained: Path, tmp_path
 
 def test_gif_of_a_world_without_pictures_is_refused(tmp_path: Path) -> None:
     agent = AgentConfig(core="feedforward")
-    factory = ActorFactory(env="CartPole-v1", agent=agent, num_envs=1, unroll_length=1, seed=0)
+    factory = ActorFactory(
+        env="examples.masked_cartpole:MaskedCartPole", agent=agent, num_envs=1, unroll_length=1, seed=0
+    )
     with pytest.raises(ValueError, match="draws no pictures"):
         record(factory.make_actor(0), tmp_path / "x.gif", 1)
 
