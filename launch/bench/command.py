@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from ...agents.process import prepare_process
+from ...base.messages import duration_in_words
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
 from ..train.command import find_device
@@ -21,10 +22,12 @@ from .speed import Cost, Parts, make_parts, measure, with_fused_core
 from .table import processor_time, rates_and_fractions, show
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed
 
-OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "5", "--part-seconds": "3", "--json": ""}
+OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "", "--part-seconds": "", "--json": ""}
 """Flags of rl-bench and what they are if not given; every other flag is rl-train's."""
 SLICES = 6
 """Turns that each part takes, per measurement."""
+START_SECONDS = 12.0
+"""From the command `rl-train` to its first row of metrics, about."""
 MEMORY_SAMPLES = 60
 """Points of the memory's course that are kept."""
 
@@ -35,9 +38,9 @@ Measures the parts of training alone on one core, then rl-train end to end, and 
 
   --seconds S   seconds of training that count, per round (30)
   --rounds N    rounds of training, each between two measurements of the parts (2)
-  --warm-up S   seconds of training before those that count (5)
+  --warm-up S   seconds of training before those that count (5, or a quarter of --seconds if that is less)
   --part-seconds S
-                seconds for each part, per measurement (3)
+                seconds for each part, per measurement (3, or a tenth of --seconds if that is less)
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
@@ -66,11 +69,12 @@ def main(arguments: Sequence[str]) -> int:
     own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
     words = without(arguments, tuple(OWN_FLAGS))
     config = parse_run(words, other_flags=tuple(OWN_FLAGS))
+    seconds = _number("--seconds", own["--seconds"], 1)
     plan = Plan(
-        seconds=_number("--seconds", own["--seconds"], 1),
+        seconds=seconds,
         rounds=int(_number("--rounds", own["--rounds"], 1)),
-        warm_up=_number("--warm-up", own["--warm-up"], 0),
-        part_seconds=_number("--part-seconds", own["--part-seconds"], 0.1),
+        warm_up=_number("--warm-up", own["--warm-up"] or f"{min(5, seconds / 4)}", 0),
+        part_seconds=_number("--part-seconds", own["--part-seconds"] or f"{min(3, seconds / 10)}", 0.1),
     )
     file = Path(own["--json"]) if own["--json"] else None
     if file is not None and not file.parent.is_dir():
@@ -100,6 +104,7 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
             work |= {f"{name}_fused": do for name, do in make_parts(fused, device).items() if name != "env"}
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
+    report(f"this takes about {duration_in_words(forecast(plan, len(work) + len(Parts._fields)))}")
     report("rl-train to its first update")
     startup = time_to_first_update(words)
     report(f"parts: {', '.join(work)}; first on one core, then on all of them")
@@ -131,6 +136,12 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
         "parts": [{name: round(1 / cost.wall, 1) for name, cost in each.items()} for each in costs],
         "training": [speed._replace(memory_mb=_thinned(speed.memory_mb))._asdict() for speed in speeds],
     }
+
+
+def forecast(plan: Plan, parts: int) -> float:
+    """Seconds that a measurement takes, with `parts` kinds of work measured before and after each round."""
+    training = plan.rounds * (START_SECONDS + plan.warm_up + plan.seconds)
+    return START_SECONDS + training + (plan.rounds + 1) * parts * plan.part_seconds
 
 
 def _thinned(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:

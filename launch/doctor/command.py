@@ -1,6 +1,7 @@
 """`rl-doctor`: what is wrong with this machine or cluster for a run, what the run will take, and what to change."""
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
+    print("rl-doctor: a few seconds of the run's own work are measured", file=sys.stderr, flush=True)
     try:
         prediction = predict(config, device, actors, cores)
     except (ValueError, TypeError) as problem:

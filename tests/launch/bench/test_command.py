@@ -17,7 +17,7 @@ from engram.agents.cores.lstm import LSTMState
 from engram.agents.cores.registry import make_core
 from engram.base.processes import num_cores, tree_cpu_seconds, tree_memory
 from engram.launch.bench.busy_cores import BusyCores
-from engram.launch.bench.command import run
+from engram.launch.bench.command import Plan, forecast, run
 from engram.launch.bench.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
 from engram.launch.bench.table import processor_time, rates_and_fractions
 from engram.launch.bench.training_speed import training_speed
@@ -259,3 +259,8 @@ def test_provenance_names_the_commit_that_runs() -> None:
     if (root / ".git").exists():
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout
         assert head.startswith(facts["commit"].removesuffix("-dirty"))
+
+
+def test_it_says_how_long_it_takes() -> None:
+    plan = Plan(seconds=8, rounds=1, warm_up=2, part_seconds=0.8)
+    assert forecast(plan, 8) == pytest.approx(12 + 12 + 2 + 8 + 2 * 8 * 0.8)
