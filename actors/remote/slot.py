@@ -5,6 +5,7 @@ of the requests. A process that is lost takes its open requests along; nobody ha
 """
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -170,14 +171,18 @@ class ActorSlots:
     def _start(self, slot: ActorSlot) -> None:
         slot.life += 1
         slot.versions = {}
-        slot.handle = self._remote.remote(self._make_ref, slot.number, slot.life, *self._options)
+        slot.handle = self._remote.remote(self._make_ref, slot.number, slot.life, os.getcwd(), *self._options)
         slot.starting, slot.since = slot.handle.ready.remote(), time.monotonic()
 
 
 class ActorProcess(MemberActors):
     """The process of a slot, as Ray runs it."""
 
-    def __init__(self, make_actor: MakeActor, number: int, life: int, threads: int, niceness: int) -> None:
+    def __init__(
+        self, make_actor: MakeActor, number: int, life: int, directory: str, threads: int, niceness: int
+    ) -> None:
+        if directory not in sys.path:
+            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
         os.nice(niceness)
         prepare_process(threads)
         share_tensors()

@@ -6,20 +6,27 @@ The token file `~/.ray/auth_token` or RAY_AUTH_TOKEN holds it; a run's files and
 
 import contextlib
 import logging
+import math
 import os
 import socket
+import stat
+import threading
 from pathlib import Path
 
 import ray
+from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
-from ..train.command_line import UsageError
-from . import orphans as janitor
+from ..train.command_line import NotAvailableError, UsageError
+from . import orphans
 
 OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 ANSWER_SECONDS = 10.0
 """In which a cluster's head must answer."""
+STOP_SECONDS = 10.0
+"""In which Ray must stop; then it is killed."""
 START_ATTEMPTS = 5
 SLOW_START = "timed out during startup"
 """What Ray says when its processes take longer than half a minute, as on a machine that does much else."""
@@ -27,13 +34,13 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 """Environment of every actor: its parallelism is other actors."""
 
 
-def start_ray(num_actors: int, address: str | None = None) -> None:
-    """Start a private Ray, or with an `address` join the cluster there; nothing if this process has one already."""
+def start_ray(num_actors: int, address: str | None = None, cpus_per_actor: float = 1.0) -> None:
+    """Start a private Ray with room for so many actors, or join the cluster at `address`; nothing if there is one."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
-        _start_private(num_actors)
+        _start_private(num_actors, cpus_per_actor)
     else:
         _join(address)
     hide_token()
@@ -50,48 +57,105 @@ def hide_token() -> None:
         token_file().chmod(0o600)
 
 
-def _start_private(num_actors: int) -> None:
+def private_folder() -> Path:
+    """Where private Rays of this user keep their sockets and logs: nobody else can look or write there.
+
+    Raises NotAvailableError if somebody else has a folder of that name.
+    """
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / f"engram-ray-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise NotAvailableError(f"{folder} belongs to another user; RAY_TMPDIR names another place for Ray's sockets")
+    folder.chmod(0o700)
+    return folder
+
+
+def stop_ray() -> bool:
+    """Stop a private Ray or leave a cluster; whether that was done within STOP_SECONDS.
+
+    Where Ray does not answer, its processes on this machine that this one has started are killed, and the process should
+    end without the clean-up that Ray has registered for its exit (`os._exit`), which would wait for ever.
+    """
+    ending = threading.Thread(target=ray.shutdown, daemon=True)
+    ending.start()
+    ending.join(STOP_SECONDS)
+    if ending.is_alive():
+        orphans.kill_descendants()
+        ending.join(1.0)
+    return not ending.is_alive()
+
+
+class _Job(JobConfig):
+    """A job whose processes do not import from the working directory and the script's before all else.
+
+    Ray puts both at the head of sys.path, where a user's `queue.py` stands in for the standard library's. Actors append
+    the working directory instead.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True  # then Ray leaves both out
+
+
+def _start_private(num_actors: int, cpus_per_actor: float) -> None:
     """Ray on this machine alone, its dashboard off; environment variables reach the actors through its processes."""
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
-    janitor.hire()
+    orphans.hire()
     for _ in range(START_ATTEMPTS):
         try:
             ray.init(
                 address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
-                num_cpus=max(num_actors, os.cpu_count() or 1),
+                # Actors take turns on too few cores rather than wait for ever.
+                num_cpus=max(math.ceil(num_actors * cpus_per_actor), os.cpu_count() or 1),
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 object_store_memory=OBJECT_STORE_BYTES,
+                job_config=_Job(),
+                _node_ip_address="127.0.0.1",  # nothing listens on other addresses
+                _temp_dir=str(private_folder()),
             )
             return
         except Exception as problem:  # Ray has no class of its own for it
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
-    raise UsageError(
+    raise NotAvailableError(
         f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
         "--local needs no other process"
     )
 
 
 def _join(address: str) -> None:
-    """Become a driver of a running cluster; `ray.shutdown` then leaves it, and it ends this run's actors by itself."""
+    """Become a driver of a running cluster; `ray.shutdown` then leaves it, and it ends this run's actors by itself.
+
+    Raises UsageError for an address that cannot be one, NotAvailableError if nobody answers there now.
+    """
+    found = get_ray_address_from_environment("auto", None) if address == "auto" else address
+    if found in (None, "auto", "local"):
+        raise UsageError(_no_cluster(address, "Ray runs no cluster on this machine"))
+    host, _, port = found.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(_no_cluster(address, "that is no HOST:PORT"))
     try:
-        if address != "auto":
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
         ray.init(
-            address=address,
+            address=found,
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env={"env_vars": ONE_THREAD},
+            job_config=_Job(),
         )
-    except (OSError, RuntimeError, ValueError, RayError) as problem:
+    except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise UsageError(
-            f"--ray-address {address}: cannot join a cluster ({lines[0]}); run on one of its machines, where "
-            "`ray status` works, or leave --ray-address out for a private Ray"
-        ) from problem
+        kind = UsageError if address == "auto" else NotAvailableError
+        raise kind(_no_cluster(address, lines[0])) from problem
+
+
+def _no_cluster(address: str, why: str) -> str:
+    return (
+        f"--ray-address {address}: cannot join a cluster ({why}); run on one of its machines, where "
+        "`ray status` works, or leave --ray-address out for a private Ray"
+    )

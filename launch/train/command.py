@@ -207,7 +207,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
             f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
         )
-    start_ray(config.fixed_actors or 1, config.ray_address)
+    start_ray(config.fixed_actors or 1, config.ray_address, config.actor_cpus)
     return RayPool(
         factory.make_actor,
         config.fixed_actors,

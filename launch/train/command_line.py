@@ -32,8 +32,12 @@ class UsageError(ValueError):
     """A mistake of the user's; shown as one line, exit code 2."""
 
 
+class NotAvailableError(RuntimeError):
+    """Something outside the run is not there now and may be there later; shown as one line, exit code 3."""
+
+
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line's `main` and exit: 2 and one line for a usage error, never a traceback for one."""
+    """Run a command line's `main` and exit: one line and 2 for a usage error, 3 for what may go better later."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if VERSION in words:
         print(f"{name} {version()}")
@@ -43,6 +47,9 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     except UsageError as problem:
         print(f"{name}: {printable(str(problem))}", file=sys.stderr)
         code = 2
+    except NotAvailableError as problem:
+        print(f"{name}: {printable(str(problem))}", file=sys.stderr)
+        code = 3
     except BrokenPipeError:
         code = 1
     sys.exit(code)

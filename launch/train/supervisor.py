@@ -103,7 +103,7 @@ class _Child:
 
     def run(self, words: Sequence[str]) -> int:
         """The exit code of `rl-train` with these words, negative for the signal that ended it."""
-        command = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *words]
+        command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *words]
         # In a group of its own, since Ctrl-C would reach it twice, from the terminal and from here.
         self._process = subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent)
         if self.asked_to_stop:
