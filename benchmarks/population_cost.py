@@ -25,7 +25,8 @@ import psutil
 from engram.agents.process import prepare_process
 from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
-from engram.launch.train.command import find_device, make_learners, make_panel, make_pool, make_trainer
+from engram.launch.train.acting import make_pool
+from engram.launch.train.command import find_device, make_learners, make_panel, make_trainer
 from engram.launch.train.config import RunConfig, to_dict
 from engram.launch.train.run_directory import RunDirectory
 from engram.launch.train.run_flags import parse_run

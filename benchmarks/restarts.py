@@ -100,7 +100,7 @@ def main() -> None:
     ray.shutdown()
     time.sleep(3)
     left = [
-        child.name() for child in psutil.Process().children(recursive=True) if "janitor" not in str(child.cmdline())
+        child.name() for child in psutil.Process().children(recursive=True) if "orphans" not in str(child.cmdline())
     ]
     result = provenance() | {"per_restart": per_restart(samples), "samples": samples, "processes_left": left}
     (RESULTS / f"{arguments.name}.json").write_text(json.dumps(result, indent=1) + "\n")

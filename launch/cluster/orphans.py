@@ -1,8 +1,8 @@
-"""A small process that outlives a run which was killed, to end what the run had started.
+"""Orphan clean-up: a small process that outlives a run which was killed, and ends what the run had started.
 
 Ray ends its main processes with their driver, but some of its helpers stay behind when the driver dies of SIGKILL or of
-the out-of-memory killer. The janitor notes all descendants of the run while it lives, since afterwards nothing tells
-whose they were, and ends those that are left.
+the out-of-memory killer. The clean-up process notes all descendants of the run while it lives, since afterwards nothing
+tells whose they were, and ends those that are left.
 
 It reads its standard input, a pipe that only the run holds: the pipe closes when the run ends, however it ends. This
 file is run by path and imports the standard library alone, to cost next to nothing.
@@ -32,8 +32,8 @@ class Process(NamedTuple):
     parent: int
 
 
-def hire() -> "subprocess.Popen[bytes]":
-    """Start the janitor of this process and of all that it will start."""
+def start_clean_up() -> "subprocess.Popen[bytes]":
+    """Start the process that cleans up after this one and all that it will start."""
     return subprocess.Popen(
         [sys.executable, "-S", "-E", __file__, str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -56,7 +56,7 @@ def processes() -> list[Process]:
 
 
 def descendants(root: int) -> set[tuple[int, str]]:
-    """Number and start time of all that descend from process `root`, without this janitor."""
+    """Number and start time of all that descend from process `root`, without the calling process."""
     children: dict[int, list[Process]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
@@ -68,6 +68,13 @@ def descendants(root: int) -> set[tuple[int, str]]:
                 family.add((child.number, child.started))
                 waiting.append(child.number)
     return family
+
+
+def kill_descendants() -> None:
+    """SIGKILL all that descend from this process."""
+    for number, _ in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
 
 
 def main(root: int) -> None:

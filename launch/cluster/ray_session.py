@@ -11,10 +11,12 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ray
-from ray._private.services import get_ray_address_from_environment
+from ray._private import services, worker
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
@@ -25,6 +27,7 @@ OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 ANSWER_SECONDS = 10.0
 """In which a cluster's head must answer."""
+LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 10.0
 """In which Ray must stop; then it is killed."""
 START_ATTEMPTS = 5
@@ -74,8 +77,8 @@ def private_folder() -> Path:
 def stop_ray() -> bool:
     """Stop a private Ray or leave a cluster; whether that was done within STOP_SECONDS.
 
-    Where Ray does not answer, its processes on this machine that this one has started are killed, and the process should
-    end without the clean-up that Ray has registered for its exit (`os._exit`), which would wait for ever.
+    Where Ray does not answer, its processes that this one has started are killed, and this one should end without the
+    clean-up that Ray has registered for its exit (`os._exit`), which would wait for ever.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
@@ -84,6 +87,13 @@ def stop_ray() -> bool:
         orphans.kill_descendants()
         ending.join(1.0)
     return not ending.is_alive()
+
+
+def dead_part() -> str:
+    """Which of the main processes of this process's private Ray is dead; empty if none is, or there is no such Ray."""
+    node: Any = getattr(worker, "_global_node", None)
+    names = [str(name) for name, _ in node.dead_processes()] if node is not None else []
+    return f"Ray's {names[0]}" if names else ""
 
 
 class _Job(JobConfig):
@@ -97,26 +107,41 @@ class _Job(JobConfig):
         return True  # then Ray leaves both out
 
 
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Let Ray listen on the loopback address alone: on Linux it would replace that with one that others can reach."""
+    names = ("resolve_ip_for_localhost", "get_node_ip_address")
+    before = {name: getattr(services, name) for name in names if hasattr(services, name)}
+    for name in before:
+        setattr(services, name, lambda *_, **__: LOOPBACK)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(services, name, function)
+
+
 def _start_private(num_actors: int, cpus_per_actor: float) -> None:
     """Ray on this machine alone, its dashboard off; environment variables reach the actors through its processes."""
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
-    orphans.hire()
+    orphans.start_clean_up()
     for _ in range(START_ATTEMPTS):
         try:
-            ray.init(
-                address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
-                # Actors take turns on too few cores rather than wait for ever.
-                num_cpus=max(math.ceil(num_actors * cpus_per_actor), os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=OBJECT_STORE_BYTES,
-                job_config=_Job(),
-                _node_ip_address="127.0.0.1",  # nothing listens on other addresses
-                _temp_dir=str(private_folder()),
-            )
+            with loopback_only():
+                ray.init(
+                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
+                    # Actors take turns on too few cores rather than wait for ever.
+                    num_cpus=max(math.ceil(num_actors * cpus_per_actor), os.cpu_count() or 1),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    job_config=_Job(),
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(private_folder() / "ray"),  # Ray opens its own folder to everyone
+                )
             return
         except Exception as problem:  # Ray has no class of its own for it
             if SLOW_START not in str(problem):
@@ -133,7 +158,7 @@ def _join(address: str) -> None:
 
     Raises UsageError for an address that cannot be one, NotAvailableError if nobody answers there now.
     """
-    found = get_ray_address_from_environment("auto", None) if address == "auto" else address
+    found = services.get_ray_address_from_environment("auto", None) if address == "auto" else address
     if found in (None, "auto", "local"):
         raise UsageError(_no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = found.rpartition(":")

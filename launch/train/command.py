@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 
 from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
-from ...actors.pool import ActorPool, LocalPool
+from ...actors.pool import ActorPool
 from ...agents.agent import Agent
 from ...agents.aside import use_second_core
 from ...agents.process import prepare_process
@@ -24,6 +24,7 @@ from ...learners.learner import Learner
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
+from .acting import Acting, StoppedError
 from .command_line import UsageError, make_console, run_command, value_of, without
 from .config import RunConfig, to_dict
 from .member import Member
@@ -35,9 +36,6 @@ from .trainer import StopFlag, Trainer
 
 if TYPE_CHECKING:
     from .mirror import Mirror
-
-ACTOR_NICENESS = 10
-"""Actors step back when the learner wants their core: it is the learner that a run waits for."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,26 +92,27 @@ def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False
     begin_anew = saved is not None and not trust and drop_code(saved)
     factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
     directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
-    with directory, make_panel(config, directory.path, config.name) as panel:
-        panel.message(describe(config, learners[0], device))
-        if begin_anew:
-            panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
-        pool = make_pool(config, factory, panel.message)
-        use_second_core()
-        try:
-            # Signals are taken over only now: starting Ray installs handlers of its own.
-            with StopFlag() as stop, ExitStack() as files:
-                trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
-                reason = trainer.run(stop)
-        except ActorFailureError as problem:
-            print(f"rl-train: {problem}", file=sys.stderr)
-            print(f"rl-train: continue with: rl-train --resume {directory.path}", file=sys.stderr)
-            return 1
-        finally:
-            pool.close()
-            stop_ray(config)
-    print(farewell(config, directory.path, reason, trainer.steps))
-    return 0
+    with directory, StopFlag() as stop, Acting(config, factory, stop) as acting:
+        with make_panel(config, directory.path, config.name) as panel:
+            panel.message(describe(config, learners[0], device))
+            if begin_anew:
+                panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
+            try:
+                pool = acting.start(panel.message)
+                use_second_core()
+                with ExitStack() as files:
+                    trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
+                    with acting.watch(trainer, directory.path):
+                        reason = trainer.run(stop)
+                acting.exit_code, words = 0, farewell(config, directory.path, reason, trainer.steps)
+            except StoppedError:
+                go_on = f"continue with: rl-train --resume {directory.path}"
+                acting.exit_code, words = 0, f"stopped ({stop.reason}) before training began; {go_on}"
+            except ActorFailureError as problem:
+                print(f"rl-train: {problem}", file=sys.stderr)
+                words = f"continue with: rl-train --resume {directory.path}"
+        print(words, flush=True)  # before the actors' end, which may take a while
+    return acting.exit_code
 
 
 def compiled_before() -> bool:
@@ -193,44 +192,9 @@ def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mi
     return Mirror(config.checkpoint_url, directory.path / CONFIG, config.keep_checkpoints, panel.message)
 
 
-def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
-    """The actors: in this process with --local, else in Ray processes."""
-    if config.local:
-        return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
-    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
-    from ...actors.remote.window import RequestWindow
-    from ..cluster.ray_session import start_ray
-
-    working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
-    if not config.synchronous and (config.fixed_actors or 1) > working:
-        report(
-            f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
-            f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
-        )
-    start_ray(config.fixed_actors or 1, config.ray_address, config.actor_cpus)
-    return RayPool(
-        factory.make_actor,
-        config.fixed_actors,
-        config.max_actor_failures,
-        report,
-        window=RequestWindow(config.columns, config.lag_bound, config.actor_envs, config.fixed_actors),
-        cpus_per_actor=config.actor_cpus,
-        niceness=ACTOR_NICENESS,
-        timeout=config.actor_timeout,
-    )
-
-
 def steps_of(saved: dict[str, Any] | None) -> int:
     """Environment steps that all members had learnt from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
-
-
-def stop_ray(config: RunConfig) -> None:
-    """Stop the private Ray, if this run started one, or leave the cluster that it joined."""
-    if not config.local:
-        import ray
-
-        ray.shutdown()
 
 
 def find_device(name: str) -> torch.device:

@@ -83,6 +83,8 @@ class RunConfig:
     """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
     actor_timeout: float = 120.0
     """Seconds after which an actor that has not answered is replaced."""
+    stall_timeout: float = 10.0
+    """Minutes without an update after which the run ends with a checkpoint and exit code 3; 0 waits for ever."""
     actor_cpus: float = 1.0
     """Ray CPUs that each actor claims."""
     ray_address: str | None = None
@@ -103,6 +105,7 @@ class RunConfig:
             ("max_actor_failures", 0),
             ("actor_timeout", 1),
             ("actor_cpus", 0),
+            ("stall_timeout", 0),
         ):
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")

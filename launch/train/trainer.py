@@ -1,6 +1,7 @@
 """The training loop: pull a batch, let its member learn from it, publish the weights; report and save now and then."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -24,6 +25,10 @@ Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
 
 
+FINISH_SECONDS = 30.0
+"""In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
+
+
 class StopFlag:
     """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once."""
 
@@ -35,6 +40,11 @@ class StopFlag:
     def __enter__(self) -> "StopFlag":
         self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
         return self
+
+    def renew(self) -> None:
+        """Take the signals over again, after a library has installed handlers of its own."""
+        for number in self.SIGNALS:
+            signal.signal(number, self._note)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
@@ -76,6 +86,10 @@ class Trainer:
         self.best: tuple[float, int] | None = None
         """Mean return and step of the best checkpoint so far."""
         self.evaluator = Evaluator(config) if config.eval_every else None
+        self.lock = threading.RLock()
+        """Held while the learner computes and a checkpoint is written: what others may not come between."""
+        self.rescuing = False
+        """Whether the actors may no longer be asked for anything."""
         self._warned: set[str] = set()
         self._waited = 0.0
         self._saved_at, self._saved_step = time.monotonic(), self.steps
@@ -93,8 +107,10 @@ class Trainer:
         try:
             while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
-                if time.monotonic() - self._saved_at >= self.config.checkpoint_every and self._is_new:
+                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self._is_new
+                if due and not self.pool.gathering:  # the actors' state belongs to it, and can be had between batches
                     self.save()
+            self._finish_gathering()
         finally:
             # Also after an actor failed once too often: what was learnt is kept.
             if self._is_new:
@@ -113,20 +129,34 @@ class Trainer:
         member.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         with member.accumulator.time("learner_busy"):
-            member.learn(batch, self.population.metrics(member) if self.population else None)
+            with self.lock:
+                member.learn(batch, self.population.metrics(member) if self.population else None)
             self._publish(member, len(batch.weights_version))
         if self.population:
-            self.population.record(member, batch.episodes.numpy())
-            for changed in self.population.look():
-                self._publish(changed)
+            with self.lock:
+                self.population.record(member, batch.episodes.numpy())
+                copied = self.population.look()
+            for each in copied:
+                self._publish(each)
         if self.evaluator:
-            self.evaluator.look(member, before)
+            with self.lock:
+                self.evaluator.look(member, before)
         self.report(self.steps, None)
         if member.due():
             self._log(member)
 
+    def _finish_gathering(self) -> None:
+        """Learn from a batch that the actors have begun, since their state can be saved between batches only."""
+        deadline = time.monotonic() + FINISH_SECONDS
+        while self.pool.gathering and time.monotonic() < deadline:
+            self.update()
+
     def save(self) -> None:
         """Write a checkpoint; a full disk is a warning, not the end of the run."""
+        with self.lock:
+            self._save()
+
+    def _save(self) -> None:
         self._saved_at, self._saved_step = time.monotonic(), self.steps
         step = self.steps
         means = [mean for member in self.members if (mean := member.score()) is not None]
@@ -153,7 +183,7 @@ class Trainer:
             "best": self.best,
             "torch_rng": torch.get_rng_state(),
         }
-        if self.config.synchronous:
+        if self.config.synchronous and not self.rescuing:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:

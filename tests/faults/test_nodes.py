@@ -8,7 +8,7 @@ from ray.cluster_utils import Cluster
 
 import pools
 from engram.actors.remote.pool import RayPool
-from engram.launch.cluster import orphans as janitor
+from engram.launch.cluster import orphans
 from pools import FACTORY, open_window, take, weights
 from runs import wait_for
 
@@ -18,7 +18,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head without room for actors, which the tests add nodes to."""
     ray.cloudpickle.register_pickle_by_value(pools)
     monkeypatch.setenv("RAY_health_check_period_ms", "500")
-    janitor.hire()
+    orphans.start_clean_up()
     found = Cluster(head_node_args={"num_cpus": 0, "object_store_memory": 1 << 28}, initialize_head=True)
     ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
     yield found

@@ -1,14 +1,18 @@
 """Who may use a run's Ray, what a run leaves of secrets, and how it lives on a cluster that is not its own."""
 
+import ast
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from engram.base.processes import tree
 from engram.launch.train import command as train
 
 TOKEN = "0123456789abcdef" * 4
@@ -20,34 +24,58 @@ TINY = [
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Ray with a token of its own, as `start_ray` makes it; in a process that has not read another token before."""
+def private(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[subprocess.Popen[str]]":
+    """A Ray with a token of its own, as `start_ray` makes it; in a process that has not read another token before.
+
+    The process has a working directory with a module that has a library's name, and says Ray's address.
+    """
+    (folder := tmp_path_factory.mktemp("work")).joinpath("queue.py").write_text("raise SystemExit('not this one')")
     file = tmp_path_factory.mktemp("secret") / "token"
     file.write_text(TOKEN)
     file.chmod(0o644)
     program = (
         "import ray; from engram.launch.cluster.ray_session import start_ray; start_ray(2); "
-        "print(ray.get_runtime_context().gcs_address, flush=True); input(); ray.shutdown()"
+        "print(ray.get_runtime_context().gcs_address, flush=True); input(); "
+        "print(ray.get(ray.remote(lambda: __import__('sys').path).remote()), flush=True); input(); ray.shutdown()"
     )
     environment = os.environ | {"RAY_AUTH_TOKEN_PATH": str(file)}
     environment.pop("RAY_AUTH_TOKEN", None)
     with subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-c", program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        found = process.stdout.readline().strip()
+        process.address = process.stdout.readline().strip()  # type: ignore[attr-defined,union-attr]
         assert file.stat().st_mode & 0o777 == 0o600, "nobody else may read it any more"
-        yield found
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.wait(60)
+        yield process
+        process.communicate("\n\n", timeout=60)
+
+
+@pytest.fixture(scope="module")
+def address(private: Any) -> str:
+    return private.address
+
+
+def test_the_working_directory_does_not_stand_before_libraries_in_rays_workers(private: Any) -> None:
+    private.stdin.write("\n")
+    private.stdin.flush()
+    folder = psutil.Process(private.pid).cwd()
+    assert folder not in ast.literal_eval(private.stdout.readline()), "ActorProcess appends it"
 
 
 def connect(address: str, token: str) -> "subprocess.CompletedProcess[str]":
-    program = f"import ray; ray.init('{address}', log_to_driver=False); print('inside', len(ray.nodes()))"
+    program = (
+        "import ray; from engram.launch.cluster.ray_session import loopback_only\n"
+        f"with loopback_only(): ray.init('{address}', log_to_driver=False, _node_ip_address='127.0.0.1')\n"
+        "print('inside', len(ray.nodes()))"
+    )
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def test_a_private_ray_asks_for_the_token(address: str) -> None:
@@ -58,13 +86,31 @@ def test_a_private_ray_asks_for_the_token(address: str) -> None:
     assert "token" in stranger.stderr.lower()
 
 
-@pytest.mark.parametrize("where", ["127.0.0.1:1", "nonsense"])
-def test_no_cluster_is_one_line(where: str, tmp_path: Path) -> None:
+def test_nobody_else_on_the_network_or_the_machine_reaches_a_private_ray(private: "subprocess.Popen[str]") -> None:
+    found = {
+        (process.name(), socket.laddr.ip.removeprefix("::ffff:"))
+        for process in tree(private.pid)
+        for socket in process.net_connections("inet")
+        if socket.status == psutil.CONN_LISTEN
+    }
+    assert len(found) > 4
+    assert {ip for _, ip in found} == {"127.0.0.1"}, found
+    folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / f"engram-ray-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    sockets = [socket.laddr for process in tree(private.pid) for socket in process.net_connections("unix")]
+    places = [place for place in sockets if "/session_" in place]
+    assert places
+    assert all(place.startswith(f"{folder}/") for place in places)
+
+
+@pytest.mark.parametrize(("where", "code"), [("127.0.0.1:1", 3), ("nonsense", 2), ("auto", 2)])
+def test_no_cluster_is_one_line(where: str, code: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("rl-train")), *TINY, "--ray-address", where]
     environment = os.environ | {"RAY_TMPDIR": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     run = [*command, "--run-dir", str(tmp_path / "run")]
+    environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     assert f"--ray-address {where}: cannot join a cluster" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,0 +1,121 @@
+"""A run's actors from their start to their end: in this process, or in Ray's, which can die, hang or refuse to stop."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ...actors.factory import ActorFactory
+from ...actors.pool import ActorPool, LocalPool
+from .config import RunConfig
+from .trainer import StopFlag, Trainer
+from .watchdog import Watchdog
+
+ACTOR_NICENESS = 10
+"""Actors step back when the learner wants their core: it is the learner that a run waits for."""
+
+
+class Acting:
+    """The pool and, where there is one, the Ray that it lives in; both end with the `with` statement.
+
+    Args:
+        config: the run.
+        factory: makes its actors.
+        stop: hears the signals that ask for a stop.
+    """
+
+    def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
+        self.config, self._factory, self._stop = config, factory, stop
+        self.exit_code = 1
+        """Of the process, if Ray cannot be stopped and it has to end at once."""
+        self._pool: ActorPool | None = None
+
+    def __enter__(self) -> "Acting":
+        return self
+
+    def start(self, report: Callable[[str], None]) -> ActorPool:
+        """Start the actors."""
+        try:
+            self._pool = make_pool(self.config, self._factory, report)
+        except SystemExit:  # Ray's handler of SIGTERM while it starts
+            self._stop.reason = self._stop.reason or "SIGTERM"
+            raise StoppedError from None
+        finally:
+            self._stop.renew()  # Ray has installed handlers of its own
+        return self._pool
+
+    def watch(self, trainer: Trainer, run: Path) -> contextlib.AbstractContextManager[object]:
+        """Watch over the training loop."""
+        if self.config.local:
+            return contextlib.nullcontext()
+        from ..cluster.ray_session import dead_part
+
+        def rescue(reason: str, code: int) -> None:
+            trainer.rescuing = True
+            trainer.save()
+            if trainer.mirror:
+                trainer.mirror.close()
+            word = "stopped" if code == 0 else "ended"
+            print(f"rl-train: {word} ({reason}) after {trainer.steps:,} steps", file=sys.stderr)
+            print(f"rl-train: continue with: rl-train --resume {run}", file=sys.stderr, flush=True)
+            leave_at_once(code)
+
+        return Watchdog(trainer, 60 * self.config.stall_timeout, dead_part, rescue, StopFlag.SIGNALS)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is not None:
+            try:
+                self._pool.close()
+            except Exception as problem:
+                if kind is None:
+                    raise
+                print(f"rl-train: the actors did not stop: {problem}", file=sys.stderr)  # the first error counts
+        if not self.config.local:
+            from ..cluster.ray_session import stop_ray
+
+            if not stop_ray():
+                if kind is not None:
+                    sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
+                leave_at_once(self.exit_code)
+
+
+def leave_at_once(code: int) -> None:
+    """End this process and what it has started, without the clean-up that Ray would do and could wait in for ever."""
+    from ..cluster import orphans
+
+    orphans.kill_descendants()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class StoppedError(Exception):
+    """Asked to stop before training began."""
+
+
+def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
+    """The actors: in this process with --local, else in Ray processes."""
+    if config.local:
+        return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
+    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
+    from ...actors.remote.window import RequestWindow
+    from ..cluster.ray_session import start_ray
+
+    working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
+    if not config.synchronous and (config.fixed_actors or 1) > working:
+        report(
+            f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
+            f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
+        )
+    start_ray(config.fixed_actors or 1, config.ray_address, config.actor_cpus)
+    return RayPool(
+        factory.make_actor,
+        config.fixed_actors,
+        config.max_actor_failures,
+        report,
+        window=RequestWindow(config.columns, config.lag_bound, config.actor_envs, config.fixed_actors),
+        cpus_per_actor=config.actor_cpus,
+        niceness=ACTOR_NICENESS,
+        timeout=config.actor_timeout,
+    )
