@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class _Job(JobConfig):
 
 
 @contextlib.contextmanager
-def loopback_only() -> Iterator[None]:
+def loopback_only() -> Generator[None]:
     """Let Ray listen on the loopback address alone: on Linux it would replace that with one that others can reach."""
     names = ("resolve_ip_for_localhost", "get_node_ip_address")
     before = {name: getattr(services, name) for name in names if hasattr(services, name)}
@@ -158,8 +158,10 @@ def _join(address: str) -> None:
 
     Raises UsageError for an address that cannot be one, NotAvailableError if nobody answers there now.
     """
-    found = services.get_ray_address_from_environment("auto", None) if address == "auto" else address
-    if found in (None, "auto", "local"):
+    found = address
+    if address == "auto":  # the one that `ray start` has noted; Ray itself would take any that runs, a private one too
+        found = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
+    if found in (None, "", "auto", "local"):
         raise UsageError(_no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = found.rpartition(":")
     if not host or not port.isdecimal():
