@@ -28,6 +28,8 @@ OBJECT_STORE_BYTES = 1 << 30
 ANSWER_SECONDS = 10.0
 """In which a cluster's head must answer."""
 LOOPBACK = "127.0.0.1"
+NEEDED = ("raylet", "gcs_server")
+"""Ray's processes without which a run cannot go on."""
 STOP_SECONDS = 10.0
 """In which Ray must stop; then it is killed."""
 START_ATTEMPTS = 5
@@ -92,7 +94,8 @@ def stop_ray() -> bool:
 def dead_part() -> str:
     """Which of the main processes of this process's private Ray is dead; empty if none is, or there is no such Ray."""
     node: Any = getattr(worker, "_global_node", None)
-    names = [str(name) for name, _ in node.dead_processes()] if node is not None else []
+    dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
+    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, end as they like
     return f"Ray's {names[0]}" if names else ""
 
 

@@ -53,7 +53,8 @@ class Acting:
 
         def rescue(reason: str, code: int) -> None:
             trainer.rescuing = True
-            trainer.save()
+            if trainer.is_new:
+                trainer.save()
             if trainer.mirror:
                 trainer.mirror.close()
             word = "stopped" if code == 0 else "ended"

@@ -72,7 +72,6 @@ _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
     "unroll_length": 20,
-    "batch_size": 64,
     "learner": {"lr": 2e-4},
 }
 

@@ -25,7 +25,7 @@ Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
 
 
-FINISH_SECONDS = 30.0
+FINISH_SECONDS = 20.0
 """In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
 
 
@@ -107,13 +107,13 @@ class Trainer:
         try:
             while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
-                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self._is_new
+                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self.is_new
                 if due and not self.pool.gathering:  # the actors' state belongs to it, and can be had between batches
                     self.save()
             self._finish_gathering()
         finally:
             # Also after an actor failed once too often: what was learnt is kept.
-            if self._is_new:
+            if self.is_new:
                 self.save()
         return reason
 
@@ -208,7 +208,7 @@ class Trainer:
         torch.set_rng_state(state["torch_rng"])  # last, for actors that were made anew have drawn their first weights
 
     @property
-    def _is_new(self) -> bool:
+    def is_new(self) -> bool:
         """Whether there is anything that no checkpoint holds."""
         return self.steps > self._saved_step
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 LOOK_SECONDS = 1.0
-HEAR_SECONDS = 15.0
+HEAR_SECONDS = 30.0
 """In which a signal that asks for a stop must have ended the training loop."""
 FAILED = 3
 """Exit code of a run that something outside it has ended, so that --restarts goes on."""

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
+from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.train import command as train
 from engram.launch.train.command_line import UsageError
 from engram.learners import checkpoints
-from runs import FOREVER, TINY, last_step, rows, start, steps_saved, stop, wait_for, workers
+from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for, workers
 
 
 def run_train(*words: object) -> int:
@@ -172,3 +174,55 @@ def test_a_world_that_cannot_be_saved_is_a_warning(tmp_path: Path, capfd: pytest
     assert "actors" not in checkpoints.load(newest)
     assert run_train("--resume", run, "--total-steps", 300) == 0
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 300
+
+
+def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
+    """One of the main processes of a run's private Ray."""
+    return next(each for each in tree(run.pid) if each.name() == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        ("raylet", signal.SIGKILL, "ended (Ray's raylet died)"),
+        ("gcs_server", signal.SIGKILL, "ended (Ray's gcs_server died)"),
+        ("raylet", signal.SIGSTOP, "ended (no update for"),
+    ],
+    ids=["raylet killed", "gcs killed", "raylet stopped"],
+)
+def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, number: signal.Signals, said: str) -> None:
+    run = tmp_path / "run"
+    process = start(*TINY, *FOREVER, "--run-dir", run, "--stall-timeout", 0.5)
+    wait_for(lambda: last_step(run) > 0)
+    everyone = family(process.pid)
+    part_of_ray(process, name).send_signal(number)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 3, output
+    assert said in output
+    assert f"continue with: rl-train --resume {run}" in output
+    assert steps_saved(run)[-1] > 0
+    wait_for(lambda: gone(everyone), seconds=30)
+
+
+def test_a_signal_is_heard_while_ray_does_not_answer(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(*TINY, *FOREVER, "--run-dir", run)
+    wait_for(lambda: last_step(run) > 0)
+    everyone = family(process.pid)
+    part_of_ray(process, "raylet").send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    code, output = stop(process)
+    assert code == 0, output
+    assert "stopped (SIGTERM)" in output
+    assert steps_saved(run)[-1] > 0
+    wait_for(lambda: gone(everyone), seconds=30)
+
+
+def test_a_signal_while_ray_starts_is_a_clean_end(tmp_path: Path) -> None:
+    process = start(*TINY, *FOREVER, "--run-dir", tmp_path / "run")
+    wait_for(lambda: any(each.name() == "gcs_server" for each in tree(process.pid)))
+    everyone = family(process.pid)
+    code, output = stop(process)
+    assert code == 0, output
+    assert "stopped (SIGTERM)" in output
+    wait_for(lambda: gone(everyone), seconds=30)
