@@ -130,6 +130,14 @@ def test_dictionary(pairs, length, steps):
         assert asked(batch, i)[0][0] == steps - length
 
 
+def test_a_dictionarys_query_is_a_new_word():
+    """With two words of two letters a query drawn without a look at them would often be one of them."""
+    batch = make_task("dictionary-8-4", MANY, {"num_pairs": 2, "length": 2}).next()
+    for i in range(MANY):
+        row = batch.inputs[:, i].tolist()
+        assert row[10:12] not in (row[0:2], row[5:7])
+
+
 def test_priority_sort():
     batch = make_task("priority-sort", 40).next()
     assert batch.inputs.shape == (36, 40, 10)
@@ -225,12 +233,14 @@ def test_noise_has_the_deviation_that_is_asked_for():
 @pytest.mark.parametrize("twin", [False, True])
 def test_pairs_ask_for_the_newest_value(twin):
     batch = make_task("overwriting", MANY, {"twin": twin}).next()
-    writes = set()
+    writes, changed = set(), 0
     for i in range(MANY):
         held, shown = {}, batch.inputs[:, i]
         questions = asked(batch, i)
         for t in range(questions[0][0]):
-            held[shown[t, :16].tobytes()] = int(shown[t, 16:24].argmax())
+            value = int(shown[t, 16:24].argmax())
+            changed += held.get(shown[t, :16].tobytes(), value) != value
+            held[shown[t, :16].tobytes()] = value
             assert shown[t, 16:24].sum() == 1
             assert np.linalg.norm(shown[t, :16]) == pytest.approx(1, abs=1e-5)
         assert len(held) == 4
@@ -241,6 +251,7 @@ def test_pairs_ask_for_the_newest_value(twin):
             assert shown[t, 24] == 1
             assert shown[t, 16:24].tolist() == [float(twin and k == value) for k in range(8)]
     assert writes == set(range(17))
+    assert changed > 0.8 * MANY * 8 * 7 / 8  # 8 writes on average, one in eight of them the same value again
 
 
 @pytest.mark.parametrize("similarity", [0.0, 0.6, 0.9])
