@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from ..train.trained import make_actor, open_run
 from ..train.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, summarise
 from .gif import record
+from .study import decoding_study, intervention_study
 from .zoo_table import zoo_table
 
 NUM_ENVS = 128
@@ -62,16 +63,35 @@ class EvaluationConfig:
     """File for a moving picture of the first episodes: what the agent sees beside the whole board."""
     gif_episodes: int = 3
     """Episodes in it."""
+    intervene: str = ""
+    """Change the memory and compare with the same episodes undisturbed: wipe@STEP, swap@STEP, freeze@STEP:END or
+    noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/insight.md)."""
+    sweep: bool = False
+    """With --intervene: also at every later step, --every steps apart."""
+    decode: str = ""
+    """Fact of the world to be read from the memory by a linear decoder, over the steps of an episode."""
+    every: int = 10
+    """Steps from one point of --sweep or --decode to the next."""
+    picture: str = ""
+    """File for a picture of --sweep or --decode."""
     json: str = ""
     """File for everything found out."""
 
     def __post_init__(self) -> None:
         if self.all and self.member >= 0:
             raise ValueError(f"all and member {self.member} are both given; allowed: one of them")
-        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1), ("member", -1)):
+        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1), ("member", -1), ("every", 1)):
             if getattr(self, name) < low:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
-        for name in ("gif", "json"):
+        if self.intervene and self.decode:
+            raise ValueError("intervene and decode are both given; allowed: one of them")
+        if self.all and (self.intervene or self.decode):
+            raise ValueError("all is given with a study of the memory; allowed there: one member")
+        if self.sweep and not self.intervene:
+            raise ValueError("sweep is given without intervene, which it repeats")
+        if self.picture and not (self.sweep or self.decode):
+            raise ValueError(f"picture is {self.picture!r}; allowed with sweep or decode")
+        for name in ("gif", "json", "picture"):
             file = Path(getattr(self, name))
             if not file.parent.is_dir():
                 raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
@@ -92,6 +112,9 @@ def main(arguments: Sequence[str]) -> int:
     if config.gif:
         shown = chosen_members(trainees, config.member, False)[0]
         console.print(write_gif(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config))
+    if config.intervene or config.decode:
+        study(factory, trainees[chosen[0]].weights, config, f"{factory.env} with {trained.agent.core}", console)
+        return 0
     summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
     title = f"{factory.env} with {trained.agent.core}, {path.name}"
     if config.all:
@@ -119,12 +142,57 @@ def evaluated(factory: ActorFactory, weights: dict[str, Any], config: Evaluation
 
 
 def acting(
-    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, *, num_envs: int, unroll_length: int
+    factory: ActorFactory,
+    weights: dict[str, Any],
+    config: EvaluationConfig,
+    *,
+    num_envs: int,
+    unroll_length: int,
+    first_index: int = 0,
 ) -> Actor:
     """An actor with these weights that plays as the words say."""
     return make_actor(
-        factory, weights, seed=config.seed, greedy=config.greedy, num_envs=num_envs, unroll_length=unroll_length
+        factory,
+        weights,
+        seed=config.seed,
+        greedy=config.greedy,
+        num_envs=num_envs,
+        unroll_length=unroll_length,
+        first_index=first_index,
     )
+
+
+def study(
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, agent: str, console: Console
+) -> None:
+    """The study of the memory that --intervene or --decode asks for: shown, and written to --json and --picture."""
+
+    def make(num_envs: int, first_index: int) -> Actor:
+        return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
+
+    title = f"{agent}: {config.intervene or f'{config.decode} read from the memory'}"
+    with console.status("playing"):
+        if config.intervene:
+            found = intervention_study(
+                make,
+                config.intervene,
+                episodes=config.episodes,
+                batch=NUM_ENVS,
+                sweep=config.sweep,
+                every=config.every,
+                seed=config.seed,
+            )
+        else:
+            found = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
+    found.show(title, console)
+    try:
+        if config.picture:
+            found.draw(title, Path(config.picture))
+        if config.json:
+            written = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": found.plain()}
+            Path(config.json).write_text(json.dumps(provenance() | written, indent=1) + "\n")
+    except OSError as problem:
+        raise UsageError(f"cannot write {problem.filename}: {problem.strerror}") from problem
 
 
 def compared(own: Summary, other: Summary, greedy: bool) -> str:

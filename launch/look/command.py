@@ -15,6 +15,7 @@ from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.inside import panels
 from ...agents.process import prepare_process
+from ...agents.specs import BoxSpec
 from ...base.files import replace_file
 from ...base.messages import nearest
 from ..train.command_line import UsageError, parse, run_command
@@ -117,12 +118,14 @@ def all_panels(actor: Actor, recording: Recording) -> list[Any]:
 
 
 def option_names(actor: Actor) -> list[str]:
-    """Names of all actions; of several choices at once, all options of all choices."""
-    names = list(getattr(actor.batch, "action_names", ()))
-    choices = actor.agent.action_spec.choices
-    if len(choices) > 1:
-        return [f"choice {k + 1}: {option}" for k, options in enumerate(choices) for option in range(options)]
-    return names or [str(option) for option in range(choices[0])]
+    """Names of all actions; of several choices at once, all options of all choices; of a Box its Gaussians."""
+    spec = actor.agent.action_spec
+    if isinstance(spec, BoxSpec):
+        return [f"{what} {k + 1}" for what in ("mean", "log deviation") for k in range(spec.size)]
+    if len(spec.choices) > 1:
+        return [f"choice {k + 1}: {option}" for k, options in enumerate(spec.choices) for option in range(options)]
+    named: Sequence[str] = getattr(actor.batch, "action_names", ())
+    return list(named) or [str(option) for option in range(sum(spec.choices))]
 
 
 def level_index(factory: ActorFactory, config: LookConfig) -> int:

@@ -172,14 +172,16 @@ function present() {
   }));
 }
 
-const nameOf = (option) => data.actionNames[option] ?? String(option);
+const nameOf = (option) => (Number.isInteger(option) && episode.actions[step].length === 1 ? data.actionNames[option] : number(option));
 
 function taken() {
   return step === episode.steps - 1 && "length" in episode.fields ? "none, the episode is over" : episode.actions[step].map(nameOf).join(", ");
 }
 
 function policy() {
-  const panel = episode.panels[0], chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
+  const panel = episode.panels[0];
+  if (panel.scale !== "share") return;
+  const chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
   $("policy").replaceChildren(...panel.labels.map((name, k) => {
     const share = panel.bytes[k * episode.steps + step] / 255;
     const bar = element("div", "bar" + (k === chosen ? " taken" : "")), hull = element("div"), fill = element("i");

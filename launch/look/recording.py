@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...actors.actor import Actor
 from ...agents.inside import Trace, over_time, recorded
-from ...agents.specs import log_policy
+from ...agents.specs import BoxSpec, log_policy
 
 Picture = NDArray[np.uint8]
 MOST_STEPS = 2000
@@ -29,8 +29,8 @@ class Recording(NamedTuple):
     observations: NDArray[np.float32]
     """[T, D]: the numbers that it sees."""
     probabilities: NDArray[np.float32]
-    """[T, A]: of every action (of every option of every choice)."""
-    actions: NDArray[np.int64]
+    """[T, A]: of every action (of every option of every choice); of a Box the numbers of its Gaussians."""
+    actions: NDArray[Any]
     """[T, K]: what was taken, by choice."""
     values: NDArray[np.float32]
     """[T]."""
@@ -67,7 +67,7 @@ def record(actor: Actor) -> Recording:
             rows.append(
                 (
                     _flat(env.observation),
-                    log_policy(spec, agent.logits[0, 0]).exp().numpy(),
+                    _policy(log_policy(spec, agent.logits[0, 0]), isinstance(spec, BoxSpec)),
                     agent.action[0, 0].reshape(-1).numpy(),
                     agent.value[0, 0].numpy(),
                     env.reward[0, 0].numpy(),
@@ -109,6 +109,10 @@ def _flat(observation: Any) -> NDArray[np.float32]:
         return observation[0, 0].flatten().float().numpy()
     parts = observation.values() if isinstance(observation, dict) else observation
     return np.concatenate([_flat(part) for part in parts])
+
+
+def _policy(log_policies: torch.Tensor, gaussian: bool) -> NDArray[np.float32]:
+    return (log_policies if gaussian else log_policies.exp()).numpy()
 
 
 class Mark(NamedTuple):

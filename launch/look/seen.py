@@ -11,10 +11,11 @@ from .recording import Recording
 
 def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
     """The policy comes first: the page shows the bars of a step from it."""
+    policy = recording.probabilities.T.copy()
+    gaussian = recording.actions.dtype.kind == "f"
+    note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
     found = [
-        Panel(
-            "policy", "Probability of every action.", "heat", recording.probabilities.T.copy(), tuple(options), "share"
-        ),
+        Panel("policy", note, "heat", policy, tuple(options), "signed" if gaussian else "share"),
         Panel(
             "value and reward",
             "The value that the agent expects, and the reward that came with the observation.",

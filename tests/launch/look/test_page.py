@@ -105,3 +105,10 @@ def test_a_world_without_pictures_shows_its_numbers() -> None:
     panel = next(panel for panel in shown if panel.title == "observation")
     np.testing.assert_array_equal(panel.values, recording.observations.T)
     assert "observation" in written(recording, shown, names)
+
+
+def test_actions_that_are_numbers_have_no_probabilities() -> None:
+    recording, shown, _ = recorded_episode("gru", "Pendulum-v1", hidden_size=4)
+    assert recording.actions.dtype == np.float32
+    assert shown[0].scale == "signed"
+    assert '"actions":[[' in written(recording, shown, ["mean 1", "log deviation 1"])

@@ -1,0 +1,101 @@
+"""Parts of a memory by name, `slot=2` or `pool=5-8`, as masks over its state.
+
+Cores register what their parts are by their class (`axes_of.register`); leaves can be named in every core:
+`leaf=controller`. Parts are counted from 1.
+"""
+
+import re
+from functools import singledispatch
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...base.messages import nearest
+from ..cores.concrete import Concrete
+from ..cores.conv_lstm import ConvLSTM
+from ..cores.core import Core, CoreState, map_state, named_leaves
+from ..cores.gru import GRU
+from ..cores.lstm import LSTM
+from ..cores.rmc import RMC
+
+
+class Axis(NamedTuple):
+    """Where parts lie in a leaf [B, ...]: so many of them, `width` places each, along dimension `dim`."""
+
+    leaf: str
+    dim: int
+    parts: int
+    width: int = 1
+
+
+@singledispatch
+def axes_of(core: Core) -> dict[str, list[Axis]]:
+    """The parts of a core by name; a core of one's own has leaves alone."""
+    return {}
+
+
+@axes_of.register
+def _(core: RMC) -> dict[str, list[Axis]]:
+    slots, heads = core.shape.slots, core.shape.heads
+    return {"slot": [Axis("memory", 1, slots)], "head": [Axis("memory", 2, heads, core.width // heads)]}
+
+
+@axes_of.register
+def _(core: Concrete) -> dict[str, list[Axis]]:
+    return {"pool": [Axis("pools", 1, core.num_pools)]}
+
+
+@axes_of.register
+def _(core: LSTM) -> dict[str, list[Axis]]:
+    return {"unit": [Axis(leaf, 1, core.output_size) for leaf in ("h", "c")]}
+
+
+@axes_of.register
+def _(core: GRU) -> dict[str, list[Axis]]:
+    return {"unit": [Axis("h", 1, core.output_size)]}
+
+
+@axes_of.register
+def _(core: ConvLSTM) -> dict[str, list[Axis]]:
+    return {"channel": [Axis(leaf, 2, core.hidden_channels) for leaf in ("h", "c")]}
+
+
+def mask(core: Core, name: str = "", which: str = "") -> CoreState:
+    """Bool leaves [1, ...], True in the parts that `name=which` means; without a name everywhere. Raises ValueError."""
+    form = core.initial_state(1)
+    if not name:
+        return map_state(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), form)
+    if name == "leaf":
+        leaves = list(named_leaves(form))
+        groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
+        if which not in (*leaves, *groups):
+            raise ValueError(f"leaf is {which!r}; did you mean: {nearest(which, [*leaves, *sorted(groups)])}?")
+        return _marked(form, {leaf: [] for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
+    axes = axes_of(core)
+    if name not in axes:
+        raise ValueError(f"this core has no part {name!r}; it has: {nearest(name, [*axes, 'leaf'])}")
+    first, last = _range(name, which, axes[name][0].parts)
+    return _marked(form, {axis.leaf: [(axis.dim, (first - 1) * axis.width, last * axis.width)] for axis in axes[name]})
+
+
+def _range(name: str, which: str, count: int) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", which)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last <= count:
+        raise ValueError(f"{name} is {which!r}; allowed: 1..{count}, or a range such as 1-{count}")
+    return first, last
+
+
+def _marked(form: CoreState, wanted: dict[str, list[tuple[int, int, int]]], path: str = "") -> CoreState:
+    """True in the leaves that are wanted, inside (dimension, first, end) where they are cut."""
+    if isinstance(form, Tensor):
+        marked = torch.zeros_like(form, dtype=torch.bool)
+        if path in wanted:
+            part = marked
+            for dim, first, end in wanted[path]:
+                part = part.narrow(dim, first, end - first)
+            part.fill_(True)
+        return marked
+    parts = zip(form._fields, form, strict=True)
+    return type(form)(*(_marked(part, wanted, f"{path}.{field}" if path else field) for field, part in parts))

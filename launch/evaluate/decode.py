@@ -1,0 +1,123 @@
+"""What a linear decoder reads from a memory: at every step of an episode, does the state tell a fact of the world?
+
+All environments play their first episode together. At a step the states [K, D] of those that still play are the inputs
+and the fact's values the classes: one-against-all ridge regression in its dual form,
+
+    scores = G_test,train (G_train + lambda I)^-1 Y,    G = X X^T of standardised X, Y of +-1
+
+and the class with the highest score. Accuracy is cross-validated: every episode is judged by a decoder that has not
+seen it. lambda is chosen inside the training part. Chance is the share of the most frequent class.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...actors.actor import Actor
+from ...agents.agent import AgentState
+from ...agents.cores.core import state_leaves
+from .episodes import rate_interval
+from .intervene import Flags, play_first
+
+FOLDS = 5
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+"""lambda as a share of the mean diagonal of G."""
+FEWEST = 40
+"""Episodes that must still play at a step for a decoder."""
+
+
+class Reading(NamedTuple):
+    """How well the fact is read from the states after a step."""
+
+    step: int
+    episodes: int
+    accuracy: float
+    low: float
+    high: float
+    chance: float
+
+
+def decode(actor: Actor, fact: str, every: int) -> list[Reading]:
+    """The fact decoded from the state after every `every`-th step.
+
+    Args:
+        actor: fresh, with an unroll length of 1; all its environments are used.
+        fact: one of the world's `fact_values`.
+        every: steps from one decoder to the next.
+    """
+    core, batch = actor.agent.core, actor.batch
+    found: list[Reading] = []
+    pending: tuple[int, NDArray[np.int64], Flags] | None = None
+
+    def read(step: int, state: AgentState, playing: Flags) -> AgentState:
+        nonlocal pending
+        if pending is not None:
+            before, classes, chosen = pending
+            described = core.describe(state.core)
+            inputs = torch.cat(list(described.values()), 1).numpy()[chosen]
+            found.append(reading(before, inputs, classes[chosen]))
+        pending = None
+        if step % every == 0 and playing.sum() >= FEWEST:
+            pending = step, batch.facts()[fact], playing.copy()
+        return state
+
+    if state_leaves(actor.state.core):
+        play_first(actor, read)
+    return found
+
+
+def reading(step: int, inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> Reading:
+    """Cross-validated accuracy of a linear decoder: inputs [K, D], classes [K]."""
+    right = predicted(inputs, classes) == classes
+    accuracy, low, high = rate_interval(right.astype(np.float32))
+    return Reading(
+        step, len(classes), accuracy, low, high, float(np.unique_counts(classes).counts.max() / len(classes))
+    )
+
+
+def predicted(inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The class that a decoder from the other folds gives to each of K episodes."""
+    count = len(classes)
+    values, indices = np.unique(classes, return_inverse=True)
+    if len(values) == 1:
+        return classes.copy()
+    spread = inputs.std(0)
+    scaled = ((inputs - inputs.mean(0)) / np.where(spread > 1e-7, spread, np.inf)).astype(np.float64)
+    gram = scaled @ scaled.T
+    targets = 2.0 * np.eye(len(values))[indices] - 1
+    fold = np.random.default_rng(0).permutation(count) % FOLDS
+    found = np.empty(count, np.int64)
+    for k in range(FOLDS):
+        train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+        inner = fold[train] == (k + 1) % FOLDS
+        scores = [_accuracy(gram, targets, indices, train[~inner], train[inner], ridge) for ridge in RIDGES]
+        best = RIDGES[int(np.argmax(scores))]
+        found[test] = values[_scores(gram, targets, train, test, best).argmax(1)]
+    return found
+
+
+def _accuracy(
+    gram: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    indices: NDArray[np.int64],
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    ridge: float,
+) -> float:
+    return float((_scores(gram, targets, train, test, ridge).argmax(1) == indices[test]).mean())
+
+
+def _scores(
+    gram: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    ridge: float,
+) -> NDArray[np.float64]:
+    known = gram[np.ix_(train, train)]
+    penalty = max(ridge * float(np.trace(known)) / len(train), 1e-9)
+    mean = targets[train].mean(0)
+    weights = np.linalg.solve(known + penalty * np.eye(len(train)), targets[train] - mean)
+    return gram[np.ix_(test, train)] @ weights + mean

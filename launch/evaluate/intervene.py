@@ -1,0 +1,162 @@
+"""Interventions: what happens to return and solved rate if a memory is wiped, swapped, frozen or made noisy.
+
+    wipe@STEP               the state is the initial one again
+    swap@STEP               every environment goes on with the state of another one
+    freeze@STEP:END         the steps from STEP to END - 1 leave the state as it is
+    noise@STEP:SIGMA        normal noise of SIGMA standard deviations of the numbers of each leaf
+
+each followed by `:PART=WHICH` if only a part is meant, such as `wipe@120:slot=2`, `wipe@0:pool=6-8` or
+`swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken.
+Episodes are played by the same actor as in every evaluation, one step per unroll, and its state is changed between two
+unrolls, so an evaluation without an intervention runs nothing of this.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...actors.actor import Actor
+from ...agents.agent import AgentState
+from ...agents.cores.core import Core, CoreState, map_state
+from ...agents.inside.parts import mask
+from ...base.messages import nearest
+from .episodes import Episodes
+
+KINDS = {"wipe": (), "swap": (), "freeze": ("END",), "noise": ("SIGMA",)}
+Flags = NDArray[np.bool_]
+
+
+class Intervention(NamedTuple):
+    """What is done to the memory, and when."""
+
+    kind: str
+    step: int
+    end: int
+    """Of a freeze; else the step itself."""
+    sigma: float
+    part: str
+    which: str
+
+    def shifted(self, steps: int) -> "Intervention":
+        """The same, later."""
+        return self._replace(step=self.step + steps, end=self.end + steps)
+
+
+def parsed(text: str) -> Intervention:
+    """An intervention from its words. Raises ValueError."""
+    kind, at, rest = text.partition("@")
+    if kind not in KINDS:
+        raise ValueError(f"intervene is {text!r}; did you mean: {nearest(kind, KINDS)} at a step, such as wipe@120?")
+    words = rest.split(":") if at else []
+    part = words.pop() if words and "=" in words[-1] else ""
+    form = f"{kind}@" + ":".join(("STEP", *KINDS[kind])) + "[:PART=WHICH]"
+    if len(words) != 1 + len(KINDS[kind]) or not words[0].isdigit():
+        raise ValueError(f"intervene is {text!r}; expected {form}")
+    step, more = int(words[0]), words[1] if len(words) > 1 else ""
+    if kind == "freeze" and not (more.isdigit() and int(more) >= step):
+        raise ValueError(f"intervene is {text!r}; expected {form} with an END of at least {step}")
+    if kind == "noise" and not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", more):
+        raise ValueError(f"intervene is {text!r}; expected {form} with a SIGMA of at least 0")
+    name, _, which = part.partition("=")
+    return Intervention(
+        kind, step, int(more) if kind == "freeze" else step, float(more) if kind == "noise" else 0.0, name, which
+    )
+
+
+class Interference:
+    """One intervention on the memories of a batch. Raises ValueError if the core has no such part."""
+
+    def __init__(self, core: Core, what: Intervention, seed: int) -> None:
+        self.core, self.what = core, what
+        self.mask = mask(core, what.part, what.which)
+        self.frozen: CoreState | None = None
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, step: int, state: AgentState, playing: Flags) -> AgentState:
+        """The state with which step `step` shall be taken; `playing` are the environments that count."""
+        what = self.what
+        if what.kind == "freeze":
+            if step == what.step:
+                self.frozen = map_state(Tensor.clone, state.core)
+            if self.frozen is None or not what.step < step <= what.end:
+                return state
+            return state._replace(core=self._mixed(state.core, self.frozen))
+        return state if step != what.step else state._replace(core=self._mixed(state.core, self._other(state, playing)))
+
+    def _other(self, state: AgentState, playing: Flags) -> CoreState:
+        if self.what.kind == "wipe":
+            return self.core.initial_state(len(playing))
+        if self.what.kind == "swap":
+            donors = np.arange(len(playing))
+            donors[playing] = np.roll(donors[playing], 1)
+            chosen = torch.from_numpy(donors)
+            return map_state(lambda leaf: leaf[chosen], state.core)
+        return map_state(self._noisy, state.core)
+
+    def _noisy(self, leaf: Tensor) -> Tensor:
+        noise = torch.empty_like(leaf).normal_(generator=self.generator)
+        return leaf if self.what.sigma == 0 else leaf + self.what.sigma * leaf.std() * noise
+
+    def _mixed(self, state: CoreState, other: CoreState) -> CoreState:
+        return map_state(lambda inside, new, old: torch.where(inside, new, old), self.mask, other, state)
+
+
+class Played(NamedTuple):
+    """The first episode of every environment of a batch."""
+
+    episodes: Episodes
+    """[N, 3 + F], by environment."""
+    reached: Flags
+    """[N]: it lasted until the step of the intervention."""
+
+
+Before = Callable[[int, AgentState, Flags], AgentState]
+
+
+def play_first(actor: Actor, before: Before | None = None, step: int = 0) -> Played:
+    """The first episode of every environment: the same levels and the same random numbers at every call of this.
+
+    Args:
+        actor: fresh, with an unroll length of 1.
+        before: changes the state before a step.
+        step: the step that episodes should last to.
+    """
+    n = actor.batch.num_envs
+    playing, reached, kept, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
+    while playing.any():
+        if t == step:
+            reached = playing.copy()
+        if before is not None:
+            actor.state = before(t, actor.state, playing)
+        for episode in actor.unroll().episodes.numpy():
+            index = int(episode[0]) - actor.first_index
+            if playing[index]:
+                playing[index] = False
+                kept[index] = episode
+        t += 1
+    return Played(np.stack([kept[index] for index in range(n)]), reached)
+
+
+def play_all(
+    make: Callable[[int, int], Actor], episodes: int, batch: int, what: Intervention | None, seed: int
+) -> Played:
+    """`episodes` first episodes, some environments at a time.
+
+    Args:
+        make: an actor of so many environments, the first of which has this index.
+        episodes: how many.
+        batch: environments that play together.
+        what: None plays undisturbed.
+        seed: of the noise.
+    """
+    found: list[Played] = []
+    for first in range(0, episodes, batch):
+        actor = make(min(batch, episodes - first), first)
+        before = None if what is None else Interference(actor.agent.core, what, seed + first)
+        found.append(play_first(actor, before, 0 if what is None else what.step))
+    return Played(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
