@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engram.actors.actor import Actor
+from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import make_core
@@ -16,7 +17,6 @@ from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
 from engram.launch.evaluate.command import run
 from engram.launch.evaluate.decode import decode, reading
-from engram.launch.evaluate.episodes import play
 from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
 from engram.launch.train import command as train
