@@ -75,33 +75,38 @@ class AppendedFile:
 
 
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
-    """Move rows after `step`, and what a crash left of a row, from `x.jsonl` to `x.abandoned.jsonl`.
+    """Move rows after `step`, and what crashes have left of rows, from `x.jsonl` to `x.abandoned.jsonl`.
 
-    Rows are in the order of their steps, so those to move are at the end. They are safe in the other file before this
-    one is replaced. Returns the last row that stays, None if there is none. Raises OSError.
+    They are safe in the other file before this one is replaced. Returns the last row that stays, None if there is
+    none. Raises OSError.
     """
     if not file.exists():
         return None
-    rows = file.read_bytes().splitlines(keepends=True)
-    kept, last = len(rows), None
-    while kept and last is None:
-        row = _parsed(rows[kept - 1])
+    last: dict[str, Any] | None = None
+    kept: list[bytes] = []
+    moved: list[bytes] = []
+    *lines, torn = file.read_bytes().split(b"\n")
+    for line in lines:
+        row = _parsed(line)
         if row is not None and row["step"] <= step:
+            kept.append(line + b"\n")
             last = row
         else:
-            kept -= 1
-    if moved := b"".join(rows[kept:]):
+            moved.append(line + b"\n")
+    if torn:
+        moved.append(torn + b"\n")
+    if moved:
         abandoned = file.with_name(f"{file.stem}.abandoned{file.suffix}")
         before = abandoned.read_bytes() if abandoned.exists() else b""
-        replace_file(abandoned, before + moved.removesuffix(b"\n") + b"\n")
-        replace_file(file, b"".join(rows[:kept]))
+        replace_file(abandoned, before + b"".join(moved))
+        replace_file(file, b"".join(kept))
     return last
 
 
-def _parsed(row: bytes) -> dict[str, Any] | None:
-    """A row, or None if it is not one or not a whole one."""
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """A row, or None if the line is none: what a crash leaves may be half of one, or two halves."""
     try:
-        found = json.loads(row)
-    except ValueError:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and row.endswith(b"\n") and "step" in found else None
+    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None

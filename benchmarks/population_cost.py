@@ -26,8 +26,9 @@ from engram.agents.process import prepare_process
 from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
 from engram.launch.train.acting import make_pool
-from engram.launch.train.command import find_device, make_learners, make_panel, make_trainer
+from engram.launch.train.command import make_learners, make_panel, make_trainer
 from engram.launch.train.config import RunConfig, to_dict
+from engram.launch.train.device import find_device
 from engram.launch.train.run_directory import RunDirectory
 from engram.launch.train.run_flags import parse_run
 from engram.launch.train.trainer import Trainer
@@ -63,7 +64,7 @@ def open_run(words: list[str], folder: Path, files: ExitStack) -> tuple[Trainer,
     learners, fields = make_learners(config, factory, find_device("cpu"))
     meter = Meter(make_pool(config, factory, print))
     directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="cost"))
-    panel = make_panel(config, directory.path, "cost")
+    panel = make_panel(config, directory.path, 0)
     trainer = make_trainer(config, learners, fields, meter, directory, panel, None, files)  # type: ignore[arg-type]
     for member in trainer.members:
         meter.publish(member.weights())

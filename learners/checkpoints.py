@@ -18,7 +18,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ FILES = (*_FILES, _SUMS)
 _PARTIAL = ".partial-"
 _NAME = re.compile(r"step-(\d{12,})(\.old)?")
 """`.old` is what a checkpoint of the same step is called while a new one takes its place."""
+
+Stamp = tuple[tuple[int, ...], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -135,20 +137,55 @@ def any_in(directory: Path) -> bool:
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
-    """Remove all but the newest `keep_last` (at least 1) intact checkpoints and `best`; returns what was removed.
+    """`Kept.prune` once, all intact checkpoints being the run's own."""
+    return Kept(directory).prune(keep_last, best)
 
-    Damaged checkpoints and foreign files are neither counted nor removed. Raises CheckpointError if the disk refuses.
+
+class Kept:
+    """A run's own checkpoints in its directory, of which the newest are kept.
+
+    Files are read and hashed once; afterwards only those whose size or times have changed since.
+
+    Args:
+        directory: holds the checkpoints; the ones that are there are looked at now.
+        is_own: whether the run at work made an intact checkpoint; those of others are neither counted nor removed.
     """
-    if keep_last < 1:
-        raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
-    intact = [path for path, problem in _newest_first(directory) if problem is None]
-    surplus = [path for path in intact[keep_last:] if best is None or path.name != best.name]
-    try:
-        for path in surplus:
-            _remove(path)
-    except OSError as problem:
-        raise CheckpointError(f"cannot remove a checkpoint: {problem}") from problem
-    return surplus
+
+    def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
+        self._directory, self._is_own = directory, is_own
+        self._seen: dict[Path, tuple[Stamp, bool]] = {}
+        self._find()
+
+    def add(self, path: Path) -> None:
+        """Note a checkpoint that this process has just written."""
+        self._seen[path] = (_stamp(path), True)
+
+    def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
+        """Remove all but the newest `keep_last` (at least 1) and `best`; returns what was removed.
+
+        Damaged checkpoints and foreign files are neither counted nor removed. Raises CheckpointError if the disk
+        refuses.
+        """
+        if keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
+        surplus = [path for path in self._find()[keep_last:] if best is None or path.name != best.name]
+        try:
+            for path in surplus:
+                _remove(path)
+        except OSError as problem:
+            raise CheckpointError(f"cannot remove a checkpoint: {problem}") from problem
+        return surplus
+
+    def _find(self) -> list[Path]:
+        """The run's own intact checkpoints, newest first."""
+        before, self._seen = self._seen, {}
+        for path in _named(self._directory):
+            stamp = _stamp(path)
+            known = before.get(path)
+            if known is None or known[0] != stamp:
+                known = (stamp, _problem_of(path) is None and self._is_own(path))
+            self._seen[path] = known
+        return [path for path, (_, own) in self._seen.items() if own]
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -166,15 +203,37 @@ def step_of(path: Path) -> int:
 
 def _newest_first(directory: Path) -> Iterator[tuple[Path, CheckpointError | None]]:
     """Checkpoints and what is wrong with each; of two of one step, the one that took the other's place first."""
+    for path in _named(directory):
+        yield path, _problem_of(path)
+
+
+def _named(directory: Path) -> list[Path]:
+    """Directories with a checkpoint's name, newest first."""
     if not directory.is_dir():
-        return
+        return []
     named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    for path in sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True):
+    return sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True)
+
+
+def _problem_of(path: Path) -> CheckpointError | None:
+    try:
+        verify(path)
+    except CheckpointError as problem:
+        return problem
+    return None
+
+
+def _stamp(path: Path) -> Stamp:
+    """Size, inode and times of each file: they change with the content."""
+    stamps: list[tuple[int, ...]] = []
+    for name in FILES:
         try:
-            verify(path)
-            yield path, None
-        except CheckpointError as problem:
-            yield path, problem
+            found = (path / name).stat()
+        except OSError:
+            stamps.append(())
+        else:
+            stamps.append((found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns))
+    return tuple(stamps)
 
 
 def _put_in_place(partial: Path, path: Path) -> None:

@@ -107,6 +107,42 @@ def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
         assert all(name.split(".")[0] != "engram" for name in names), f"{module}:{node.lineno}"
 
 
+SHARED = {
+    "train": {
+        *(
+            "command_line",
+            "config",
+            "device",
+            "presets",
+            "run_directory",
+            "run_flags",
+            "stop_flag",
+            "trained",
+            "trainees",
+        ),
+    },
+    "metrics": None,
+    "cluster": None,
+}
+"""What the folders of launch/ may use of each other: modules of a folder by name, None for all of them."""
+COMPOSERS = {"launch/train/command.py": {"population"}}
+"""Commands that put a product together from another folder's parts."""
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if path.parts[0] == "launch"], ids=str)
+def test_the_products_of_launch_do_not_import_each_other(module: Path) -> None:
+    own = module.parts[1]
+    for name in imports(module):
+        parts = name.split(".")
+        if parts[:2] != ["engram", "launch"] or len(parts) < 3 or parts[2] == own:
+            continue
+        if parts[2] in COMPOSERS.get(module.as_posix(), set()):
+            continue
+        assert parts[2] in SHARED, f"{module} imports {name}"
+        allowed = SHARED[parts[2]]
+        assert allowed is None or (len(parts) > 3 and parts[3] in allowed), f"{module} imports {name}"
+
+
 @pytest.mark.parametrize("name", MATHS)
 def test_formulas_import_torch_and_each_other_only(name: str) -> None:
     own = {f"engram.learners.{other}" for other in MATHS}

@@ -12,8 +12,8 @@ import torch
 
 from ...agents.process import prepare_process
 from ...base.processes import num_cores
+from ..metrics.speed import make_parts
 from ..train.config import RunConfig
-from .speed import make_parts
 
 START_SECONDS = 120.0
 

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .speed import Cost, Parts, speed_of_light
+from ..metrics.speed import Cost, Parts, speed_of_light
 
 _PARTS = {
     "env": "environments, alone on 1 core",

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...agents.process import prepare_process
-from ..train.command import find_device
 from ..train.command_line import UsageError, run_command, unknown_word
 from ..train.config import RunConfig, from_dict
+from ..train.device import find_device
 from ..train.run_directory import RunDirectory
 from ..train.run_flags import parse_run
 from .checks import Finding, Verdict, examine, size

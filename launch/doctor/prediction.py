@@ -2,7 +2,7 @@
 
 memory        learner + actors x actor + what they share + object store + Ray itself
 object store  unrolls that are asked for and not learnt from + the versions of the weights that acted there
-steps/s       the speed of light of the cores at hand (launch/bench/speed.py), of which training reaches REACHED
+steps/s       the speed of light of the cores at hand (launch/metrics/speed.py), of which training reaches REACHED
 disk          checkpoints kept, the best one, and one being written
 """
 
@@ -15,7 +15,7 @@ import torch
 
 from ...actors.unroll import nbytes
 from ...agents.weights import flatten
-from ..bench.speed import Parts, make_parts, measure, speed_of_light
+from ..metrics.speed import Parts, make_parts, measure, speed_of_light
 from ..train.config import RunConfig
 
 RAY_BYTES = 400 * 2**20

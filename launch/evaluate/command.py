@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     if config.run == zoo.PREFIX:
         console.print(zoo_table())
         return 0
-    trained, path, trainees = open_run(config.run, config.checkpoint)
+    trained, path, trainees, best = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
@@ -126,6 +126,8 @@ def main(arguments: Sequence[str]) -> int:
         found = evaluated(factory, trainees[chosen[0]].weights, other, console)
         if text := compared(summaries[chosen[0]], found, config.greedy):
             console.print(text, highlight=False, markup=False)
+    if best:
+        console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
     console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
     if config.json:
         write_json(config, trained, factory, path, summaries)

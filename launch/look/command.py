@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = Console()
-    trained, path, trainees = open_run(config.run, config.checkpoint)
+    trained, path, trainees, _ = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, False)[0]
     index = level_index(factory, config)

@@ -4,15 +4,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...actors.unroll import EPISODE_COLUMNS
 
-WINDOW = 100
-"""Episodes that count as the last ones."""
+WINDOW = 1000
+"""Episodes that count as the last ones, at least."""
+PER_ENVIRONMENT = 4
+"""As many of each environment, where that is more: those that play side by side end their episodes in groups."""
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped")
 """Metrics of which the last value is meant, as of those of a population; of all others the mean over updates."""
@@ -33,18 +35,29 @@ class Timer:
         self.seconds += time.perf_counter() - self._entered
 
 
+class Settled(NamedTuple):
+    """The mean return of a full window of episodes."""
+
+    mean: float
+    episodes: int
+    error: float | None
+    """Standard error of the mean, if it is known."""
+
+
 class Accumulator:
     """Collects what happens; `take` returns it as metrics and begins anew. Each call costs microseconds.
 
     Args:
         num_actors: actors of the run; `note_actors` says when that changes.
         fields: names of the world's own episode fields, in the order of the columns after EPISODE_COLUMNS.
+        envs_per_actor: environments of each actor.
     """
 
-    def __init__(self, num_actors: int, fields: Sequence[str] = ()) -> None:
-        self.num_actors = num_actors
+    def __init__(self, num_actors: int, fields: Sequence[str] = (), envs_per_actor: int = 1) -> None:
+        self.num_actors, self._envs_per_actor = num_actors, envs_per_actor
         self._names = (*_FACTS, *fields)
-        self._window: deque[list[float]] = deque(maxlen=WINDOW)
+        self._window: deque[list[float]] = deque(maxlen=max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor))
+        self.begin_episodes()
         self._steps = 0
         self._failures = self._failures_told = 0
         self._stored: int | None = None
@@ -90,7 +103,9 @@ class Accumulator:
             rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
             self._episodes += rows.sum(0, dtype=np.float64)
             self._num_episodes += len(rows)
-            self._window.extend(rows[-WINDOW:].tolist())
+            self._window.extend(rows.tolist())
+            self._begun += len(rows)
+            self._ended.update(episodes[:, 0].astype(int).tolist())
 
     def add_unroll(self, seconds: float) -> None:
         """An unroll that has arrived, and the seconds that acting took."""
@@ -131,14 +146,30 @@ class Accumulator:
         return metrics
 
     def window(self) -> dict[str, float]:
-        """Means over the last 100 episodes by name (`return`, `length`, the world's own); empty before the first."""
+        """Means over the last episodes by name (`return`, `length`, the world's own); empty before the first."""
         if not self._window:
             return {}
         return dict(zip(self._names, np.mean(self._window, axis=0).tolist(), strict=True))
 
-    def window_return(self) -> float | None:
-        """Mean return of the last 100 episodes; None before there are so many, for a few lucky ones say little."""
-        return self.window()["return"] if len(self._window) == WINDOW else None
+    def begin_episodes(self) -> None:
+        """Every environment begins a new episode now, as at the start: the first ones to end are the short ones."""
+        self._begun = 0
+        """Episodes since then."""
+        self._ended: set[int] = set()
+        """Environments that have ended one since then."""
+
+    def settled(self) -> Settled | None:
+        """The mean return of the window, if it can be compared with another.
+
+        None before the window is full of episodes that began after all environments did, and before every environment
+        has ended one.
+        """
+        full = self._window.maxlen
+        assert full is not None
+        if self._begun < full or len(self._ended) < self.num_actors * self._envs_per_actor:
+            return None
+        returns = np.array([row[0] for row in self._window])
+        return Settled(float(returns.mean()), full, float(returns.std(ddof=1) / math.sqrt(full)))
 
     def state_dict(self) -> dict[str, Any]:
         """All that was collected, as plain numbers and lists. The clock stands still until `load_state_dict`."""
@@ -152,6 +183,8 @@ class Accumulator:
             "acting": self._acting,
             "episodes": self._episodes.tolist(),
             "window": _lists(self._window),
+            "begun": self._begun,
+            "ended": sorted(self._ended),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,7 +198,9 @@ class Accumulator:
         self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs counted bytes too
         self._acting = state["acting"]
         self._episodes = np.array(state["episodes"])
-        self._window = deque(_lists(state["window"]), maxlen=WINDOW)
+        self._window = deque(_lists(state["window"]), maxlen=self._window.maxlen)
+        # Older runs did not count them, so they begin to count now.
+        self._begun, self._ended = state.get("begun", 0), set(state.get("ended", ()))
 
 
 def _lists(rows: Iterable[list[float]]) -> list[list[float]]:

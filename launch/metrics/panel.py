@@ -29,29 +29,35 @@ class Panel:
 
     Args:
         total_steps: environment steps of the whole run.
-        run_path: the run's directory.
+        run_path: the run's directory; None before there is one.
         title: what runs.
         console: where to draw; standard output if None.
         clock: seconds since any moment.
+        step: where the run begins, or goes on.
+        time_limit: seconds from the first update to the end; 0 has no limit.
     """
 
     def __init__(
         self,
         total_steps: int,
-        run_path: Path,
+        run_path: Path | None,
         title: str,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        step: int = 0,
+        time_limit: float = 0.0,
     ) -> None:
         self.total_steps, self.run_path, self.title = total_steps, run_path, title
         self.console = console or Console()
-        self._clock = clock
-        self._step = 0
+        self._clock, self._time_limit = clock, time_limit
+        self._step = step
+        self._first_update: float | None = None
         self._metrics: dict[str, float] = {}
         self._returns: deque[float] = deque(maxlen=HISTORY)
         self._solved: deque[float] = deque(maxlen=HISTORY)
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
-        self._drawn_at, self._drawn_step = -math.inf, 0
+        self._drawn_at, self._drawn_step = -math.inf, step
         self._entered = self._clock()
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_interactive else None
 
@@ -72,6 +78,10 @@ class Panel:
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Show `step`, and metrics by the names of docs/metrics.md; what is not given stays as it was."""
         self._step = step
+        if self._first_update is None:
+            # What came before, starting actors and compiling worlds and cores, says nothing about what is to come.
+            self._first_update = self._clock()
+            self._progress.append((self._first_update, step))
         if metrics:
             self._metrics |= metrics
             self._progress.append((self._clock(), step))
@@ -84,7 +94,8 @@ class Panel:
 
     def message(self, text: str) -> None:
         """Show a text above the panel; it stays."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # A file or a pipe has no width; a terminal would break in the middle of words.
+        self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def _draw(self) -> None:
         self._drawn_at, self._drawn_step = self._clock(), self._step
@@ -112,9 +123,8 @@ class Panel:
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
         grid.add_row("progress", self._progress_row())
-        grid.add_row(
-            "time", f"{duration(self._clock() - self._entered)} so far   [bold]{self._time_left()} left[/bold]"
-        )
+        so_far = Text(f"{duration(self._clock() - self._entered)} so far   ")
+        grid.add_row("time", so_far.append(f"{self._time_left()} left", style="bold"))
         others = [name for name in self._metrics if name.startswith("episode/") and name not in _SHOWN_EPISODE]
         own = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
         for label, values in (*_EPISODE_ROWS, ("", own), *_ROWS):
@@ -124,7 +134,8 @@ class Panel:
         skipped = self._metrics.get("learner/skipped", 0)
         if skipped:
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
-        grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
+        if self.run_path:
+            grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
         grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
         return grid
 
@@ -152,10 +163,14 @@ class Panel:
         return "".join(blocks[min(max(round((x - low) * scale), 0), len(blocks) - 1)] for x in values)
 
     def _time_left(self) -> str:
-        """Remaining steps at the speed of the last reports."""
+        """Until the last step at the speed of the last reports, or until the time limit if that is sooner."""
         (begin, first), (end, last) = (self._progress[0], self._progress[-1]) if self._progress else ((0, 0), (0, 0))
         speed = (last - first) / (end - begin) if end > begin else self._metrics.get("perf/env_steps_per_second", 0.0)
-        return duration(max(self.total_steps - self._step, 0) / speed) if speed > 0 else "?"
+        left = max(self.total_steps - self._step, 0) / speed if speed > 0 else math.inf
+        if self._time_limit:
+            used = 0.0 if self._first_update is None else self._clock() - self._first_update
+            left = min(left, max(self._time_limit - used, 0.0))
+        return duration(left) if left < math.inf else "?"
 
     @property
     def _fraction(self) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,25 @@ from ..train.run_directory import RunDirectory, flat_settings
 from . import events
 from .accumulator import Accumulator
 
-__all__ = ["Accumulator", "MetricsWriter"]
+__all__ = ["Accumulator", "MetricsWriter", "drawn"]
+
+NAMES = ("population/ancestor",)
+"""Metrics that are the number of something: a mean of two of them is none."""
+LOG10 = "_log10"
+"""Ends the tag of a learning rate's logarithm: TensorBoard's axes are linear."""
+
+
+def drawn(values: Mapping[str, float]) -> dict[str, float]:
+    """The numbers of a row that TensorBoard draws: without NAMES, and with the logarithm of every learning rate."""
+    logarithms = {
+        name + LOG10: math.log10(x) for name, x in values.items() if is_learning_rate(name) and 0 < x < math.inf
+    }
+    return {name: x for name, x in values.items() if name not in NAMES} | logarithms
+
+
+def is_learning_rate(name: str) -> bool:
+    """Whether a metric or a setting is a learning rate."""
+    return re.split(r"[./]", name)[-1] == "lr"
 
 
 class MetricsWriter:
@@ -27,7 +46,8 @@ class MetricsWriter:
 
     def __init__(self, run: Path, step: int, report: Callable[[str], None] = print) -> None:
         directory = RunDirectory(run)
-        self._step, self._report, self._warned = step, report, False
+        self._run, self._step, self._report, self._warned = run, step, report, False
+        self._named: dict[str, float] = {}
         # A later file begins where the last row ended, so what earlier files still hold remains valid.
         self._events = AppendedFile(
             lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
@@ -52,7 +72,8 @@ class MetricsWriter:
             "metrics": {name: x if math.isfinite(x) else None for name, x in values.items()},
         }
         self._append(self._rows, json.dumps(row).encode() + b"\n")
-        self._append(self._events, events.scalars(step, values))
+        self._append(self._events, events.scalars(step, drawn(values)))
+        self._show_names(step, values)
         self._step = step
 
     def hparams(self, config: dict[str, Any]) -> None:
@@ -62,6 +83,17 @@ class MetricsWriter:
     def show(self, record: bytes) -> None:
         """Append what a function of events.py has made, for TensorBoard alone."""
         self._append(self._events, record)
+
+    def beside(self, name: str) -> "MetricsWriter":
+        """A writer for the directory `name` below this one's: for TensorBoard a run, with a colour of its own."""
+        return MetricsWriter(self._run / name, self._step, self._report)
+
+    def _show_names(self, step: int, values: Mapping[str, float]) -> None:
+        """Write those metrics that name something as texts, when they change: TensorBoard would smooth numbers."""
+        for name in NAMES:
+            if name in values and self._named.get(name) != values[name]:
+                self._named[name] = values[name]
+                self._append(self._events, events.markdown(step, name, f"member {values[name]:.0f}"))
 
     def close(self) -> None:
         """Close the files."""

@@ -56,6 +56,15 @@ class Population:
         self.histories: list[dict[str, list[float]]] = []
         """Per member and setting, the values it has had."""
         self._last: dict[str, Any] = {}
+        try:
+            self._follow(run)
+        except (TypeError, ValueError, LookupError, AttributeError) as problem:
+            what = f"{type(problem).__name__}: {problem}"
+            raise RunDirectoryError(f"{run.population_file} is damaged: its events do not fit ({what})") from problem
+        if not self.start:
+            raise RunDirectoryError(f"{run.population_file} is damaged: it has no start event")
+
+    def _follow(self, run: RunDirectory) -> None:
         decisions: dict[int, dict[str, Any]] = {}
         for _, event in read(run):
             self.lineage.add(event)

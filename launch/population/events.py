@@ -13,13 +13,16 @@ from typing import Any
 from ...learners.population.search_space import PREFIX
 from ..metrics import events
 from ..metrics.panel import short
-from ..metrics.writer import MetricsWriter
+from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
 from ..train.config import RunConfig
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture, size
 
 PICTURE_SECONDS = 20.0
 """At least so long between two pictures: one takes a sixth of a second."""
+SPREAD = ("best", "median", "worst")
+SPREAD_TAG = "population/return"
+"""Tag of the mean return of the best, the median and the worst member, each a run in TensorBoard."""
 PAGE = "ancestry/lineage"
 """Tag of the text: before `config` in the alphabet, for the members' configurations fill screens."""
 
@@ -45,6 +48,8 @@ class PopulationWriter:
     ) -> None:
         self.writer, self._clock = writer, clock
         self.lineage = Lineage(past)
+        # TensorBoard gives every run one colour, whatever its curves are: so each of the three is a run.
+        self._spread = {name: writer.beside(f"spread/{name}") for name in SPREAD}
         self._drawn_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
         # Written anew by every process, so that deleted files come back whole.
@@ -62,12 +67,18 @@ class PopulationWriter:
 
     def row(self, step: int, returns: Sequence[float | None], others: Mapping[str, float]) -> None:
         """Write a row: the spread of the members' mean returns (None before there are enough episodes), and others."""
-        self.writer.write(step, spread(returns) | dict(others))
+        found = spread(returns)
+        self.writer.write(step, found | dict(others))
+        for name, own in self._spread.items():
+            if found:
+                own.show(events.scalars(step, {SPREAD_TAG: found[f"population/{name}_return"]}))
 
     def close(self) -> None:
         """Draw what has not been drawn yet."""
         if self._new:
             self._draw()
+        for own in self._spread.values():
+            own.close()
 
     def _draw(self) -> None:
         self._drawn_at, self._new = self._clock(), False
@@ -105,12 +116,11 @@ def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
     """
     how_well = {
         "return of every member": ["^episode/return$"],
-        "best, median, worst": [r"^population/(best|median|worst)_return$"],
+        "best, median, worst": [f"^{SPREAD_TAG}$"],
     }
     return {
         "Population": how_well | ({"solved": ["^episode/solved$"]} if "solved" in fields else {}),
-        "Settings": {name: [f"^population/{re.escape(name)}$"] for name in explored}
-        | {"ancestor: whose weights from the start live on": ["^population/ancestor$"]},
+        "Settings": dict(_setting(name) for name in explored),
         "Learning": {
             "entropy of the policy": ["^policy/entropy$"],
             "value loss": ["^loss/value$"],
@@ -119,7 +129,14 @@ def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
     }
 
 
+def _setting(name: str) -> tuple[str, list[str]]:
+    """Title and tags of a setting's chart."""
+    if is_learning_rate(name):
+        return f"log10 of {name}", [f"^population/{re.escape(name)}{LOG10}$"]
+    return name, [f"^population/{re.escape(name)}$"]
+
+
 def results(explored: Sequence[str], fields: Sequence[str]) -> list[str]:
     """The metrics of every member that the hparams tab shows beside the settings that it began with."""
     solved = ["episode/solved"] if "solved" in fields else []
-    return ["episode/return", *solved, "population/ancestor", *(f"population/{name}" for name in explored)]
+    return ["episode/return", *solved, *(f"population/{name}" for name in explored)]

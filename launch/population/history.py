@@ -1,10 +1,11 @@
 """The log of a population read back: its events with the numbers of their lines, each checked to be whole."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..train.run_directory import RunDirectory, RunDirectoryError
+from .lineage import Lineage
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "start": ("members", "seed", "scheme", "pbt", "values"),
@@ -14,6 +15,25 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "resume": ("from_step",),
 }
 """What every kind of event says, besides `event`, `time` and `step`."""
+
+
+TYPES: dict[str, type] = {
+    "step": int,
+    "members": int,
+    "seed": int,
+    "generation": int,
+    "pbt": dict,
+    "values": list,
+    "evaluated": list,
+    "scores": list,
+    "member_steps": list,
+    "episodes": list,
+    "decisions": list,
+    "effective": dict,
+    "new": dict,
+    "old": dict,
+}
+"""Of those fields that a reader relies on."""
 
 
 class Entry(NamedTuple):
@@ -27,6 +47,23 @@ class Entry(NamedTuple):
     def kind(self) -> str:
         """A key of FIELDS."""
         return self.event["event"]
+
+
+def check(run: RunDirectory) -> None:
+    """Raise RunDirectoryError naming what is wrong with the log of a run that is to go on, if anything is."""
+    events = [entry.event for entry in read(run)]
+    if not events:
+        raise RunDirectoryError(f"{run.population_file} is damaged: it has no start event")
+    lineage_of(run, events)
+
+
+def lineage_of(run: RunDirectory, events: Iterable[Mapping[str, Any]]) -> Lineage:
+    """The family tree that the events of a log tell. Raises RunDirectoryError if they cannot have happened."""
+    try:
+        return Lineage(events)
+    except (TypeError, ValueError, LookupError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {problem}"
+        raise RunDirectoryError(f"{run.population_file} is damaged: its events allow no lineage ({what})") from problem
 
 
 def read(run: RunDirectory) -> Iterator[Entry]:
@@ -54,10 +91,10 @@ def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
     """An event; `members` is how many there are, 0 before the start event."""
     try:
         event = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise RunDirectoryError(f"{where} is not JSON: {problem}") from problem
     kind = event.get("event") if isinstance(event, dict) else None
-    if kind not in FIELDS:
+    if not isinstance(kind, str) or kind not in FIELDS:
         raise RunDirectoryError(f"{where} is no event: its kind is {kind!r}; there are: {', '.join(FIELDS)}")
     if (members == 0) != (kind == "start"):
         raise RunDirectoryError(f"{where} is a {kind} event; the first event, and only the first, is start")
@@ -67,4 +104,9 @@ def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
     for name in ("member", "from"):
         if name in event and event[name] not in range(members):
             raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; allowed: 0..{members - 1}")
+    for name in event.keys() & TYPES.keys():
+        if not isinstance(event[name], TYPES[name]) or isinstance(event[name], bool):
+            raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; expected {TYPES[name].__name__}")
+    if kind == "start" and (event["members"] < 1 or len(event["values"]) != event["members"]):
+        raise RunDirectoryError(f"{where}: members is {event['members']}, values are of {len(event['values'])}")
     return event

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ...base.files import AppendedFile, abandon_after
 from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
+from ...learners.population.search_space import Values
+from ..metrics.accumulator import Accumulator
 from ..train.config import RunConfig
-from ..train.member import Member
 from .events import PopulationWriter
 from .panel import MemberRow
 
@@ -68,6 +69,46 @@ class PopulationLog:
             self._warn(f"{what} the population's log: {problem}; training goes on")
 
 
+class Member(Protocol):
+    """One learner of a run, as a population sees it."""
+
+    accumulator: Accumulator
+    failing: int
+    """Updates in a row without a finite loss."""
+
+    @property
+    def number(self) -> int:
+        """Its index among the members."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Environment steps learnt from."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been learnt from."""
+        ...
+
+    def configure(self, settings: Values) -> None:
+        """Learn with these settings."""
+        ...
+
+    def snapshot(self, *, lasting: bool) -> dict[str, Any]:
+        """Weights and optimiser state; lasting, if this member may change before they are used."""
+        ...
+
+    def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
+        """Take over another member's weights; returns the settings as read back."""
+        ...
+
+
 class PopulationHost:
     """The population of a run.
 
@@ -115,8 +156,8 @@ class PopulationHost:
         """Note the episodes [K, 3 + F] that a member has finished, as `Unroll.episodes` has them."""
         self.controller.record(member.number, episodes[:, 1])
 
-    def look(self) -> list[Member]:
-        """What follows from the last update: evaluations, copies, replacements; returns the members changed by it.
+    def look(self) -> list[int]:
+        """What follows from the last update: evaluations, copies, replacements; returns the members that they change.
 
         Evaluations wait until the slowest member has done another update, so that members of one speed meet in one.
         """
@@ -167,12 +208,13 @@ class PopulationHost:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """The controller's memory."""
-        return self.controller.state_dict()
+        """The controller's memory, and the rows of members that the next row about all is made of."""
+        return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`; the members are loaded already."""
         self.controller.load_state_dict(state)
+        self._latest = dict(state.get("latest", {}))  # older runs did not keep them
         self._configure()
         self._event("resume", from_step=self.steps)
 
@@ -187,9 +229,9 @@ class PopulationHost:
         self._updates = self._slowest()
 
     def _slowest(self) -> int:
-        return min((member.learner.updates for member in self.members if not member.done), default=-1)
+        return min((member.updates for member in self.members if not member.done), default=-1)
 
-    def _evaluate(self, due: list[int]) -> list[Member]:
+    def _evaluate(self, due: list[int]) -> list[int]:
         seen = self.controller.evaluate(due)
         self._event(
             "evaluation",
@@ -201,7 +243,7 @@ class PopulationHost:
             values=seen.values,
             decisions=[decision._asdict() for decision in seen.decisions],
         )
-        changed: list[Member] = []
+        changed: list[int] = []
         for decision, effective in self._carry_out(seen.decisions):
             self._event(
                 "copy",
@@ -210,10 +252,10 @@ class PopulationHost:
                 **{"from": decision.opponent},
                 effective=effective,
             )
-            changed.append(self.members[decision.member])
+            changed.append(decision.member)
         return changed
 
-    def _replace_failing(self) -> list[Member]:
+    def _replace_failing(self) -> list[int]:
         failing = [member.number for member in self.members if member.failing >= self.config.pbt.patience]
         if not failing:
             return []
@@ -235,7 +277,7 @@ class PopulationHost:
                 new=effective,
             )
             self._warn(f"member {decision.member}: {decision.reason}; it goes on as a copy of {decision.opponent}")
-        return [self.members[decision.member] for decision in decisions]
+        return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:
         """Copy as decided, all at once: a source that is itself replaced gives what it was before."""

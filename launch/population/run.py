@@ -1,16 +1,14 @@
 """Puts a run's population together: the host, its log, and what shows it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..train.config import RunConfig
-from ..train.member import Member
 from ..train.run_directory import RunDirectory
-from ..train.trainer import Report
 from .events import PopulationWriter
-from .host import PopulationHost, PopulationLog
+from .host import Member, PopulationHost, PopulationLog
 from .panel import PopulationPanel
 
 
@@ -22,7 +20,7 @@ def add_population(
     panel: Panel,
     step: int,
     files: ExitStack,
-) -> tuple[PopulationHost, Report]:
+) -> tuple[PopulationHost, Callable[[int, dict[str, float] | None], None]]:
     """The host of a population, and what shows its rows in the panel.
 
     Args:
@@ -38,6 +36,8 @@ def add_population(
     writer = files.enter_context(MetricsWriter(directory.path, step, panel.message))
     host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
     files.enter_context(closing(host))
+    if isinstance(panel, PopulationPanel):
+        panel.members(host.rows())
 
     def report(steps: int, metrics: dict[str, float] | None) -> None:
         if metrics and isinstance(panel, PopulationPanel):

@@ -13,7 +13,7 @@ from ...learners import checkpoints
 from ..train.command_line import UsageError, dashed, parse, run_command, value_of, without
 from ..train.config import differences, from_dict, to_dict
 from ..train.run_directory import RunDirectory, RunDirectoryError
-from ..train.trainer import StopFlag
+from ..train.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
 from .run import ProbeRun, find_device, make_learner

@@ -18,7 +18,7 @@ from ..metrics.writer import MetricsWriter
 from ..train.command_line import UsageError
 from ..train.config import to_dict
 from ..train.run_directory import RunDirectory
-from ..train.trainer import StopFlag
+from ..train.stop_flag import StopFlag
 from .config import ProbeConfig
 
 RESULT = "result.json"

@@ -9,7 +9,8 @@ from pathlib import Path
 from ...actors.factory import ActorFactory
 from ...actors.pool import ActorPool, LocalPool
 from .config import RunConfig
-from .trainer import StopFlag, Trainer
+from .stop_flag import StopFlag
+from .trainer import Trainer
 from .watchdog import Watchdog
 
 ACTOR_NICENESS = 10
@@ -43,6 +44,8 @@ class Acting:
             raise StoppedError from None
         finally:
             self._stop.renew()  # Ray has installed handlers of its own
+        if self._stop.reason:
+            raise StoppedError
         return self._pool
 
     def watch(self, trainer: Trainer, run: Path) -> contextlib.AbstractContextManager[object]:
@@ -53,7 +56,7 @@ class Acting:
 
         def rescue(reason: str, code: int) -> None:
             trainer.rescuing = True
-            if trainer.is_new:
+            if trainer.unsaved:
                 trainer.save()
             if trainer.mirror:
                 trainer.mirror.close()

@@ -27,15 +27,23 @@ from ..population.panel import PopulationPanel
 from .acting import Acting, StoppedError
 from .command_line import UsageError, make_console, run_command, value_of, without
 from .config import RunConfig, to_dict
+from .device import find_device
 from .member import Member
-from .resume import drop_code, newest_state, resumed_config
-from .run_directory import CONFIG, RunDirectory, RunDirectoryError
-from .run_flags import LIST, TRUST, parse_run
+from .presets import is_easier_than_paper
+from .resume import drop_code, is_own, newest_state, resumed_config
+from .run_directory import CONFIG, RunDirectory, RunDirectoryError, refuse_unusable
+from .run_flags import LIST, TRUST, changed_from_preset, parse_run
+from .sizes import check_counts, check_memory
+from .stop_flag import StopFlag
 from .supervisor import supervise
-from .trainer import StopFlag, Trainer
+from .trainer import Trainer
+from .urls import is_url, redacted
 
 if TYPE_CHECKING:
     from .mirror import Mirror
+
+NOT_SAVED = 3
+"""Exit code of a run whose last steps could not be saved."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,13 +62,15 @@ def main(arguments: Sequence[str]) -> int:
         if resume is None:
             config = parse_run(arguments)
             refuse_taken(config.checkpoint_url)
-            return train(config, None)
-        if "://" in resume:
+            return train(config, None, changed=changed_from_preset(config, arguments))
+        words = without(arguments, ("--resume",))
+        if is_url(resume):
             from .mirror import fetch
 
-            resume = str(fetch(resume, value_of("--run-dir", arguments)))
+            resume = str(fetch(resume, value_of("--run-dir", words)))
+            words = without(words, ("--run-dir",))
         with RunDirectory.open(Path(resume)) as directory:
-            return train(resumed_config(directory, without(arguments, ("--resume",))), directory, trust)
+            return train(resumed_config(directory, words), directory, trust)
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
@@ -71,46 +81,65 @@ def refuse_taken(url: str | None) -> None:
         from .mirror import holds_run
 
         if holds_run(url):
-            raise UsageError(f"--checkpoint-url {url} holds a run; to go on with it: --resume {url}")
+            raise UsageError(
+                f"--checkpoint-url {redacted(url)} holds a run; to go on with it: --resume {redacted(url)}"
+            )
 
 
-def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False) -> int:
+def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False, changed: str = "") -> int:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
 
-    With `trust`, environments that were saved as code are unpickled.
+    A new directory is made when everything else is ready, so that a start that fails leaves nothing behind. With
+    `trust`, environments that were saved as code are unpickled. `changed` is what differs from the preset, in words.
     """
     prepare_process(1)
+    plain = to_dict(config)
+    if directory is None:
+        refuse_unusable(config.run_dir, plain)
     factory, device = config.factory(), find_device(config.device)
     if not compiled_before():
         print("the first run compiles worlds and networks, for about half a minute; later ones do not", flush=True)
     learners, fields = make_learners(config, factory, device)
     saved = newest_state(directory, config) if directory else None
+    if directory and config.population:
+        check_population(directory, saved)
     if config.start_from and not saved:
         from .warm_start import start_from  # evaluation is imported along with it
 
         start_from(config.start_from, [learner.agent for learner in learners])
     begin_anew = saved is not None and not trust and drop_code(saved)
     factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
-    directory = directory or RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
-    with directory, StopFlag() as stop, Acting(config, factory, stop) as acting:
-        with make_panel(config, directory.path, config.name) as panel:
-            panel.message(describe(config, learners[0], device))
+    with StopFlag() as stop, Acting(config, factory, stop) as acting:
+        with make_panel(config, directory.path if directory else None, steps_of(saved)) as panel:
+            panel.message(describe(config, learners[0], device, changed))
+            if directory:
+                panel.message(
+                    f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint"
+                )
             if begin_anew:
                 panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
             try:
                 pool = acting.start(panel.message)
                 use_second_core()
-                with ExitStack() as files:
+                old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
+                panel.run_path = directory.path
+                with directory, ExitStack() as files:
                     trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
+                    if old:
+                        directory.rewrite_config(plain)
                     with acting.watch(trainer, directory.path):
                         reason = trainer.run(stop)
-                acting.exit_code, words = 0, farewell(config, directory.path, reason, trainer.steps)
+                acting.exit_code = NOT_SAVED if trainer.unsaved else 0
+                words = farewell(config, directory.path, reason, trainer.steps, trainer.unsaved)
             except StoppedError:
-                go_on = f"continue with: rl-train --resume {directory.path}"
-                acting.exit_code, words = 0, f"stopped ({stop.reason}) before training began; {go_on}"
+                go_on = f"; continue with: rl-train --resume {directory.path}" if directory else ""
+                acting.exit_code, words = 0, f"stopped ({stop.reason}) before training began{go_on}"
             except ActorFailureError as problem:
                 print(f"rl-train: {problem}", file=sys.stderr)
-                words = f"continue with: rl-train --resume {directory.path}"
+                words = f"continue with: rl-train --resume {panel.run_path}"
+            except KeyboardInterrupt:
+                acting.exit_code = 130
+                words = f"interrupted in an update, which is lost; continue with: rl-train --resume {panel.run_path}"
         print(words, flush=True)  # before the actors' end, which may take a while
     return acting.exit_code
 
@@ -126,9 +155,11 @@ def make_learners(
 ) -> tuple[list[Learner], tuple[str, ...]]:
     """A learner with a freshly initialised agent for each member, and the names of the world's episode fields."""
     try:
+        check_counts(config)
         batch = factory.make_batch(num_envs=1)
         if isinstance(batch, ForeignBatch):
             batch.check()
+        check_memory(config, factory, batch)
         agents: list[Agent] = []
         for member in range(config.num_members):
             torch.manual_seed(member_seed(config.seed, member))
@@ -168,9 +199,10 @@ def make_trainer(
 
         population, report = add_population(config, members, fields, directory, panel, steps_of(saved), files)
     mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
-    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror)
+    kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
+    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror, kept)
     if saved:
-        trainer.load_state(saved)
+        load(trainer, saved)
     elif population:
         population.begin()
     for member in members:
@@ -178,10 +210,30 @@ def make_trainer(
     return trainer
 
 
-def make_panel(config: RunConfig, path: Path, name: str) -> Panel:
+def load(trainer: Trainer, saved: dict[str, Any]) -> None:
+    """Continue from a checkpoint's state. Raises CheckpointError if it is not one of this run's."""
+    try:
+        trainer.load_state(saved)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {problem}"
+        raise checkpoints.CheckpointError(
+            f"{trainer.directory.path}: its newest checkpoint holds no state of this run ({what})"
+        ) from problem
+
+
+def make_panel(config: RunConfig, path: Path | None, step: int) -> Panel:
     """What shows the run to a person."""
     kind = PopulationPanel if config.population else Panel
-    return kind(config.total_steps * config.num_members, path, name)
+    total = config.total_steps * config.num_members
+    return kind(total, path, config.name, step=step, time_limit=60 * config.time_limit)
+
+
+def check_population(directory: RunDirectory, saved: dict[str, Any] | None) -> None:
+    """Raise RunDirectoryError if the log of a population that has a checkpoint is damaged."""
+    if saved:
+        from ..population.history import check
+
+        check(directory)
 
 
 def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
@@ -197,55 +249,33 @@ def steps_of(saved: dict[str, Any] | None) -> int:
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
 
-def find_device(name: str) -> torch.device:
-    """The learner's device; UsageError if it does not exist."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
-    return device
-
-
-def devices() -> list[str]:
-    """The devices of this machine that a learner can be on."""
-    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
-
-
-def why_no_cuda() -> str:
-    """The reason that torch has no CUDA device, after a semicolon; empty if it has one."""
-    if torch.cuda.device_count():
-        return ""
-    return "; torch was built without CUDA" if torch.version.cuda is None else "; torch finds no CUDA device"
-
-
-def describe(config: RunConfig, learner: Learner, device: torch.device) -> str:
-    """The run in two lines, for the top of the screen."""
+def describe(config: RunConfig, learner: Learner, device: torch.device, changed: str = "") -> str:
+    """The run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in learner.agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
     where = "in this process" if config.local else "in actor processes, 1 torch thread each"
-    return (
-        f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
-        f"{config.learner.algorithm} on {device}\n"
-        f"{actors} x {config.actor_envs} environments {where}; "
-        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
-    )
-
-
-def farewell(config: RunConfig, path: Path, reason: str, steps: int) -> str:
-    """What happened and what to run next."""
     lines = [
-        f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; all of it is in {path}"
+        f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
+        f"{config.learner.algorithm} on {device}",
+        f"{actors} x {config.factory().num_envs} environments {where}; "
+        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}",
     ]
-    if reason != "done":
+    return "\n".join([*lines, changed] if changed else lines)
+
+
+def farewell(config: RunConfig, path: Path, reason: str, steps: int, unsaved: int = 0) -> str:
+    """What happened and what to run next; `unsaved` steps are in no checkpoint."""
+    kept = f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
+    lines = [f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; {kept}"]
+    if reason != "done" or unsaved:
         lines.append(f"  continue        rl-train --resume {path}")
     picture = f" --gif {path}/episode.gif" if is_world(config.env) else ""  # other worlds may draw nothing
     lines.append(f"  evaluate        rl-eval {path} --episodes 1000{picture}")
     lines.append(f"  curves          tensorboard --logdir {path.parent}")
     if config.population:
         lines.append(f"  population      rl-population {path}; tensorboard --logdir {path}, page #custom_scalars")
-    if config.env_args:
+    if is_easier_than_paper(config.env, config.agent.core, config.env_args):
         lines.append(f"  paper's task    rl-train --env {config.env} --core {config.agent.core}")
     return "\n".join(lines)
 

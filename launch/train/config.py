@@ -5,9 +5,11 @@ the papers' values for each pairing of world and core.
 """
 
 import contextlib
+import copy
 import difflib
+import math
 import types
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import OmitArgPrefixes
@@ -18,6 +20,7 @@ from ...agents.agent import AgentConfig
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
+from .urls import check_url, redacted
 
 ELASTIC_ACTORS = 8
 """Actors that share the environments of an update when their number follows the cluster."""
@@ -91,6 +94,7 @@ class RunConfig:
     """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         for name, low in (
             ("total_steps", 1),
             ("unroll_length", 1),
@@ -110,12 +114,7 @@ class RunConfig:
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
         if self.checkpoint_url is not None:
-            _, scheme, place = self.checkpoint_url.partition("://")
-            user, at, _ = place.partition("/")[0].rpartition("@")
-            if not scheme or not place or (at and ":" in user):
-                raise ValueError(
-                    "checkpoint_url is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in it"
-                )
+            check_url("checkpoint_url", self.checkpoint_url)
         if self.fixed_actors is None and (self.synchronous or self.local):
             why = "--local" if self.local else "--sync, A2C and PPO, whose batches are one unroll of every actor"
             raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
@@ -197,9 +196,39 @@ class RunConfig:
         )
 
 
+def check_finite(value: Any, name: str = "") -> None:
+    """Raise ValueError naming the first number in a configuration that is nan or infinite."""
+    if is_dataclass(value):
+        for each in fields(value):
+            check_finite(getattr(value, each.name), f"{name}.{each.name}" if name else each.name)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            check_finite(part, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_finite(part, name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; allowed: finite numbers")
+
+
+NONE = "None"
+"""Stands for None among the free parameters of worlds, cores and algorithms, since TOML has no such value."""
+
+
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as nested dicts of plain values."""
-    return asdict(config)
+    """A configuration as nested dicts of plain values, as it is written down: without the secrets of a URL."""
+    plain: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            plain[each.name] = to_dict(value)
+        elif each.name == "checkpoint_url" and value is not None:
+            plain[each.name] = redacted(value)
+        elif isinstance(value, dict):
+            plain[each.name] = {key: NONE if part is None else copy.deepcopy(part) for key, part in value.items()}
+        else:
+            plain[each.name] = value
+    return plain
 
 
 GONE = {"learner.helper_share"}
@@ -252,6 +281,8 @@ def _typed(hint: Any, value: Any, name: str) -> Any:
     elif origin is Literal:
         if any(value == each and type(value) is type(each) for each in inner):
             return value
+    elif origin is dict and isinstance(value, dict):
+        return {key: None if part == NONE else part for key, part in value.items()}
     elif origin is tuple:
         same = len(inner) == 2 and inner[1] is ...
         if isinstance(value, list | tuple) and (same or len(value) == len(inner)):

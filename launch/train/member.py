@@ -9,7 +9,7 @@ from ...agents.weights import Weights, flatten
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
-from ..metrics.accumulator import Accumulator
+from ..metrics.accumulator import Accumulator, Settled
 from ..metrics.writer import MetricsWriter
 from .config import RunConfig, to_dict
 
@@ -36,7 +36,7 @@ class Member:
         fields: tuple[str, ...],
     ) -> None:
         self.number, self.config, self.learner, self.writer = number, config, learner, writer
-        self.accumulator = Accumulator(num_actors, fields)
+        self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
         self.batcher = Batcher(config.columns)
         self.settings: Values = {}
         """What differs from the run's configuration."""
@@ -55,6 +55,11 @@ class Member:
         return self.learner.steps
 
     @property
+    def updates(self) -> int:
+        """Batches learnt from."""
+        return self.learner.updates
+
+    @property
     def done(self) -> bool:
         """Whether all steps have been learnt from."""
         return self.steps >= self.config.total_steps
@@ -62,7 +67,7 @@ class Member:
     @property
     def version(self) -> int:
         """Number of the weights: every update and every copy makes new ones."""
-        return self.learner.updates + self._copies
+        return self.updates + self._copies
 
     def weights(self) -> Weights:
         """The newest weights, for the actors."""
@@ -94,9 +99,11 @@ class Member:
         self.evaluated = metrics["eval/return"]
         self.accumulator.note(metrics)
 
-    def score(self) -> float | None:
-        """Mean return of the last evaluation, where runs have them, else of the last 100 episodes; None before."""
-        return self.evaluated if self.config.eval_every else self.accumulator.window_return()
+    def score(self) -> Settled | None:
+        """Mean return of the last evaluation, where runs have them, else of a full window of episodes; None before."""
+        if not self.config.eval_every:
+            return self.accumulator.settled()
+        return None if self.evaluated is None else Settled(self.evaluated, self.config.eval_episodes, None)
 
     def configure(self, settings: Values) -> None:
         """Learn with these settings in place of the configuration's, and read back that it is so."""
@@ -123,6 +130,7 @@ class Member:
         self.configure(settings)
         self._copies += 1
         self._own_from = self.version
+        self.accumulator.begin_episodes()  # so do the actors, with weights of another member
         self.batcher = Batcher(self.config.columns)
         self.failing = 0
         return self.effective()
@@ -164,15 +172,3 @@ class Member:
         self._copies, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
         self.evaluated = state.get("evaluated")
         self._logged_at = self.steps
-
-
-def upgraded(state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state in today's layout: before there were populations, a run had one learner and no members."""
-    if "members" in state:
-        return state
-    state = dict(state)
-    member = {"learner": state.pop("learner"), "accumulator": state.pop("accumulator")}
-    if "actors" in state:
-        # In this process an actor's state was by itself, in Ray's it stood under member 0.
-        state["actors"] = [actor if 0 in actor else {0: actor} for actor in state["actors"]]
-    return state | {"members": [member | {"copies": 0, "own_from": 0, "failing": 0}], "population": None}

@@ -24,14 +24,10 @@ from ...learners import checkpoints
 from .command_line import UsageError
 from .imports import announce_imports
 from .run_directory import CONFIG, RunDirectory, new_path
+from .urls import redacted
 
 LAST_WAIT = 60.0
 """Seconds that the end of a run waits for its last checkpoint to be copied."""
-
-
-def is_url(place: str) -> bool:
-    """Whether `place` is a URL rather than a path."""
-    return "://" in place
 
 
 class Mirror:
@@ -46,7 +42,8 @@ class Mirror:
 
     def __init__(self, url: str, config: Path, keep: int, warn: Callable[[str], None]) -> None:
         self._files, self._root = _open(url)
-        self._url, self._config, self._keep, self._warn = url, config, keep, warn
+        self._config, self._keep, self._warn = config, keep, warn
+        self._secret, self._url = url, redacted(url)
         self._changed = threading.Condition()
         self._waiting: Path | None = None
         self._ended = False
@@ -85,7 +82,9 @@ class Mirror:
                 self._copy(path)
                 self._prune(path.parent)
             except Exception as problem:  # each store has its own kinds
-                self._warn(f"checkpoint {path.name} is not at {self._url}: {problem}; training goes on")
+                self._warn(
+                    f"checkpoint {path.name} is not at {self._url}: {_said(problem, self._secret)}; training goes on"
+                )
 
     def _copy(self, path: Path) -> None:
         folder = f"{self._root}/checkpoints/{path.name}"
@@ -114,7 +113,7 @@ def holds_run(url: str) -> bool:
     try:
         return bool(files.exists(f"{root}/{CONFIG}"))
     except Exception as problem:
-        raise UsageError(f"cannot look at {url}: {problem}") from problem
+        raise UsageError(f"cannot look at {redacted(url)}: {_said(problem, url)}") from problem
 
 
 def fetch(url: str, target: str | None) -> Path:
@@ -132,8 +131,8 @@ def fetch(url: str, target: str | None) -> Path:
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)
     except Exception as problem:
-        raise UsageError(f"{url} holds no run: {problem}") from problem
-    run = Path(target) if target else new_path(url.rstrip("/").rpartition("/")[2])
+        raise UsageError(f"{redacted(url)} holds no run: {_said(problem, url)}") from problem
+    run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
         raise UsageError(f"{run} is not empty; to go on with the run there: --resume {run}")
     with tempfile.TemporaryDirectory() as folder:
@@ -143,23 +142,29 @@ def fetch(url: str, target: str | None) -> Path:
                 files.get(f"{root}/checkpoints/{name}/", str(path), recursive=True)
                 checkpoints.verify(path)
             except Exception as problem:
-                print(f"skipped a checkpoint at {url}: {problem}")
+                print(f"skipped a checkpoint at {redacted(url)}: {_said(problem, url)}")
                 continue
             shutil.copytree(path, RunDirectory(run).checkpoints / name)
             (run / CONFIG).write_bytes(config)
             with contextlib.suppress(ValueError):  # resuming says what is wrong with it
                 announce_imports(tomllib.loads(config.decode()), run / CONFIG, fetched=True)
             return run
-    raise UsageError(f"{url} has no intact checkpoint to resume from")
+    raise UsageError(f"{redacted(url)} has no intact checkpoint to resume from")
 
 
 def _open(url: str) -> tuple[Any, str]:
     """The file system and the path in it. Raises UsageError if there is no such kind of URL here."""
     try:
         files, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError) as problem:
-        raise UsageError(f"cannot use {url}: {problem}") from problem
+    except Exception as problem:  # each kind of store has its own; a chain of URLs is opened here
+        raise UsageError(f"cannot use {redacted(url)}: {_said(problem, url)}") from problem
     return files, root.rstrip("/")
+
+
+def _said(problem: Exception, url: str) -> str:
+    """An exception's first line, without the secrets of `url`."""
+    said = (str(problem).splitlines() or [""])[0] or type(problem).__name__
+    return said.replace(url, redacted(url))
 
 
 def _steps(files: Any, root: str) -> list[str]:

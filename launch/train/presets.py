@@ -6,6 +6,7 @@ released code, named per entry; what they leave open has the default.
 
 from typing import Any
 
+from ...envs.registration import find_world, is_world
 from .config import RunConfig, from_dict
 
 Preset = dict[str, Any]
@@ -169,7 +170,7 @@ def preset(name: str, env: str, core: str) -> RunConfig:
     """The configuration that `--preset NAME --env ENV --core CORE` stands for, before any other flag."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    world = env.removesuffix("-twin")
+    world = world_of(env)
     values = merge(
         {
             "env": env,
@@ -182,6 +183,20 @@ def preset(name: str, env: str, core: str) -> RunConfig:
             raise ValueError(f"no easy preset for {env!r}; there is one for: {', '.join(sorted(EASY))}")
         values = merge(merge(values, EASY[world]), {"agent": {"core_args": EASY_CORES.get((world, core), {})}})
     return from_dict(RunConfig, values)
+
+
+def world_of(env: str) -> str:
+    """The world whose settings a name on a command line has: a twin has those of its world, an id those of its name."""
+    name = env.removeprefix("engram:")
+    return find_world(name)[0].name if is_world(name) else env
+
+
+def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
+    """Whether a world of the papers has other parameters than there."""
+    if world_of(env) not in PAPER:
+        return False
+    paper = preset(PRESETS[0], env, core).env_args
+    return env_args != paper
 
 
 def merge(base: Preset, over: Preset) -> Preset:

@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...learners import checkpoints
-from .command_line import UsageError
-from .config import RunConfig, differences, from_dict, to_dict
-from .member import upgraded
+from . import saved
+from .command_line import UsageError, value_of
+from .config import RunConfig, differences, from_dict
 from .run_directory import RunDirectory
 from .run_flags import parse_run
+from .urls import is_redacted
 
 MAY_CHANGE = {
     "total_steps",
@@ -32,27 +35,43 @@ MAY_CHANGE = {
 }
 """Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
 
+NO_EFFECT = ("--preset", "--config", "--run-dir")
+"""Flags that mean something for a new run only."""
+
 _log = logging.getLogger(__name__)
 
 
 def resumed_config(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
     """A run's own configuration with the few settings that may be given on resuming it."""
+    for flag in NO_EFFECT:
+        if value_of(flag, words) is not None:
+            raise UsageError(
+                f"{flag} has no effect with --resume: {directory.path} goes on in its place and with its own settings; "
+                f"--resume can change: {', '.join(sorted(MAY_CHANGE - {'run_dir'}))}"
+            )
     try:
         old = from_dict(RunConfig, directory.config())
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, AttributeError) as problem:
         raise UsageError(f"{directory.path / 'config.toml'}: {problem}") from problem
-    new = parse_run(words, base=old)
+    # A time limit was meant for the part of the run that it was given for.
+    new = parse_run(words, base=replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):
         raise UsageError(
             f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
             f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
         )
-    directory.rewrite_config(to_dict(new))
+    if new.checkpoint_url is not None and is_redacted(new.checkpoint_url):
+        raise UsageError(
+            f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not written down; "
+            "give --checkpoint-url again, or --checkpoint-url None to copy them no more"
+        )
     return new
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
     """What differs between two configurations (setting, old, new) and must not within one run."""
+    # Settings that an algorithm did not have yet when a run was written down have their defaults.
+    old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
     return [each for each in differences(old, new) if each[0] not in MAY_CHANGE]
 
 
@@ -61,16 +80,11 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
 
     Those that are passed over are named in warnings. Raises UsageError if none is left of those that there were.
     """
-    for path in checkpoints.intact(directory.checkpoints):
-        try:
-            state = checkpoints.load(path)
-        except checkpoints.CheckpointError as problem:
-            _log.warning("skipped a checkpoint: %s", problem)
-            continue
+    for path, state in saved.readable(directory.checkpoints):
         if why := _foreign(state, config):
             _log.warning("skipped a foreign checkpoint: %s %s", path, why)
             continue
-        return upgraded(state)
+        return state
     if checkpoints.any_in(directory.checkpoints):
         raise UsageError(
             f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir"
@@ -87,13 +101,21 @@ def drop_code(state: dict[str, Any]) -> bool:
     return pickled
 
 
+def is_own(path: Path, config: RunConfig) -> bool:
+    """Whether a checkpoint is one of this run."""
+    try:
+        return not _foreign(saved.read(path), config)
+    except checkpoints.CheckpointError:
+        return False
+
+
 def _foreign(state: dict[str, Any], config: RunConfig) -> str:
     """Why a state is not one of this run; empty if it is. Old checkpoints do not say what they were made with."""
     if "config" not in state:
         return ""
     try:
         made_with = from_dict(RunConfig, state["config"])
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, AttributeError) as problem:
         return f"was made by another version: {problem}"
     found = fixed_differences(made_with, config)
     return ", ".join(f"was made with {name} = {theirs!r}, this run has {ours!r}" for name, theirs, ours in found[:3])

@@ -45,6 +45,12 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as problem:
+            raise RunDirectoryError(
+                f"run directory {str(path)!a} has a name that is no UTF-8; rename it or choose another"
+            ) from problem
         self.path = path
         self._lock: int | None = None
 
@@ -118,13 +124,15 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """The configuration as it was given, without the None values; tuples have become lists."""
         try:
-            config = tomllib.loads((self.path / CONFIG).read_text("utf-8"))
+            found = tomllib.loads((self.path / CONFIG).read_text("utf-8"))
         except OSError as problem:
             raise RunDirectoryError(f"cannot read {self.path / CONFIG}: {problem.strerror}") from problem
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / CONFIG} is damaged: {problem}") from problem
-        announce_imports(config, self.path / CONFIG)
-        return config
+        if not found:
+            raise RunDirectoryError(f"{self.path / CONFIG} is damaged: it is empty")
+        announce_imports(found, self.path / CONFIG)
+        return found
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Replace the configuration, such as when a resumed run is extended."""
@@ -132,6 +140,21 @@ class RunDirectory:
             replace_file(self.path / CONFIG, tomli_w.dumps(_plain(config, "")).encode())
         except OSError as problem:
             raise _unwritable(self.path, problem) from problem
+
+    def restore(self, config: dict[str, Any]) -> None:
+        """Make the directory and its configuration anew if somebody has removed them while the run was at work.
+
+        Raises RunDirectoryError if it cannot be written.
+        """
+        if (self.path / CONFIG).exists():
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.close()
+            self._acquire()
+        except OSError as problem:
+            raise _unwritable(self.path, problem) from problem
+        self.rewrite_config(config)
 
     def close(self) -> None:
         """Release the lock."""
@@ -165,6 +188,18 @@ class RunDirectory:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = lock
+
+
+def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
+    """Raise RunDirectoryError if `RunDirectory.create` would, as far as can be told without making anything."""
+    if path is None:
+        return
+    run = RunDirectory(Path(path))
+    _refuse_foreign(run.path)
+    if CONFIG in _names(run.path):
+        with RunDirectory.open(run.path):
+            raise RunDirectoryError(_taken(run, tomllib.loads(tomli_w.dumps(_plain(config, "")))))
+    _plain(config, "")
 
 
 def differing(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -225,12 +260,21 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def new_path(name: str) -> Path:
-    """Make `runs/<name>-<date>-<time>`, numbered if that exists; what does not belong in a file name becomes '-'."""
+def free_path(name: str) -> Path:
+    """`runs/<name>-<date>-<time>`, numbered if that exists; what does not belong in a file name becomes '-'."""
+    return next(path for path in _paths(name) if not path.exists())
+
+
+def _paths(name: str) -> Iterator[Path]:
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    for number in count(2):
-        path = base if number == 2 else base.with_name(f"{base.name}-{number - 1}")
+    yield base
+    yield from (base.with_name(f"{base.name}-{number}") for number in count(2))
+
+
+def new_path(name: str) -> Path:
+    """Make a `free_path`."""
+    for path in _paths(name):
         try:
             path.mkdir(parents=True)
             return path
@@ -238,7 +282,7 @@ def new_path(name: str) -> Path:
             continue
         except OSError as problem:
             raise _unwritable(path, problem) from problem
-    raise AssertionError("count() ends never")
+    raise AssertionError("_paths() ends never")
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -12,14 +12,20 @@ from typing import Any
 
 from ...learners.config import LearnerConfig
 from .command_line import UsageError, dashed, parse, value_of, without
-from .config import MOVED, RunConfig, from_dict
+from .config import MOVED, RunConfig, from_dict, to_dict
 from .imports import announce_imports
 from .presets import PRESETS, preset
+from .run_directory import differing
 
 TRUST = "--trust-checkpoint"
 LIST = "--list"
 OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
 """Flags of `rl-train` that are no settings of a run."""
+UNINTERESTING = (
+    *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every"),
+    *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "actor_cpus"),
+)
+"""Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""
 
 
 def parse_run(
@@ -32,10 +38,41 @@ def parse_run(
     words = without(words, ("--preset", "--config"))
     known = (*OTHER_FLAGS, *other_flags)
     config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
+    address = value_of("--ray-address", words)
+    if config.local and address is not None:
+        raise UsageError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     try:
-        return replace(config, learner=_complete(config.learner, default.learner))
+        return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+
+
+def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
+    """What differs from the preset, or from the file of --config, in words; empty if nothing that matters does."""
+    words = dashed(arguments)
+    plain = _for_algorithm(_default(words), value_of("--algorithm", words))
+    plain = replace(plain, learner=_complete(plain.learner, plain.learner))
+    found = [
+        f"{name} {_shown(new)} ({_shown(old)})"
+        for name, old, new in differing(to_dict(plain), to_dict(config))
+        if name not in UNINTERESTING
+    ]
+    named = value_of("--config", words) or f"preset {value_of('--preset', words) or PRESETS[0]}"
+    return f"other than in {named}: {', '.join(found)}" if found else ""
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
+    """The configuration with those parameters of world and core that no word names as in `default`."""
+    if config.env == default.env:
+        config = replace(config, env_args=default.env_args | config.env_args)
+    if config.agent.core == default.agent.core:
+        agent = replace(config.agent, core_args=default.agent.core_args | config.agent.core_args)
+        config = replace(config, agent=agent)
+    return config
 
 
 def _refuse_moved(words: Sequence[str]) -> None:

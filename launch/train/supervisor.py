@@ -20,8 +20,10 @@ from types import FrameType
 
 from ...learners import checkpoints
 from .command_line import UsageError, value_of, without
-from .run_directory import CONFIG, RunDirectory, new_path
+from .config import to_dict
+from .run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
 from .run_flags import TRUST, parse_run
+from .urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""
@@ -38,7 +40,7 @@ def supervise(arguments: Sequence[str]) -> int:
     words = without([word for word in arguments if word != TRUST], ("--restarts",))
     resumed = value_of("--resume", words)
     if resumed is not None:
-        if "://" in resumed:
+        if is_url(resumed):
             from .mirror import fetch  # here and once: what a restart goes on from is on this machine
 
             resumed = str(fetch(resumed, value_of("--run-dir", words)))
@@ -46,9 +48,18 @@ def supervise(arguments: Sequence[str]) -> int:
         # The same words again: one that dies early has not yet written down what they change.
         return _keep_alive([*words, *trust], [*words, *trust], Path(resumed), int(number))
     config = parse_run(words)
-    run = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    refuse_unusable(config.run_dir, to_dict(config))
+    run = Path(config.run_dir) if config.run_dir else free_path(config.name)
     words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
-    return _keep_alive([*words, *trust], ["--resume", str(run), *trust], run, int(number))
+    # Neither is written down: the limit is of this command, and a URL may hold a secret.
+    again = [word for flag in ("--time-limit", "--checkpoint-url") for word in _given(flag, words)]
+    return _keep_alive([*words, *trust], ["--resume", str(run), *again, *trust], run, int(number))
+
+
+def _given(flag: str, words: Sequence[str]) -> list[str]:
+    """The flag and its value, if it is given."""
+    value = value_of(flag, words)
+    return [] if value is None else [flag, value]
 
 
 def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int) -> int:

@@ -1,5 +1,6 @@
 """A trained agent from its run directory, on levels that training has never seen."""
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +10,13 @@ from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...learners import checkpoints
+from . import saved
 from .command_line import UsageError
 from .config import RunConfig, from_dict
 from .run_directory import RunDirectory, RunDirectoryError
 from .trainees import Trainee, trainees_of
+
+_log = logging.getLogger(__name__)
 
 EVALUATION = 0xE7A1
 """Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
@@ -25,6 +29,8 @@ class Trained(NamedTuple):
     checkpoint: Path
     trainees: list[Trainee]
     """The members in the checkpoint."""
+    best: saved.Best | None = None
+    """The figures behind the checkpoint, if the best one was asked for."""
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
@@ -34,10 +40,10 @@ def open_run(path: str, checkpoint: str) -> Trained:
     try:
         run = RunDirectory.open(path, lock=False)
         config = run_config(run)
-        found, saved = find_checkpoint(run, checkpoint)
+        found, state = find_checkpoint(run, checkpoint)
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
-    return Trained(config, found, trainees_of(saved))
+    return Trained(config, found, trainees_of(state), state["best"] if checkpoint == "best" else None)
 
 
 def _open_zoo(path: str) -> Trained:
@@ -64,21 +70,27 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
         path = checkpoints.path_of(run.checkpoints, int(number))
         if not path.is_dir():
             raise UsageError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
-        return path, checkpoints.load(path)
+        return path, saved.read(path)
     if which not in ("latest", "best"):
         raise UsageError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
-    path = checkpoints.latest(run.checkpoints)
+    damaged: set[Path] = set()
+    path = None
+    for path, state in saved.readable(run.checkpoints):
+        if which == "latest":
+            return path, state
+        best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
+        if best is None or best in damaged:
+            continue  # one written before may name another
+        try:
+            return best, saved.read(best)
+        except checkpoints.CheckpointError as problem:
+            _log.warning("skipped the best checkpoint: %s", problem)
+            damaged.add(best)
     if path is None:
         raise UsageError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
-    state = checkpoints.load(path)
-    if which == "latest":
-        return path, state
-    if state["best"] is None:
-        raise UsageError(
-            f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
-        )
-    path = checkpoints.path_of(run.checkpoints, state["best"][1])
-    return path, checkpoints.load(path)
+    if damaged:
+        raise UsageError(f"{min(damaged)}, the best checkpoint, cannot be read; --checkpoint latest works")
+    raise UsageError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
 
 
 def evaluation_seed(seed: int) -> int:

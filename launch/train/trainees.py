@@ -1,10 +1,9 @@
 """Which of the members in a checkpoint is meant: of a population the best one, unless another is asked for."""
 
+import math
 from typing import Any, NamedTuple
 
-from ..population.lineage import mean
 from .command_line import UsageError
-from .member import upgraded
 
 
 class Trainee(NamedTuple):
@@ -17,11 +16,11 @@ class Trainee(NamedTuple):
 
 
 def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
-    """The members in a checkpoint's state; a run without a population has one."""
+    """The members in the state that `saved.read` gives; a run without a population has one."""
     found: list[Trainee] = []
-    for member in upgraded(saved)["members"]:
+    for member in saved["members"]:
         returns = [episode[0] for episode in member["accumulator"]["window"]]
-        found.append(Trainee(member["learner"]["agent"], mean(returns) if returns else None))
+        found.append(Trainee(member["learner"]["agent"], math.fsum(returns) / len(returns) if returns else None))
     return found
 
 

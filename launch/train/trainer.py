@@ -1,13 +1,14 @@
 """The training loop: pull a batch, let its member learn from it, publish the weights; report and save now and then."""
 
-import signal
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
@@ -15,10 +16,11 @@ from ...learners import checkpoints
 from .config import RunConfig, to_dict
 from .evaluation import Evaluator
 from .member import Member
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, RunDirectoryError
+from .saved import Best
+from .stop_flag import StopFlag
 
 if TYPE_CHECKING:
-    from ..population.host import PopulationHost  # a run without one is spared a second of importing
     from .mirror import Mirror
 
 Report = Callable[[int, dict[str, float] | None], None]
@@ -29,31 +31,32 @@ FINISH_SECONDS = 20.0
 """In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
 
 
-class StopFlag:
-    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once."""
+class Population(Protocol):
+    """What lets the members of a run learn from each other."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    def metrics(self, member: Member) -> dict[str, float]:
+        """What a member's next row says of its place in the population."""
+        ...
 
-    def __init__(self) -> None:
-        self.reason = ""
+    def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
+        """Note the episodes that a member has finished, as `Unroll.episodes` has them."""
+        ...
 
-    def __enter__(self) -> "StopFlag":
-        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
-        return self
+    def look(self) -> list[int]:
+        """What follows from the last update; returns the members whose weights it has changed."""
+        ...
 
-    def renew(self) -> None:
-        """Take the signals over again, after a library has installed handlers of its own."""
-        for number in self.SIGNALS:
-            signal.signal(number, self._note)
+    def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Note a row of one member's; a row about all when the last one has written, else nothing."""
+        ...
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+    def state_dict(self) -> dict[str, Any]:
+        """All that a continued run needs."""
+        ...
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.reason and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.reason = signal.Signals(number).name
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`; the members are loaded already."""
+        ...
 
 
 class Trainer:
@@ -68,6 +71,7 @@ class Trainer:
         warn: shows a warning to a person.
         population: lets the members learn from each other; None where there is one.
         mirror: copies checkpoints to another place.
+        kept: the run's own checkpoints; None where all in the directory are.
     """
 
     def __init__(
@@ -78,13 +82,15 @@ class Trainer:
         directory: RunDirectory,
         report: Report,
         warn: Callable[[str], None],
-        population: "PopulationHost | None" = None,
+        population: Population | None = None,
         mirror: "Mirror | None" = None,
+        kept: checkpoints.Kept | None = None,
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
-        self.best: tuple[float, int] | None = None
-        """Mean return and step of the best checkpoint so far."""
+        self.best: Best | None = None
+        """The best checkpoint so far."""
+        self.kept = kept or checkpoints.Kept(directory.checkpoints)
         self.evaluator = Evaluator(config) if config.eval_every else None
         self.lock = threading.RLock()
         """Held while the learner computes and a checkpoint is written: what others may not come between."""
@@ -92,6 +98,8 @@ class Trainer:
         """Whether the actors may no longer be asked for anything."""
         self._warned: set[str] = set()
         self._waited = 0.0
+        self._between = True
+        """Whether no update is under way, so that the state is one that a run can go on from."""
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
     @property
@@ -99,21 +107,31 @@ class Trainer:
         """Environment steps that all members have learnt from together."""
         return sum(member.steps for member in self.members)
 
+    @property
+    def unsaved(self) -> int:
+        """Steps that no checkpoint holds."""
+        return self.steps - self._saved_step
+
     def run(self, stop: StopFlag) -> str:
-        """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint."""
-        deadline = time.monotonic() + 60 * self.config.time_limit if self.config.time_limit else float("inf")
+        """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint.
+
+        The time limit counts from the first update: starting actors and compiling worlds are not part of it.
+        """
+        deadline, first = math.inf, self.steps
         for member in self.members:
             self._publish(member)
         try:
             while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
-                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self.is_new
+                if self.config.time_limit and deadline == math.inf and self.steps > first:
+                    deadline = time.monotonic() + 60 * self.config.time_limit
+                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self.unsaved
                 if due and not self.pool.gathering:  # the actors' state belongs to it, and can be had between batches
                     self.save()
             self._finish_gathering()
         finally:
-            # Also after an actor failed once too often: what was learnt is kept.
-            if self.is_new:
+            # Also after an actor failed once too often: what was learnt is kept. Half of an update is not.
+            if self.unsaved and self._between:
                 self.save()
         return reason
 
@@ -128,6 +146,7 @@ class Trainer:
         before = member.steps
         member.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
+        self._between = False
         with member.accumulator.time("learner_busy"):
             with self.lock:
                 member.learn(batch, self.population.metrics(member) if self.population else None)
@@ -137,13 +156,14 @@ class Trainer:
                 self.population.record(member, batch.episodes.numpy())
                 copied = self.population.look()
             for each in copied:
-                self._publish(each)
+                self._publish(self.members[each])
         if self.evaluator:
             with self.lock:
                 self.evaluator.look(member, before)
         self.report(self.steps, None)
         if member.due():
             self._log(member)
+        self._between = True
 
     def _finish_gathering(self) -> None:
         """Learn from a batch that the actors have begun, since their state can be saved between batches only."""
@@ -157,30 +177,41 @@ class Trainer:
             self._save()
 
     def _save(self) -> None:
-        self._saved_at, self._saved_step = time.monotonic(), self.steps
-        step = self.steps
-        means = [mean for member in self.members if (mean := member.score()) is not None]
-        if means and (self.best is None or max(means) >= self.best[0]):
-            self.best = (max(means), step)
-        folder = self.directory.checkpoints
+        self._saved_at = time.monotonic()
+        step, best, folder = self.steps, self._best_now(), self.directory.checkpoints
         try:
-            checkpoints.save(folder, step, self.state())
-            checkpoints.prune(
-                folder, self.config.keep_checkpoints, self.best and checkpoints.path_of(folder, self.best[1])
-            )
-        except checkpoints.CheckpointError as problem:
+            self.directory.restore(to_dict(self.config))
+            path = checkpoints.save(folder, step, self.state(best))
+        except (RunDirectoryError, checkpoints.CheckpointError) as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")
             return
+        # Only what is written counts: until then the best one of before must not be removed.
+        self.best, self._saved_step = best, step
+        self.kept.add(path)
+        try:
+            self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
+        except checkpoints.CheckpointError as problem:
+            self.warn(str(problem))
         if self.mirror:
-            self.mirror.push(checkpoints.path_of(folder, step))
+            self.mirror.push(path)
 
-    def state(self) -> dict[str, Any]:
-        """Everything that a continued run depends on."""
+    def _best_now(self) -> Best | None:
+        """The best checkpoint, if one is written now."""
+        best = self.best
+        for member in self.members:
+            seen = member.score()
+            # Older runs noted means of few episodes, and not of how many: any settled mean says more.
+            if seen and (best is None or best.episodes is None or seen.mean >= best.mean):
+                best = Best(seen.mean, self.steps, member.number, seen.episodes, seen.error)
+        return best
+
+    def state(self, best: Best | None = None) -> dict[str, Any]:
+        """Everything that a continued run depends on, `best` being its best checkpoint."""
         state: dict[str, Any] = {
             "config": to_dict(self.config),
             "members": [member.state_dict() for member in self.members],
             "population": self.population.state_dict() if self.population else None,
-            "best": self.best,
+            "best": best,
             "torch_rng": torch.get_rng_state(),
         }
         if self.config.synchronous and not self.rescuing:
@@ -200,17 +231,15 @@ class Trainer:
         self._saved_step = self.steps
         if "actors" in state and len(state["actors"]) == self.pool.num_actors:
             self.pool.restore(state["actors"])
-        elif "actors" in state:
-            self.warn(
-                f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new episodes, "
-                "so the numbers will not be those of the uninterrupted run"
-            )
+        else:
+            for member in self.members:
+                member.accumulator.begin_episodes()
+            if "actors" in state:
+                self.warn(
+                    f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "
+                    "episodes, so the numbers will not be those of the uninterrupted run"
+                )
         torch.set_rng_state(state["torch_rng"])  # last, for actors that were made anew have drawn their first weights
-
-    @property
-    def is_new(self) -> bool:
-        """Whether there is anything that no checkpoint holds."""
-        return self.steps > self._saved_step
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:

@@ -18,10 +18,10 @@ from engram.agents.cores.registry import make_core
 from engram.base.processes import num_cores, tree_cpu_seconds, tree_memory
 from engram.launch.bench.busy_cores import BusyCores
 from engram.launch.bench.command import Plan, forecast, run
-from engram.launch.bench.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
 from engram.launch.bench.table import processor_time, rates_and_fractions
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.metrics import provenance as machine
+from engram.launch.metrics.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
 from engram.launch.train.command_line import UsageError
 from engram.launch.train.config import RunConfig
 

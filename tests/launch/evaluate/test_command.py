@@ -16,6 +16,7 @@ from engram.agents.agent import AgentConfig
 from engram.launch.evaluate.command import compared, run, show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
+from engram.launch.metrics import accumulator
 from engram.launch.train import command as train
 from engram.launch.train.trained import make_actor
 from engram.launch.train.trainees import Trainee
@@ -38,7 +39,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
     words += ["--env-args", *(f"{key}={value}".replace(" ", "") for key, value in LEVELS.items())]
     words += ["--envs-per-actor", "64", "--batch-size", "64", "--unroll-length", "20", "--total-steps", "5000"]
-    assert train.main([*words, "--checkpoint-every", "0"]) == 0
+    with pytest.MonkeyPatch.context() as patch:  # a mean of few episodes, for a run of seconds
+        patch.setattr(accumulator, "WINDOW", 20)
+        patch.setattr(accumulator, "PER_ENVIRONMENT", 0)
+        assert train.main([*words, "--checkpoint-every", "0"]) == 0
     return path
 
 

@@ -77,6 +77,20 @@ def test_both_files_hold_the_same_numbers(tmp_path: Path) -> None:
     assert seen["episode/return"] == [(10, 3.0)]
 
 
+def test_tensorboard_draws_learning_rates_by_their_logarithm_and_names_as_texts(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, 0, never) as writer:
+        for step, ancestor in ((10, 2.0), (20, 2.0), (30, 1.0)):
+            writer.write(step, {"learner/lr": 1e-3, "population/learner.lr": 0.0, "population/ancestor": ancestor})
+    found = events(tmp_path)
+    assert found["learner/lr_log10"][0] == (10, pytest.approx(-3))
+    assert "population/learner.lr_log10" not in found, "0 has no logarithm"
+    assert "population/ancestor" not in found, "TensorBoard would smooth it: there is no member 1.65"
+    loaded = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    texts = loaded.Tensors("population/ancestor/text_summary")
+    assert [(x.step, x.tensor_proto.string_val[0]) for x in texts] == [(10, b"member 2"), (30, b"member 1")]
+    assert rows(tmp_path)[0]["metrics"]["population/ancestor"] == 2.0
+
+
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, 0, never) as writer:
         writer.write(1, {"a": math.nan, "b": math.inf, "c": 1.0})
@@ -289,18 +303,62 @@ def test_nothing_happened_is_no_row_and_no_new_beginning() -> None:
     assert collected.take(5) == {}
 
 
-def test_the_window_is_the_last_hundred_episodes() -> None:
+def some(count: int, env: int = 0, reward: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """So many episodes of one environment."""
+    return episodes(*[(env, reward, 1, 1, 0, 0)] * count)
+
+
+def test_the_window_is_the_last_thousand_episodes() -> None:
     collected = Accumulator(1, FIELDS)
     assert collected.window() == {}
-    collected.add_episodes(episodes(*[(0, 100.0, 1, 0, 0, 0)] * 50, *[(0, 1.0, 1, 1, 0, 0)] * 49))
-    assert collected.window_return() is None
-    assert collected.window()["return"] == pytest.approx((50 * 100 + 49) / 99)
+    collected.add_episodes(np.concatenate([some(500, reward=100.0), some(499)]))
+    assert collected.settled() is None
+    assert collected.window()["return"] == pytest.approx((500 * 100 + 499) / 999)
     collected.add_update({"a": 1.0})
     collected.take(1)  # the window goes on over rows
-    collected.add_episodes(episodes(*[(0, 3.0, 1, 1, 0, 0)] * 51))
-    assert collected.window_return() == pytest.approx((49 + 3 * 51) / 100)
-    collected.add_episodes(episodes(*[(0, float(i), 1, 0, 0, 0) for i in range(1000)]))
-    assert collected.window_return() == pytest.approx(np.mean(range(900, 1000)))
+    collected.add_episodes(some(501, reward=3.0))
+    assert collected.settled() == (pytest.approx((499 + 3 * 501) / 1000), 1000, pytest.approx(1 / 1000**0.5, rel=1e-2))
+    collected.add_episodes(episodes(*[(0, float(i), 1, 0, 0, 0) for i in range(2000)]))
+    assert collected.window()["return"] == pytest.approx(np.mean(range(1000, 2000)))
+
+
+def test_the_window_holds_four_episodes_of_each_environment_if_that_is_more() -> None:
+    collected = Accumulator(2, FIELDS, 200)
+    for env in range(400):
+        collected.add_episodes(some(3, env))
+    assert collected.settled() is None
+    for env in range(400):
+        collected.add_episodes(some(1, env))
+    found = collected.settled()
+    assert found is not None
+    assert found.episodes == 1600
+
+
+def test_a_mean_counts_only_when_every_environment_has_ended_an_episode() -> None:
+    """Environments that fail soon end many episodes before one that takes its time ends any."""
+    collected = Accumulator(1, FIELDS, 2)
+    collected.add_episodes(some(5000, env=0))
+    assert collected.settled() is None
+    collected.add_episodes(some(1, env=1))
+    assert collected.settled() is not None
+
+
+def test_after_a_new_beginning_episodes_of_before_do_not_count() -> None:
+    collected = Accumulator(1, FIELDS, 2)
+    collected.add_episodes(np.concatenate([some(1500, env=0, reward=9.0), some(1, env=1)]))
+    assert collected.settled() is not None
+    collected.begin_episodes()
+    assert collected.settled() is None
+    assert collected.window()["return"] > 8, "what is shown goes on"
+    collected.add_episodes(np.concatenate([some(500, env=0), some(499, env=1)]))
+    assert collected.settled() is None, "999 are less than a window"
+    collected.add_episodes(some(1, env=1))
+    found = collected.settled()
+    assert found is not None
+    assert found.mean == 1.0
+    again = Accumulator(1, FIELDS, 2)
+    again.load_state_dict(json.loads(json.dumps(collected.state_dict())))
+    assert again.settled() == found
 
 
 def collect(stops: set[int]) -> tuple[list[dict[str, float]], dict[str, float]]:

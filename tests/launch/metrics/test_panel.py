@@ -191,6 +191,52 @@ def test_time_left_follows_the_speed_of_the_last_reports() -> None:
     assert out.getvalue().splitlines()[-1].endswith("8 min 42 s left")
 
 
+def test_the_first_frame_has_no_markup() -> None:
+    console, out = terminal()
+    with Panel(100, None, "x", console, Clock()):
+        frame = last_frame(shown(out))
+    assert "? left" in frame
+    assert "[bold]" not in frame
+    assert "tensorboard" not in frame, "there is no directory yet"
+
+
+def test_what_comes_before_the_first_update_says_nothing_of_the_time_left() -> None:
+    """Starting actors and compiling worlds took ten minutes here, a thousand steps take a second."""
+    console, out = plain_console()
+    with Panel(100_000, Path("runs/a"), "x", console, Clock()) as panel:
+        report(panel, 1_000, after=600.0)
+        report(panel, 11_000, {"perf/env_steps_per_second": 18.0}, after=10.0)
+    assert out.getvalue().splitlines()[-1].endswith("1 min 29 s left")
+
+
+def test_the_time_left_honours_the_time_limit() -> None:
+    console, out = plain_console()
+    with Panel(10**9, Path("runs/a"), "x", console, Clock(), time_limit=102.0) as panel:
+        report(panel, 1_000, after=600.0)
+        report(panel, 2_000, METRICS, after=20.0)
+    assert out.getvalue().splitlines()[-1].endswith("1 min 22 s left")
+
+
+def test_a_run_that_goes_on_shows_at_once_where() -> None:
+    console, out = terminal()
+    with Panel(2_000_000, Path("runs/a"), "x", console, Clock(), step=500_000):
+        frame = last_frame(shown(out))
+    assert "25.0%" in frame
+    assert "500k of 2M" in frame
+
+
+def test_a_message_is_not_broken_inside_words() -> None:
+    text = "boxworld with rmc: " + "505,805 parameters, vtrace on cpu; " * 4
+    console, out = terminal(width=60)
+    Panel(100, None, "x", console, Clock()).message(text)
+    lines = shown(out).splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert " ".join(lines).split() == text.split()
+    console, out = plain_console()
+    Panel(100, None, "x", console, Clock()).message(text)
+    assert out.getvalue().splitlines() == [text], "a file has no width"
+
+
 def test_a_pipe_gets_plain_lines() -> None:
     script = (
         "from pathlib import Path; from engram.launch.metrics.panel import Panel\n"

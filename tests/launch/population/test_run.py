@@ -171,7 +171,9 @@ def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
     log = run / "population.jsonl"
     written = log.read_text()
     # As after a crash: the log is ahead of the newest checkpoint, and its last line is torn.
-    log.write_text(written + json.dumps({"event": "resume", "step": 10**9, "from_step": 1}) + "\n" + '{"event": "eva')
+    log.write_text(
+        written + json.dumps({"event": "resume", "time": 1.0, "step": 10**9, "from_step": 1}) + "\n" + '{"event": "eva'
+    )
     run_train("--resume", run, "--total-steps", 700)
     assert log.read_text().startswith(written)
     assert '"step": 1000000000' in (run / "population.abandoned.jsonl").read_text()

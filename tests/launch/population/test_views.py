@@ -198,14 +198,17 @@ def test_tensorboard_gets_spread_lineage_and_layout(tmp_path: Path) -> None:
     titles = {category.title: [chart.title for chart in category.chart] for category in layout.category}
     assert list(titles) == ["Population", "Settings", "Learning"]
     assert titles["Population"][0] == "return of every member"
-    assert titles["Settings"][0] == "learner.lr"
+    assert titles["Settings"] == ["log10 of learner.lr"]
+    for name, value in (("best", 4.0), ("median", 2.5), ("worst", 1.0)):
+        own = loaded(tmp_path / "spread" / name)
+        assert [(x.step, x.value) for x in own.Scalars("population/return")] == [(500, value)], "a run, so a colour"
     assert not any(category.closed for category in layout.category)
     columns = HParamsPluginData.FromString(
         found.summary_metadata["_hparams_/experiment"].plugin_data.content
     ).experiment
     assert [info.name for info in columns.hparam_infos] == ["learner.lr"]
     metrics = [info.name.tag for info in columns.metric_infos]
-    assert metrics == ["episode/return", "episode/solved", "population/ancestor", "population/learner.lr"]
+    assert metrics == ["episode/return", "episode/solved", "population/learner.lr"]
 
 
 def patterns(explored: list[str], fields: list[str]) -> list[str]:
@@ -216,6 +219,7 @@ def patterns(explored: list[str], fields: list[str]) -> list[str]:
 def test_the_layout_shows_tags_that_exist() -> None:
     listed = re.findall(r"^\| `([\w/.<>]+)`", METRICS_PAGE, re.MULTILINE)
     names = [name.replace("<setting>", "learner.lr") for name in listed]
+    names += re.findall(r"`(population/[\w.]+)`", METRICS_PAGE.split("## In TensorBoard alone")[1])
     for pattern in patterns(["learner.lr"], ["solved"]):
         assert any(re.search(pattern, name) for name in names), pattern
 
@@ -473,7 +477,9 @@ def test_every_member_has_curves_settings_and_a_session_in_tensorboard(truncatio
     for member in range(3):
         found = loaded(truncation / "members" / str(member))
         tags = found.Tags()["scalars"]
-        assert {"episode/return", "population/learner.lr", "population/ancestor", "population/generation"} <= set(tags)
+        assert {"episode/return", "population/learner.lr", "population/learner.lr_log10"} <= set(tags)
+        assert "population/ancestor" not in tags, "smoothed, it would name nobody"
+        assert found.Tensors("population/ancestor/text_summary")
         session = found.summary_metadata["_hparams_/session_start_info"].plugin_data.content
         settings = HParamsPluginData.FromString(session).session_start_info.hparams
         assert settings["learner.lr"].number_value == pytest.approx(values[member]["learner.lr"])

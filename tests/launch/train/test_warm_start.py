@@ -31,7 +31,7 @@ def weights(run: Path, step: int | None = None) -> torch.Tensor:
 
 def test_a_run_starts_from_the_best_weights_of_another(tmp_path: Path) -> None:
     easy, harder = tmp_path / "easy", tmp_path / "harder"
-    assert rl_train(*WORDS, *EASY, "--total-steps", 1500, "--checkpoint-every", 0, "--run-dir", easy) == 0
+    assert rl_train(*WORDS, *EASY, "--total-steps", 7000, "--checkpoint-every", 0.5, "--run-dir", easy) == 0
     best = checkpoints.load(checkpoints.latest(easy / "checkpoints") or easy)["best"]
     assert best is not None
     start = weights(easy, best[1])

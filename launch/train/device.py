@@ -1,0 +1,27 @@
+"""The device that a learner is on."""
+
+import torch
+
+from .command_line import UsageError
+
+
+def find_device(name: str) -> torch.device:
+    """The learner's device; UsageError if it does not exist."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
+    return device
+
+
+def devices() -> list[str]:
+    """The devices of this machine that a learner can be on."""
+    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
+
+
+def why_no_cuda() -> str:
+    """The reason that torch has no CUDA device, after a semicolon; empty if it has one."""
+    if torch.cuda.device_count():
+        return ""
+    return "; torch was built without CUDA" if torch.version.cuda is None else "; torch finds no CUDA device"

@@ -1,0 +1,90 @@
+"""The state in a run's checkpoints: checked, in today's layout, and the figures behind the best one."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...learners import checkpoints
+from ...learners.checkpoints import CheckpointError
+
+_log = logging.getLogger(__name__)
+
+
+class Best(NamedTuple):
+    """The best checkpoint of a run, and the training episodes that made it so."""
+
+    mean: float
+    """Mean return of the episodes."""
+    step: int
+    """Of the checkpoint, in steps of all members."""
+    member: int = 0
+    """The member of the population that played them."""
+    episodes: int | None = None
+    """How many there were; None where an older run did not note it."""
+    error: float | None = None
+    """Standard error of the mean; None where it was not noted, as of evaluations."""
+
+    def __str__(self) -> str:
+        """The figures in words."""
+        if self.episodes is None:
+            return f"mean return {self.mean:.3f} of few training episodes"
+        if self.error is None:
+            return f"mean return {self.mean:.3f} of {self.episodes:,} evaluation episodes"
+        return f"mean return {self.mean:.3f} +- {1.96 * self.error:.3f} of the last {self.episodes:,} training episodes"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state in a checkpoint, in today's layout; `best` is a Best or None.
+
+    Raises CheckpointError if the checkpoint is damaged, or intact and not the state of a run.
+    """
+    state = checkpoints.load(path)
+    try:
+        state = upgraded(state)
+        _check(state)
+    except (TypeError, ValueError, LookupError, AttributeError) as problem:
+        raise CheckpointError(f"{path}: holds no state of a run ({type(problem).__name__}: {problem})") from problem
+    return state
+
+
+def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Checkpoints and their states, newest first; those that cannot be used are named in a warning."""
+    for path in checkpoints.intact(directory):
+        try:
+            yield path, read(path)
+        except CheckpointError as problem:
+            _log.warning("skipped a checkpoint: %s", problem)
+
+
+def upgraded(state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state in today's layout: before there were populations, a run had one learner and no members."""
+    state = dict(state)
+    if "members" not in state:
+        member = {"learner": state.pop("learner"), "accumulator": state.pop("accumulator")}
+        if "actors" in state:
+            # In this process an actor's state was by itself, in Ray's it stood under member 0.
+            state["actors"] = [actor if 0 in actor else {0: actor} for actor in state["actors"]]
+        state |= {"members": [member | {"copies": 0, "own_from": 0, "failing": 0}], "population": None}
+    if state["best"] is not None:
+        state["best"] = Best(*state["best"])
+    return state
+
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "learner": ("agent", "optimiser", "updates", "steps", "skipped"),
+    "accumulator": ("window",),
+}
+"""Of every member, what is read before or after a run as well."""
+
+
+def _check(state: dict[str, Any]) -> None:
+    """Raise TypeError, ValueError or KeyError if a state lacks what every command reads."""
+    if not state["members"]:
+        raise ValueError("it has no members")
+    for member in state["members"]:
+        for part, names in _PARTS.items():
+            for name in names:
+                member[part][name]
+        if not isinstance(member["learner"]["steps"], int):
+            raise TypeError(f"learner/steps is {member['learner']['steps']!r}; expected int")

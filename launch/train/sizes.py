@@ -1,0 +1,73 @@
+"""What a run's networks and unrolls take, against the memory that there is, before anything is built."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...actors.factory import ActorFactory
+from ...agents.agent import Agent
+from ...agents.values import map_observation
+from ...base.messages import size_in_words
+from ...base.processes import memory_bytes
+from .config import RunConfig
+
+COPIES = 4
+"""Of every parameter: itself, its gradient and two moments of the optimiser."""
+LARGEST = sys.maxsize
+"""No array has more elements, whatever the machine."""
+
+
+def check_counts(config: RunConfig) -> None:
+    """Raise ValueError naming the setting if a count of environments or steps is larger than any array."""
+    for name in ("envs_per_actor", "batch_size", "unroll_length", "num_actors", "population"):
+        value = getattr(config, name)
+        if isinstance(value, int) and value > LARGEST:
+            raise ValueError(f"{name} is {value}; no machine holds that many, allowed: at most {LARGEST}")
+
+
+def check_memory(config: RunConfig, factory: ActorFactory, batch: Any, available: int | None = None) -> None:
+    """Raise ValueError with the bytes that a run would take if they are more than this machine has.
+
+    Args:
+        config: the run's configuration.
+        factory: makes its networks.
+        batch: its world, one environment.
+        available: bytes; None for this machine's memory.
+    """
+    available = available or memory_bytes()
+    steps = _bytes(map_observation, batch.new_observation()) * (config.unroll_length + 1)
+    actors = (config.fixed_actors or 1) if config.local or not config.ray_address else 1
+    needs = [
+        ("the observations of an update", config.columns, "environments", steps),
+        ("the unrolls of all actors", actors * factory.num_envs * config.num_members, "environments", steps),
+    ]
+    agent = _without_memory(factory, batch)
+    if agent is not None:
+        parameters = sum(p.numel() * p.element_size() for p in agent.parameters())
+        needs.insert(0, ("networks and optimisers", config.num_members, "members", COPIES * parameters))
+    for what, count, of, each in needs:
+        if count * each > available:
+            raise ValueError(
+                f"{what} would take {size_in_words(count * each)}, {size_in_words(each)} for each of {count:,} {of}; "
+                f"this machine has {size_in_words(available)}"
+            )
+
+
+def _without_memory(factory: ActorFactory, batch: Any) -> Agent | None:
+    """The network with shapes and no numbers; None for one that cannot be made so."""
+    try:
+        with torch.device("meta"):
+            return factory.make_agent(batch)
+    except Exception as problem:  # a core of one's own may do anything when it is made
+        if "verflow" in str(problem):
+            text = f"the network of {factory.agent} has more parameters than any machine holds"
+            raise ValueError(text) from problem
+        return None  # what is wrong shows where it is made in earnest
+
+
+def _bytes(map_leaves: Callable[..., Any], leaves: Any) -> int:
+    sizes: list[int] = []
+    map_leaves(lambda x: sizes.append(x.nbytes) or x, leaves)
+    return sum(sizes)

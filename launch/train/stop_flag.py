@@ -1,0 +1,31 @@
+"""Signals as a request to stop in an orderly way."""
+
+import signal
+from types import FrameType
+
+
+class StopFlag:
+    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def __enter__(self) -> "StopFlag":
+        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        return self
+
+    def renew(self) -> None:
+        """Take the signals over again, after a library has installed handlers of its own."""
+        for number in self.SIGNALS:
+            signal.signal(number, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.reason and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.reason = signal.Signals(number).name

@@ -1,0 +1,46 @@
+"""URLs of stores: which of their parts are secret, and what is written down of them."""
+
+import re
+
+SECRET = "***"
+"""Stands for what is not written down."""
+_NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
+"""Protocols in which a word before @ is a name; in others it is a token."""
+_LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)
+
+
+def is_url(place: str) -> bool:
+    """Whether `place` is a URL rather than a path."""
+    return "://" in place
+
+
+def redacted(url: str) -> str:
+    """A URL, or a chain of them (zip://x::https://host/y.zip), without tokens and signed queries."""
+    return "::".join(_redacted_link(link) for link in url.split("::"))
+
+
+def is_redacted(url: str) -> bool:
+    """Whether a URL lacks what `redacted` takes away."""
+    return SECRET in url
+
+
+def check_url(name: str, url: str) -> None:
+    """Raise ValueError unless every link of a chain has a place, and no password in it."""
+    for link in url.split("::"):
+        match = _LINK.fullmatch(link)
+        last = link == url.rpartition("::")[2]
+        password = match is not None and ":" in (match["user"] or "")
+        if password or (last and (match is None or not (match["place"] or match["query"]))):
+            raise ValueError(
+                f"{name} is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in it"
+            )
+
+
+def _redacted_link(link: str) -> str:
+    match = _LINK.fullmatch(link)
+    if match is None:
+        return link
+    user, query = match["user"], match["query"]
+    if user and not (match["scheme"] in _NAMED_USERS and ":" not in user):
+        user = SECRET
+    return f"{match['scheme']}://{f'{user}@' if user else ''}{match['place']}{f'?{SECRET}' if query else ''}"

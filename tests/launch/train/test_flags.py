@@ -1,0 +1,224 @@
+"""What the words of `rl-train` mean: presets, what may be given on resuming, sizes, and what is written down."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engram.agents.agent import AgentConfig
+from engram.launch.train import acting
+from engram.launch.train import command as train
+from engram.launch.train.command_line import UsageError
+from engram.launch.train.config import RunConfig, from_dict, to_dict
+from engram.launch.train.presets import preset
+from engram.launch.train.run_directory import RunDirectory
+from engram.launch.train.run_flags import changed_from_preset, parse_run
+from engram.launch.train.sizes import check_counts, check_memory
+from engram.launch.train.urls import check_url, redacted
+from runs import TINY
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def test_parameters_are_laid_on_those_of_the_preset() -> None:
+    config = parse_run(["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1"])
+    assert config.agent.core_args == {"hidden_size": 32, "memory_size": 16, "num_reads": 1}
+    config = parse_run(["--preset", "easy", "--env-args", "max_steps=60"])
+    assert config.env_args == {"path_lengths": 1, "num_distractors": 0, "grid_size": 6, "max_steps": 60}
+
+
+def test_another_core_than_in_a_file_has_its_own_options(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, to_dict(preset("paper", "boxworld", "rmc")), name="x").close()
+    words = ["--config", str(tmp_path / "config.toml"), "--core", "lstm", "--core-args", "hidden_size=8"]
+    assert parse_run(words).agent.core_args == {"hidden_size": 8}
+
+
+def test_what_differs_from_the_preset_is_said() -> None:
+    words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
+    said = changed_from_preset(parse_run(words), words)
+    assert said == "other than in preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
+    assert changed_from_preset(parse_run(words[:4]), words[:4]) == ""
+
+
+@pytest.mark.parametrize("name", ["engram/BoxWorld-v0", "engram:engram/BoxWorld-v0", "boxworld-twin"])
+def test_presets_are_found_by_every_name_of_a_world(name: str) -> None:
+    for which in ("paper", "easy"):
+        assert replace(preset(which, name, "rmc"), env="boxworld") == preset(which, "boxworld", "rmc")
+
+
+def test_the_papers_task_is_proposed_only_where_a_paper_has_one() -> None:
+    def proposed(*words: str) -> bool:
+        return "paper's task" in train.farewell(parse_run(list(words)), Path("runs/a"), "done", 7)
+
+    assert proposed("--preset", "easy")
+    assert not proposed()
+    assert not proposed("--env", "pomdp-graph"), "the preset of the paper has parameters too"
+    assert not proposed("--env", "CartPole-v1", "--env-args", "sutton_barto_reward=True")
+
+
+# -- what is written down ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "written"),
+    [
+        ("https://TOKEN@host/run?sig=abc", "https://***@host/run?***"),
+        ("https://host/run", "https://host/run"),
+        ("s3://bucket/run", "s3://bucket/run"),
+        ("file:///tmp/a", "file:///tmp/a"),
+        ("sftp://me@host/run", "sftp://me@host/run"),
+        ("zip://x.zip::https://TOKEN@host/x.zip", "zip://x.zip::https://***@host/x.zip"),
+        ("abfs://box@account/run?sas=1#k", "abfs://***@account/run?***"),
+    ],
+)
+def test_secrets_of_a_url_are_not_written_down(url: str, written: str) -> None:
+    check_url("url", url)
+    assert redacted(url) == written
+    assert to_dict(RunConfig(checkpoint_url=url))["checkpoint_url"] == written
+    assert "TOKEN" not in json.dumps(to_dict(RunConfig(checkpoint_url=url)))
+
+
+@pytest.mark.parametrize("url", ["zip://x::ftp://u:p@h", "https://u:p@h/x", "ftp://u:p@h::file:///a", "s3://", "a/b"])
+def test_passwords_and_places_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="passwords belong in the environment"):
+        RunConfig(checkpoint_url=url)
+
+
+@pytest.mark.parametrize("url", ["zip://x::ftp://nowhere.invalid/a.zip", "zip://::", "tar://x::file:///nowhere.tar"])
+def test_a_chain_of_urls_that_cannot_be_opened_is_one_line(url: str) -> None:
+    with pytest.raises((UsageError, SystemExit)) as caught:
+        run_train(*TINY, "--local", "--checkpoint-url", url)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_with_a_secret_url_asks_for_it_again(tmp_path: Path) -> None:
+    config = replace(parse_run([*TINY, "--local"]), checkpoint_url="https://TOKEN@host.invalid/run")
+    with RunDirectory.create(tmp_path / "run", to_dict(config), name="x") as run:
+        assert "TOKEN" not in (run.path / "config.toml").read_text()
+        assert from_dict(RunConfig, run.config()).checkpoint_url == "https://***@host.invalid/run"
+    with pytest.raises(UsageError, match="whose secret part is not written down; give --checkpoint-url again"):
+        run_train("--resume", tmp_path / "run")
+
+
+# -- what has no effect is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--preset", "easy"], ["--config", "x.toml"], ["--run-dir", "elsewhere"]])
+def test_flags_that_have_no_effect_on_resuming_are_refused_by_name(tmp_path: Path, words: list[str]) -> None:
+    RunDirectory.create(tmp_path / "run", to_dict(parse_run([*TINY, "--local"])), name="x").close()
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(UsageError, match=f"{words[0]} has no effect with --resume"):
+        run_train("--resume", tmp_path / "run", *words)
+    with pytest.raises(UsageError, match=r"was trained with learner\.lr"):
+        run_train("--resume", tmp_path / "run", "--lr", 0.123)
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+def test_an_address_of_a_cluster_has_no_effect_in_one_process() -> None:
+    with pytest.raises(UsageError, match="--ray-address auto has no effect with --local"):
+        parse_run(["--local", "--ray-address", "auto"])
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "flag",
+    ["lr", "entropy-cost", "time-limit", "embedding-bias", "checkpoint-every", "actor-timeout", "pbt.p-value"],
+)
+def test_numbers_that_are_not_finite_are_refused(flag: str, value: str) -> None:
+    with pytest.raises((UsageError, SystemExit)):
+        parse_run([f"--{flag}={value}"])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("place", ["time_limit", "learner.lr", "agent.torso.embedding_bias", "pbt.resample"])
+def test_numbers_that_are_not_finite_are_refused_in_files(place: str, number: float) -> None:
+    data = to_dict(RunConfig(population=2))
+    *parts, name = place.split(".")
+    inside = data
+    for part in parts:
+        inside = inside[part]
+    inside[name] = number
+    with pytest.raises(ValueError, match=name):
+        from_dict(RunConfig, data)
+
+
+def test_free_parameters_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"core_args\.forget_bias is nan"):
+        RunConfig(agent=AgentConfig(core_args={"forget_bias": float("nan")}))
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--envs-per-actor", "99999999999999999999"], "envs_per_actor is 99999999999999999999"),
+        (["--envs-per-actor", "999999999999"], r"the unrolls of all actors would take [\d.]+ PB.*this machine has"),
+        (["--embedding-size", "99999999999"], "would take|more parameters than any machine holds"),
+        (["--core-args", "hidden_size=99999999999"], "would take|more parameters than any machine holds"),
+        (["--core-args", "hidden_size=1000000"], r"networks and optimisers would take .* TB.*this machine has .* GB"),
+        (["--population", "1000000000"], r"networks and optimisers would take .* each of 1,000,000,000 members"),
+        (["--unroll-length", "999999999999"], "would take"),
+    ],
+)
+def test_sizes_that_no_machine_holds_are_refused_at_once(tmp_path: Path, words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        run_train(*TINY, "--local", *words, "--run-dir", tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_fits_is_let_through() -> None:
+    config = parse_run([*TINY, "--local"])
+    factory = config.factory()
+    batch = factory.make_batch(num_envs=1)
+    check_counts(config)
+    check_memory(config, factory, batch)
+    with pytest.raises(ValueError, match="this machine has 1 kB"):
+        check_memory(config, factory, batch, available=1000)
+
+
+# -- a start that fails -----------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["--ray-address", "127.0.0.1:1"], ["--local", "--core-args", "hidden_size=0"]):
+        with pytest.raises((UsageError, SystemExit)):
+            run_train(*TINY, *words)
+        with pytest.raises((UsageError, SystemExit)):
+            run_train(*TINY, *words, "--run-dir", "run")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    for words in (["--run-dir", f"{tmp_path}/a\udcff"], ["--resume", f"{tmp_path}/a\udcff"]):
+        with pytest.raises(UsageError, match=r"a\\udcff' has a name that is no UTF-8"):
+            run_train(*TINY, "--local", *words)
+
+
+def test_a_stop_while_actors_start_is_an_orderly_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray's own handler ends the process while Ray starts; a signal before and after it is noted."""
+    import os
+    import signal
+
+    make = acting.make_pool
+
+    def ends(*arguments: object) -> object:
+        raise SystemExit(signal.SIGTERM)
+
+    def noted(*arguments: object) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return make(*arguments)  # type: ignore[arg-type]
+
+    for make_pool in (ends, noted):
+        monkeypatch.setattr(acting, "make_pool", make_pool)
+        assert run_train(*TINY, "--local", "--run-dir", tmp_path / "run") == 0
+        assert "stopped (SIGTERM) before training began" in capsys.readouterr().out
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,175 @@
+"""Going on with a run: all that the uninterrupted run would have, and what must differ."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.launch.evaluate import command as evaluate
+from engram.launch.train import acting, saved
+from engram.launch.train import command as train
+from engram.launch.train.mirror import Mirror
+from engram.launch.train.stop_flag import StopFlag
+from engram.launch.train.trainer import Trainer
+from engram.learners import checkpoints
+from runs import TINY, rows, steps_saved
+
+LOCAL = [*TINY, "--local", "--lr-schedule", "constant"]
+OLD = Path(__file__).parents[2] / "fixtures" / "run-4d2bf2e"
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def newest(run: Path) -> dict[str, Any]:
+    path = checkpoints.latest(run / "checkpoints")
+    assert path is not None
+    return saved.read(path)
+
+
+def test_a_resumed_run_has_collected_what_the_uninterrupted_one_has(tmp_path: Path) -> None:
+    """In the middle of a row: sums, episodes, the window and what is known of each environment."""
+    words = [*LOCAL, "--sync", "--log-every", 10**6]
+    assert run_train(*words, "--total-steps", 200, "--run-dir", tmp_path / "whole") == 0
+    assert run_train(*words, "--total-steps", 110, "--run-dir", tmp_path / "parts") == 0
+    assert run_train("--resume", tmp_path / "parts", "--total-steps", 200) == 0
+    whole, parts = (newest(tmp_path / name)["members"][0]["accumulator"] for name in ("whole", "parts"))
+    assert len(whole["window"]) > 5, "episodes of before and after the stop"
+    for name in ("window", "begun", "ended"):
+        assert parts[name] == whole[name], name
+
+
+def test_a_row_that_a_stop_has_cut_in_two_is_the_whole_row(tmp_path: Path) -> None:
+    words = [*LOCAL, "--sync", "--log-every", 150]
+    assert run_train(*words, "--total-steps", 160, "--run-dir", tmp_path / "whole") == 0
+    # The last row of a part is written at its end; the state of before that is what a kill leaves.
+    run = tmp_path / "parts"
+    assert (
+        run_train(*words, "--total-steps", 160, "--checkpoint-every", 0, "--keep-checkpoints", 99, "--run-dir", run)
+        == 0
+    )
+    for step in steps_saved(run):
+        if step > 80:
+            shutil.rmtree(run / "checkpoints" / f"step-{step:012d}")
+    assert run_train("--resume", run) == 0
+
+    def learnt(path: Path) -> list[dict[str, float]]:
+        return [{k: v for k, v in row["metrics"].items() if not k.startswith("perf/")} for row in rows(path)]
+
+    assert learnt(run) == learnt(tmp_path / "whole")
+
+
+def test_an_asynchronous_run_goes_on_with_other_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no state of its environments: the levels of its beginning would come a second time."""
+    run = tmp_path / "run"
+    made: list[ActorFactory] = []
+    make: Callable[..., Any] = acting.make_pool
+
+    def noted(config: Any, factory: ActorFactory, *others: Any) -> Any:
+        made.append(factory)
+        return make(config, factory, *others)
+
+    monkeypatch.setattr(acting, "make_pool", noted)
+    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
+    run_train("--resume", run, "--total-steps", 120)
+    boards = []
+    for factory in made:
+        unroll = factory.make_actor(0).unroll()
+        boards.append(unroll.env.observation[0].numpy())
+    assert not np.array_equal(boards[0], boards[1])
+
+
+def test_after_an_asynchronous_resume_only_new_episodes_count_for_the_best(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_train(*LOCAL, "--total-steps", 200, "--run-dir", run)
+    before = newest(run)["members"][0]["accumulator"]
+    run_train("--resume", run, "--total-steps", 220)
+    after = newest(run)["members"][0]["accumulator"]
+    assert after["begun"] < before["begun"]
+    assert len(after["window"]) > len(before["window"]), "what is shown goes on"
+
+
+def test_torchs_random_stream_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
+    found: list[torch.Tensor] = []
+    begin = Trainer.run
+
+    def look(self: Trainer, stop: StopFlag) -> str:
+        found.append(torch.get_rng_state())
+        return begin(self, stop)
+
+    monkeypatch.setattr(Trainer, "run", look)
+    kept = newest(run)["torch_rng"]
+    torch.manual_seed(99)
+    run_train("--resume", run, "--total-steps", 120)
+    assert torch.equal(found[0], kept)
+
+
+def test_all_of_a_checkpoint_is_synced_to_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files and the directory that names them, then the renaming, then the directory that holds the new name."""
+    import os
+
+    done: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def noted_sync(descriptor: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        sync(descriptor)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        done.append(f"rename {Path(target).name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    folder = tmp_path / "checkpoints"
+    checkpoints.save(folder, 7, {"a": torch.zeros(2)})
+    name = "step-000000000007"
+    assert sorted(done[:3]) == ["sync SHA256SUMS", "sync state.json", "sync tensors.pt"]
+    assert done[3:] == [f"sync .partial-{name}", f"rename {name}", "sync checkpoints"]
+
+
+def test_a_copy_has_its_checksums_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them it is no checkpoint; so one that is interrupted anywhere is none."""
+    opened: list[str] = []
+    system = type(fsspec.filesystem("file"))
+    whole = system.open
+
+    def noted(self: Any, path: str, mode: str = "rb", **others: Any) -> Any:
+        if "w" in mode:
+            opened.append(Path(path).name)
+        return whole(self, path, mode, **others)
+
+    monkeypatch.setattr(system, "open", noted)
+    (tmp_path / "config.toml").write_text("seed = 7\n")
+    path = checkpoints.save(tmp_path / "checkpoints", 1, {"step": 1})
+    with Mirror(f"file://{tmp_path}/store", tmp_path / "config.toml", 2, pytest.fail) as mirror:
+        mirror.push(path)
+    written = [name for name in opened if name in checkpoints.FILES]
+    assert written[-1] == "SHA256SUMS"
+    assert sorted(written) == sorted(checkpoints.FILES)
+    assert threading.active_count() < 10
+
+
+def test_a_run_of_an_older_version_goes_on_and_is_evaluated(tmp_path: Path) -> None:
+    """Written by commit 4d2bf2e, before algorithms had settings of their own and states were described."""
+    run = tmp_path / "run"
+    shutil.copytree(OLD, run)
+    step = steps_saved(run)[-1]
+    with pytest.raises(SystemExit) as end:
+        evaluate.run([str(run), "--episodes", "4"])
+    assert end.value.code == 0
+    assert run_train("--resume", run, "--total-steps", 2 * step) == 0
+    assert newest(run)["members"][0]["learner"]["steps"] >= 2 * step
+    assert rows(run)[0]["step"] <= step < rows(run)[-1]["step"]
