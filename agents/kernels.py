@@ -1,9 +1,8 @@
-"""Elementary operations by the fastest route torch has on this machine, equal to torch's own up to rounding.
+"""Products of matrices by the fastest route torch has on this machine, equal to torch's own up to rounding.
 
 On a CPU torch sends float32 products to MKL, which uses half of the vector width on processors that are not Intel's,
-while oneDNN, which torch carries for its convolutions, uses all of it (on Intel's MKL is the faster one); and torch's
-tanh takes four times as long as its sigmoid. Where nothing is gained (other devices, other types, small products)
-these are torch's operations.
+while oneDNN, which torch carries for its convolutions, uses all of it (on Intel's MKL is the faster one). Where nothing
+is gained (other devices, other types, small products) these are torch's operations.
 """
 
 from typing import Any
@@ -12,16 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .aside import aside
-from .process import on_intel
+from ..base.processes import on_intel
+from .cores.contract import under_torch_func
+from .threads import beside, share
 
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: smaller products are not worth it."""
 
-TWO_CORES_FROM = 2**26
-"""Multiplications from which a product is made in two halves, on two cores where `aside` has a second one."""
-HALVES_FROM = 256
-"""Rows it must have for that: with few, reading the weights twice would take longer."""
+PIECES_FROM = 2**26
+"""Multiplications from which a product is made in pieces, which threads share."""
+PIECE = 128
+"""Rows that a piece must have: with few, reading the weights for each would take longer."""
+MOST_PIECES = 4
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
@@ -40,22 +41,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
-def add_linear(addend: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """addend [R, out], x [R, in], weight [out, in] -> addend + x weight^T [R, out]; no gradient."""
-    if not (_is_large(x, weight) and _suits_onednn(x, weight)):
-        return torch.addmm(addend, x, weight.t())
-    assert _onednn is not None
-    return _onednn.binary(x, addend, weight, None, "add")
-
-
-def tanh(x: Tensor) -> Tensor:
-    """tanh(x) = 2 sigmoid(2 x) - 1, to 2e-7 in float32."""
-    if x.device.type != "cpu" or (torch.is_grad_enabled() and x.requires_grad):
-        return torch.tanh(x)
-    y = torch.sigmoid(x + x)
-    return y.add_(y).sub_(1)
-
-
 class Linear(nn.Linear):
     """`torch.nn.Linear` computed by `linear`."""
 
@@ -69,6 +54,7 @@ def _is_large(x: Tensor, weight: Tensor) -> bool:
         x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
+        and not under_torch_func()
     )
 
 
@@ -102,7 +88,7 @@ class _Linear(torch.autograd.Function):
         for_rows, for_weight, for_bias = ctx.needs_input_grad
         # One product on each core; `product` would divide the first behind the second.
         multiply = linear if torch.is_grad_enabled() else _product
-        weight_grad = aside(multiply, grad.t(), rows.t(), None) if for_weight else None
+        weight_grad = beside(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
             multiply(grad, weight.t(), None) if for_rows else None,
             weight_grad.result() if weight_grad else None,
@@ -114,12 +100,12 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, in], weight [out, in], bias [out] -> x weight^T + bias [R, out]; no gradient."""
     if not _is_large(x, weight):
         return F.linear(x, weight, bias)
-    if len(x) < HALVES_FROM or x.numel() * weight.shape[0] < TWO_CORES_FROM:
+    pieces = min(MOST_PIECES, len(x) // PIECE)
+    if pieces < 2 or x.numel() * weight.shape[0] < PIECES_FROM:
         return _product(x, weight, bias)
-    half, out = len(x) // 2, x.new_empty(len(x), len(weight))
-    second = aside(_product, x[half:], weight, bias, out[half:])
-    _product(x[:half], weight, bias, out[:half])
-    second.result()
+    out = x.new_empty(len(x), len(weight))
+    parts = list(zip(x.chunk(pieces), out.chunk(pieces), strict=True))
+    share(lambda turn: _product(parts[turn][0], weight, bias, parts[turn][1]), len(parts))
     return out
 
 

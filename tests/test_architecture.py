@@ -50,7 +50,7 @@ PACKAGES = {
 
 EXCEPTIONS = {
     **{f"actors/remote/{name}.py": {"ray"} for name in ("pool", "slot", "wire")},
-    "agents/blas.py": {"llvmlite", "threadpoolctl"},
+    "agents/cores/fast/blas.py": {"llvmlite", "threadpoolctl"},
 }
 
 MATHS = ["vtrace", "returns", "losses", "boundaries", "optimisers", "schedules"]

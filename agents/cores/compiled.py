@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .contract import check_unroll
 from .core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 
@@ -33,16 +34,20 @@ class CompiledUnroll:
     """Stands in for the `unroll` of one core."""
 
     def __init__(self, core: Core, backend: str) -> None:
-        self._core = core
-        mode = "reduce-overhead" if next(core.parameters()).is_cuda else None  # CUDA graphs
-        self._compiled: Any = torch.compile(core.forward, fullgraph=True, backend=backend, mode=mode)
+        self._core, self._backend = core, backend
+        self._compiled: Any = None
         self._tried: set[tuple[Any, ...]] = set()
         self._works = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is compiled stays in this process: a pickle or a copy compiles its own."""
+        return vars(self) | {"_compiled": None, "_tried": set[tuple[Any, ...]]()}
 
     def __call__(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """See `Core.unroll`."""
+        """As `Core.unroll`."""
+        check_unroll(self._core, inputs, reset, state, bptt_length)
         if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
             return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
         outputs, state, loss = self._unroll(inputs, reset, state, bptt_length)
@@ -52,6 +57,9 @@ class CompiledUnroll:
     def _unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
+        if self._compiled is None:
+            mode = "reduce-overhead" if inputs.is_cuda else None  # CUDA graphs
+            self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend, mode=mode)
         if inputs.is_cuda:
             torch.compiler.cudagraph_mark_step_begin()
         return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from ..kernels import Linear, linear
 from .blocks import Blocks, cut_into_blocks
 from .core import Core, at_least_one, full_precision
-from .pool_views import Filters, Views
+from .fast.pool_views import Filters, Views
+from .fast.routes import stands_for
 from .pools import (
     BLOCK,
     LinearFilter,
-    LowPass,
     block_columns,
     block_response,
     chained,
@@ -24,6 +24,7 @@ from .pools import (
     parallel,
     places,
 )
+from .scan import scan
 
 
 class ConcreteState(NamedTuple):
@@ -122,7 +123,7 @@ class Concrete(Core):
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
         """All T steps at once: see `Core.unroll`."""
-        if inputs.device.type == "cpu" and inputs.dtype in (torch.float32, torch.float64):
+        if stands_for(self, inputs):
             return self.unroll_compiled(inputs, reset, state, bptt_length)
         return self.unroll_blocks(inputs, reset, state, bptt_length)
 
@@ -155,9 +156,8 @@ class Concrete(Core):
         with torch.no_grad():
             columns = block_columns(embedded, start, response, blocks)
             pools = last_pools(columns, response, blocks, reset.shape[1])
-            values = (response[0] @ columns.flatten(1)).view(-1, self.pool_size).index_select(0, places(blocks))
-        cut = _cuts(reset, bptt_length)
-        first: Tensor = LowPass.apply(embedded, start[:, 0], values.view_as(embedded), self.first_decay, cut)  # pyright: ignore
+        decay = embedded.new_tensor([self.first_decay]).expand(1, 1, self.pool_size)
+        first = scan(decay, embedded, reset, start[:, 0], bptt_length)
         first_views = (first.flatten(0, 1) @ self.viewport_weight[0]).unsqueeze(0)
         views = torch.cat([first_views, self._later_views(columns, response[1:], blocks)])
         outputs = self._summary(views.transpose(0, 1).flatten(1)).unflatten(0, reset.shape)

@@ -86,11 +86,13 @@ def checked_step(method: Method) -> Method:
     return forward
 
 
-def checked_unroll(method: Method) -> Method:
-    """`Core.unroll` with its arguments checked: ValueError names what was given and what was expected.
+def checked_unroll(method: Method, owner: type | None = None) -> Method:
+    """The `unroll` of class `owner` with its arguments checked: ValueError names what was given and what was expected.
 
-    On the meta device and under transforms of torch.func it is the plain loop over the core's steps: faster forms look
-    at values, or have gradients that only autograd's own engine knows.
+    It stands for the plain loop over the core's steps, and the loop is run where it cannot: on the meta device and
+    under transforms of torch.func (faster forms look at values, or have gradients that only autograd's own engine
+    knows), for a subclass or an object with another `forward` or `initial_state`, and where parts of the core have
+    hooks or parametrisations.
     """
 
     @functools.wraps(method)
@@ -100,7 +102,7 @@ def checked_unroll(method: Method) -> Method:
         if _leaves_autocast(method, inputs):
             return _in_full_precision(method, unroll, self, inputs, reset, state, bptt_length)
         check_unroll(self, inputs, reset, state, bptt_length)
-        if inputs.is_meta or under_torch_func():
+        if inputs.is_meta or under_torch_func() or (owner and _is_another(type(self), owner)) or touched(self):
             return self.loop(inputs, reset, state, bptt_length)
         return method(self, inputs, reset, state, bptt_length)
 
@@ -136,6 +138,31 @@ def full_precision(method: Any) -> Any:
     """Run a core's step or unroll outside autocast: a memory that adds up over thousands of steps needs float32."""
     method.full_precision = True
     return method
+
+
+def touched(core: nn.Module) -> bool:
+    """Whether hooks or parametrisations of the core's parts, or another method of this object, change what it does."""
+    return not _METHODS.isdisjoint(vars(core)) or any(map(_altered, vars(core)["_modules"].values()))
+
+
+_METHODS = {"forward", "initial_state"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _altered(module: nn.Module | None) -> bool:
+    if module is None:
+        return False
+    own = vars(module)
+    if any(own[hooks] for hooks in _HOOKS) or "forward" in own or "parametrizations" in own["_modules"]:
+        return True
+    return any(map(_altered, own["_modules"].values()))
+
+
+@functools.cache
+def _is_another(kind: type, owner: type) -> bool:
+    """Whether a class below `owner` has a step or a first state of its own."""
+    below = kind.__mro__[: kind.__mro__.index(owner)]
+    return any(not _METHODS.isdisjoint(vars(each)) for each in below)
 
 
 def under_torch_func() -> bool:

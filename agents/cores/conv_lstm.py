@@ -1,16 +1,13 @@
 """Convolutional LSTM (Shi et al. 2015, without peepholes): BoxWorld's baseline in the RMC paper (appendix A.3)."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .core import Core, at_least_one, full_precision
-from .lstm import LSTMSteps
-from .recurrence import Tape, run, run_once
+from .core import Core, at_least_one, full_precision, unroll_step_by_step
 
 FORGET_BIAS = 1.0
 """Added to the forget gate, as in the released Conv2DLSTM."""
@@ -37,7 +34,7 @@ class ConvLSTM(Core):
     divides input_size (650 = 26 planes of 5 x 5).
 
     Kernels are drawn from a normal of standard deviation 1/sqrt(fan in) cut at two of them; biases start at zero,
-    and so does the state. Differentiable once.
+    and so does the state.
     """
 
     def __init__(
@@ -73,78 +70,40 @@ class ConvLSTM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         """inputs [B, input_size], state -> output [B, height * width * hidden_channels], next state."""
-        state = run_once(self._steps, self._tensors(inputs.unsqueeze(0)), state)
-        return state.h.flatten(1), state
+        return self._step(self._from_input(inputs), state)
 
     @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, None]:
         """As `Core.unroll`; the inputs of all steps are convolved at once."""
-        initial = self.initial_state(inputs.shape[1])
-        h, state = run(self._steps, self._tensors(inputs), state, initial, reset, bptt_length)
-        return h.flatten(2), state, None
+        gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+        outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
+        return outputs, state, None
 
-    def _steps(self, from_input: Tensor, weight: Tensor) -> "ConvLSTMSteps":
-        return ConvLSTMSteps(self.height, self.width, self.kernel_size, from_input, weight)
-
-    def _tensors(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """What `ConvLSTMSteps` takes, for inputs [T, B, input_size]."""
-        image, extra = inputs.flatten(0, 1).split(self.parts, dim=-1)
-        planes = image.view(-1, self.channels, self.height, self.width)
+    def _from_input(self, inputs: Tensor) -> Tensor:
+        """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""
+        image, extra = inputs.split(self.parts, dim=-1)
+        planes = image.unflatten(1, (self.channels, self.height, self.width))
         if self.parts[1]:
             planes = torch.cat([planes, extra[:, :, None, None].expand(-1, -1, self.height, self.width)], 1)
+        gates = self.input_conv(self._padded(planes)).flatten(2).transpose(1, 2)
+        bias = gates.new_tensor([0.0, FORGET_BIAS, 0.0, 0.0]).repeat_interleave(self.hidden_channels)
+        return gates + bias
+
+    def _step(self, from_input: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
+        """from_input [B, places, 4 channels], state -> output [B, places * channels], next state."""
+        image = state.h.transpose(1, 2).unflatten(2, (self.height, self.width))
+        gates = from_input + self.state_conv(self._padded(image)).flatten(2).transpose(1, 2)
+        i, f, g, o = gates.chunk(4, 2)
+        c = torch.sigmoid(f) * state.c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h.flatten(1), ConvLSTMState(h, c)
+
+    def _padded(self, image: Tensor) -> Tensor:
+        """Zeros around, so that the convolution keeps the size."""
         before, after = same_padding(self.kernel_size)
-        planes = functional.pad(planes, (before, after, before, after)).contiguous(memory_format=torch.channels_last)
-        gates = self.input_conv(planes).permute(0, 2, 3, 1)
-        assert self.state_conv.bias is not None
-        bias = self.state_conv.bias + FORGET_BIAS * (torch.arange(4, device=gates.device) == 1).repeat_interleave(
-            self.hidden_channels
-        )
-        weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
-        return gates.reshape(len(inputs), -1, gates.shape[-1]) + bias, weight
-
-
-class ConvLSTMSteps(LSTMSteps):
-    """LSTM on rows that are the places of all images, whose recurrent weights see each place's neighbourhood."""
-
-    def __init__(self, height: int, width: int, kernel_size: int, from_input: Tensor, weight: Tensor) -> None:
-        """from_input [T, B * places, 4 channels], weight [4 channels, kernel_size^2 * channels]."""
-        super().__init__(from_input, weight)
-        self.height, self.width, self.kernel_size = height, width, kernel_size
-        self.padding = same_padding(kernel_size)
-
-    def forward(self, t: int, state: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
-        """h, c [B, places, channels] before step t -> after it."""
-        shape = state[0].shape
-        return [leaf.view(shape) for leaf in super().forward(t, [leaf.flatten(0, 1) for leaf in state], tape)]
-
-    def backward(self, t: int, grads: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
-        """Gradients of h, c after step t -> before it."""
-        shape = grads[0].shape
-        return [grad.view(shape) for grad in super().backward(t, [grad.flatten(0, 1) for grad in grads], tape)]
-
-    def seen(self, h: Tensor) -> Tensor:
-        """The neighbourhoods of all places: [R, channels] -> [R, kernel_size^2 * channels]."""
-        image = h.view(-1, self.height, self.width, h.shape[1])
-        padded = functional.pad(image, (0, 0, *self.padding, *self.padding))
-        return torch.cat([padded[window] for window in self._windows()], -1).flatten(0, 2)
-
-    def seen_backward(self, grad: Tensor) -> Tensor:
-        """[R, kernel_size^2 * channels] -> [R, channels]."""
-        before, after = self.padding
-        height, width = self.height, self.width
-        channels = grad.shape[1] // self.kernel_size**2
-        images = grad.view(-1, height, width, self.kernel_size**2, channels)
-        padded = grad.new_zeros(len(images), height + before + after, width + before + after, channels)
-        for place, window in enumerate(self._windows()):
-            padded[window] += images[:, :, :, place]
-        return padded[:, before : before + height, before : before + width].reshape(-1, channels)
-
-    def _windows(self) -> list[tuple[slice, slice, slice]]:
-        """Where in the padded images each place of the kernel looks."""
-        size = range(self.kernel_size)
-        return [(slice(None), slice(i, i + self.height), slice(j, j + self.width)) for i in size for j in size]
+        return functional.pad(image, (before, after, before, after)).contiguous(memory_format=torch.channels_last)
 
 
 def same_padding(kernel_size: int) -> tuple[int, int]:

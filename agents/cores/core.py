@@ -48,9 +48,10 @@ class Core(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name, checked in (("forward", checked_step), ("unroll", checked_unroll)):
-            if name in vars(cls):
-                setattr(cls, name, checked(vars(cls)[name]))
+        if "forward" in vars(cls):
+            cls.forward = checked_step(vars(cls)["forward"])
+        if "unroll" in vars(cls):
+            cls.unroll = checked_unroll(vars(cls)["unroll"], cls)
 
     def initial_state(self, batch_size: int) -> CoreState:
         """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""

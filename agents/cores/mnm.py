@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..kernels import Linear, linear
+from .contract import under_torch_func
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
-from .lstm import LSTM, LSTMState, LSTMSteps
-from .recurrence import run_once
+from .lstm import LSTM, LSTMState, lstm_step
 
 
 class MemoryWeights(NamedTuple):
@@ -111,7 +111,7 @@ class MNM(Core):
         """W_x x + b [B, 4 hidden_size], state -> [h ; v^r] [B, hidden_size + d], next state."""
         cell = self.controller.cell
         gates = from_input + linear(state.read, cell.weight_ih[:, self.input_size :])
-        controller: LSTMState = run_once(LSTMSteps, (gates.unsqueeze(0), cell.weight_hh), state.controller)
+        controller = lstm_step(gates + linear(state.controller.h, cell.weight_hh), state.controller.c)
         rate, write_key, value, read_key = self.heads(controller.h)
         memory = self._write(state.memory, rate, write_key, value)
         # One pass over the new memory serves the read and the meta error.
@@ -199,11 +199,13 @@ def recall(memory: MemoryWeights, keys: Tensor) -> list[Tensor]:
 
 def _apply(inputs: Tensor, layer: Tensor) -> Tensor:
     """M z for every row z of inputs [B, K, d], M = layer [B, d, d]."""
-    return _Apply.apply(inputs, layer)  # pyright: ignore
+    return torch.bmm(inputs, layer.mT) if under_torch_func() else _Apply.apply(inputs, layer)  # pyright: ignore
 
 
 def _rewrite(layer: Tensor, change: Tensor, inputs: Tensor) -> Tensor:
     """M - sum over heads of change z^T: layer [B, d, d], change and inputs [B, H, d]."""
+    if under_torch_func():
+        return torch.baddbmm(layer, change.mT, inputs, alpha=-1)
     return _Rewrite.apply(layer, change, inputs)  # pyright: ignore
 
 

@@ -11,13 +11,12 @@ Shapes: T steps, B rows, P features, k pools, N blocks of BLOCK steps.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .blocks import Blocks, cut_into_blocks
+from .blocks import Blocks
 
 BLOCK = 16
 """Steps per block: longer blocks cost more products per step, shorter ones more starts to chain."""
@@ -124,31 +123,3 @@ def last_pools(columns: Tensor, response: Tensor, blocks: Blocks, rows: int) -> 
     """The pools [rows, k, P] after the last step, from what `block_columns` returns."""
     slot, block = blocks.slot[-rows:], blocks.block[-rows:]
     return torch.bmm(response[:, slot].transpose(0, 1), columns[:, block].transpose(0, 1))
-
-
-class LowPass(torch.autograd.Function):
-    """y_t = x_t + decay * y_{t-1}, with y_{t-1} = 0 at a reset: hands on given values and computes the gradient.
-
-    The adjoint of a filter is the same filter run backwards: dx_t = dy_t + decay * dx_{t+1}. Gradient does not pass
-    from t to t-1 where `cut` (bool [T, B]) is set, which must include all resets.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, start: Tensor, values: Tensor, decay: float, cut: Tensor) -> Tensor:
-        """inputs x [T, B, P], start y_{-1} [B, P], values y [T, B, P] -> y."""
-        ctx.decay, ctx.cut = decay, cut
-        return values.view_as(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """dy [T, B, P] -> dx, dy_{-1}."""
-        cut: Tensor = ctx.cut
-        after = torch.cat([cut[1:], torch.zeros_like(cut[:1])]).flip(0)
-        blocks = cut_into_blocks(after, BLOCK)
-        one = LinearFilter(torch.full((1, 1), ctx.decay, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
-        response = block_response(one).to(grad)
-        columns = block_columns(grad.flip(0), torch.zeros_like(grad[0]).unsqueeze(1), response, blocks)
-        total = (response[0] @ columns.flatten(1)).view(-1, grad.shape[-1]).index_select(0, places(blocks))
-        inputs = total.view_as(grad).flip(0)
-        return inputs, torch.where(cut[0].unsqueeze(1), 0.0, ctx.decay * inputs[0]), None, None, None

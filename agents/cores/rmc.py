@@ -1,7 +1,6 @@
 """Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks").
 
-The form is that of the authors' released code after its correction of the attention scale; where it differs from the
-paper's text is said in the class's description.
+In the form of the authors' released code, after its correction of the attention scale.
 """
 
 from typing import Literal, NamedTuple
@@ -10,18 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from . import rmc_native
-from .core import Core, at_least_one, full_precision
-from .recurrence import run, run_once
-from .rmc_steps import RMCShape, RMCSteps
+from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .fast import rmc as fast
 
 Gate = Literal["unit", "memory"]
 
 
 class RMCState(NamedTuple):
-    """memory [B, num_slots, num_heads * head_size]."""
-
     memory: Tensor
+    """[B, num_slots, num_heads * head_size]."""
 
 
 def truncated_linear(in_features: int, out_features: int) -> Linear:
@@ -34,14 +30,27 @@ def truncated_linear(in_features: int, out_features: int) -> Linear:
 
 
 class RelationalBlock(nn.Module):
-    """The parameters of one round of attention: each block has its own."""
+    """One round of attention over rows [B, N+1, F]; the equations are those of `RMC`."""
 
-    def __init__(self, width: int, qkv_width: int) -> None:
+    def __init__(self, num_heads: int, key_size: int, head_size: int) -> None:
         super().__init__()
+        self.num_heads, self.sizes = num_heads, [key_size, key_size, head_size]
+        width, qkv_width = num_heads * head_size, num_heads * (2 * key_size + head_size)
         self.qkv = truncated_linear(width, qkv_width)
         self.qkv_norm = nn.LayerNorm(qkv_width)
         self.attention_norm = nn.LayerNorm(width)
         self.mlp_norm = nn.LayerNorm(width)
+
+    def forward(self, rows: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
+        """rows [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all."""
+        projected = self.qkv_norm(self.qkv(rows)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+        q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
+        scores = q[:, :, :queries] @ k.transpose(2, 3) * self.sizes[0] ** -0.5
+        attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        z = y = self.attention_norm(rows[:, :queries] + attended)
+        for depth, layer in enumerate(mlp):
+            y = layer(y.relu() if depth > 0 else y)
+        return self.mlp_norm(z + y)
 
 
 class RMC(Core):
@@ -87,60 +96,62 @@ class RMC(Core):
         at_least_one(num_blocks=num_blocks, mlp_layers=mlp_layers)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
-        self.width = width = num_heads * head_size
-        self.input_size, self.output_size = input_size, num_slots * width
-        self.input_bias, self.forget_bias = input_bias, forget_bias
-        gates = 0 if gate is None else width if gate == "unit" else 1
-        self.shape = RMCShape(num_slots, num_heads, key_size, num_blocks, mlp_layers, gates)
-        self.input_projection = truncated_linear(input_size, width)
-        qkv_width = num_heads * (2 * key_size + head_size)
-        self.blocks = nn.ModuleList(RelationalBlock(width, qkv_width) for _ in range(num_blocks))
-        self.mlp = nn.ModuleList(truncated_linear(width, width) for _ in range(mlp_layers))
-        # Lists of one gate layer or none.
-        self.input_gates = nn.ModuleList(truncated_linear(width, 2 * gates) for _ in range(gates > 0))
-        self.memory_gates = nn.ModuleList(truncated_linear(width, 2 * gates) for _ in range(gates > 0))
+        self.num_slots, self.width = num_slots, num_heads * head_size
+        self.input_size, self.output_size = input_size, num_slots * self.width
+        self.gate_biases = (input_bias, forget_bias)
+        self.gates = 0 if gate is None else self.width if gate == "unit" else 1
+        self.input_projection = truncated_linear(input_size, self.width)
+        self.blocks = nn.ModuleList(RelationalBlock(num_heads, key_size, head_size) for _ in range(num_blocks))
+        self.mlp = nn.ModuleList(truncated_linear(self.width, self.width) for _ in range(mlp_layers))
+        one = range(gate is not None)  # lists of one gate layer or none
+        self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
+        self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
 
     def initial_state(self, batch_size: int) -> RMCState:
-        """The identity matrix in every row of the batch: [batch_size, N, F]."""
-        return RMCState(self._identity().repeat(batch_size, 1, 1))
-
-    def _identity(self) -> Tensor:
+        """The identity matrix for every environment: [batch_size, N, F]."""
         weight = self.input_projection.weight
-        return torch.eye(self.shape.slots, self.width, dtype=weight.dtype, device=weight.device)
+        identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
+        return RMCState(identity.repeat(batch_size, 1, 1))
 
     @full_precision
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """inputs [B, input_size], state -> output [B, N F], next state."""
-        tensors = self._tensors(inputs.unsqueeze(0))
-        if rmc_native.suits(self.shape, inputs):
-            no_reset = torch.zeros(1, len(inputs), dtype=torch.bool)
-            memory = rmc_native.run(self.shape, tensors, state.memory, self._identity(), no_reset, None)[1]
-            state = RMCState(memory)
-        else:
-            state = run_once(self._steps, tensors, state)
-        return state.memory.flatten(1), state
+        outputs, state, _ = self._over_time(inputs.unsqueeze(0), None, state, None)
+        return outputs[0], state
 
     @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: RMCState, bptt_length: int | None = None
     ) -> tuple[Tensor, RMCState, None]:
         """As `Core.unroll`; all that depends on the inputs alone is computed for all steps at once."""
-        tensors = self._tensors(inputs)
-        if rmc_native.suits(self.shape, inputs):
-            memory, last = rmc_native.run(self.shape, tensors, state.memory, self._identity(), reset, bptt_length)
-            return memory.flatten(2), RMCState(last), None
-        initial = self.initial_state(inputs.shape[1])
-        memory, state = run(self._steps, tensors, state, initial, reset, bptt_length)
-        return memory.flatten(2), state, None
+        return self._over_time(inputs, reset, state, bptt_length)
 
-    def _steps(self, *tensors: Tensor) -> RMCSteps:
-        return RMCSteps(self.shape, *tensors)
-
-    def _tensors(self, inputs: Tensor) -> list[Tensor]:
-        """What `RMCSteps` takes, for inputs [T, B, input_size]."""
+    def _over_time(
+        self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
+    ) -> tuple[Tensor, RMCState, None]:
         projected = self.input_projection(inputs)
-        tensors = [projected]
+        gates = projected[..., :0]
         for layer in self.input_gates:
-            biases = projected.new_tensor([self.input_bias, self.forget_bias]).repeat_interleave(self.shape.gates)
-            tensors.append(layer(projected) + biases)
-        return [*tensors, *self.blocks.parameters(), *self.mlp.parameters(), *self.memory_gates.parameters()]
+            gates = layer(projected) + projected.new_tensor(self.gate_biases).repeat_interleave(self.gates)
+        if type(self) is RMC and fast.suits(self, inputs):
+            memory, last = fast.run(self, projected, gates, state.memory, reset, bptt_length)
+            return memory.flatten(2), RMCState(last), None
+        both = torch.cat([projected, gates], 2)
+        if reset is None:
+            output, state = self._step(both[0], state)
+            return output.unsqueeze(0), state, None
+        outputs, state, _ = unroll_step_by_step(self, both, reset, state, bptt_length, self._step)
+        return outputs, state, None
+
+    def _step(self, both: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
+        """x' and its share of the gates [B, F + 2 G], state -> output [B, N F], next state."""
+        projected, gates = both.split([self.width, 2 * self.gates], 1)
+        (memory,) = state
+        rows = torch.cat([memory, projected.unsqueeze(1)], 1)
+        for number, block in enumerate(self.blocks, 1):
+            # Only a further block reads what became of the input's own row.
+            rows = block(rows, self.num_slots + (number < len(self.blocks)), self.mlp)
+        for layer in self.memory_gates:
+            i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
+            rows = i * rows.tanh() + f * memory
+        return rows.flatten(1), RMCState(rows)

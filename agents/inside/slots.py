@@ -17,7 +17,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     before, after = trace.before.memory, trace.after.memory
     projected = core.input_projection(trace.inputs)
     weights = attention(core, before, projected)
-    slots, heads = numbered("slot", core.shape.slots), numbered("head", core.shape.heads)
+    slots, heads = numbered("slot", core.num_slots), numbered("head", cast(RelationalBlock, core.blocks[0]).num_heads)
     to_input = values(weights[..., -1])
     found = [
         Panel(
@@ -30,7 +30,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
             bands=tuple((head, k * len(slots)) for k, head in enumerate(heads)),
         )
     ]
-    if core.shape.gates:
+    if core.gates:
         gates = openness(core, before, projected)
         found.append(
             Panel(
@@ -72,18 +72,17 @@ def attention(core: RMC, memory: Tensor, projected: Tensor) -> Tensor:
 
     softmax(q k^T / sqrt(K)), with q, k of LayerNorm(Z W_qkv + b_qkv)    (Santoro et al. 2018, equation 2)
     """
-    shape = core.shape
     block = cast(RelationalBlock, core.blocks[0])
+    key_size = block.sizes[0]
     rows = torch.cat([memory, projected.unsqueeze(1)], 1)
-    qkv = block.qkv_norm(block.qkv(rows)).unflatten(2, (shape.heads, -1))
-    q, k = qkv[..., : shape.key_size], qkv[..., shape.key_size : 2 * shape.key_size]
-    scores = torch.einsum("tnhk,tmhk->thnm", q[:, : shape.slots], k)
-    return (scores * shape.key_size**-0.5).softmax(-1)
+    qkv = block.qkv_norm(block.qkv(rows)).unflatten(2, (block.num_heads, -1))
+    q, k = qkv[..., :key_size], qkv[..., key_size : 2 * key_size]
+    scores = torch.einsum("tnhk,tmhk->thnm", q[:, : core.num_slots], k)
+    return (scores * key_size**-0.5).softmax(-1)
 
 
 def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
     """Mean openness of the input and the forget gate of every slot, [T, N] each (equations 5 and 6)."""
     from_input = core.input_gates[0](projected).unsqueeze(1) + core.memory_gates[0](memory.tanh())
     gates = from_input.chunk(2, -1)
-    biases = (core.input_bias, core.forget_bias)
-    return [(gate + bias).sigmoid().mean(2) for gate, bias in zip(gates, biases, strict=True)]
+    return [(gate + bias).sigmoid().mean(2) for gate, bias in zip(gates, core.gate_biases, strict=True)]

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ...agents.cores.certificate import core_size
+from ...agents.certificate.certificate import core_size
 from ...agents.cores.core import Core, map_state, unroll_step_by_step
 from ...agents.cores.registry import core_names, make_core
 from ...agents.kernels import linear

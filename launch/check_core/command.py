@@ -15,10 +15,10 @@ from rich.text import Text
 
 from ...actors.unroll import Unroll, columns, join
 from ...agents.agent import AgentState
+from ...agents.certificate.certificate import Line, certify, core_size
+from ...agents.certificate.probe import ROWS, STEPS, Failure, Probe
 from ...agents.cores import make_core
-from ...agents.cores.certificate import Line, certify, core_size
 from ...agents.cores.core import Core, CoreState, state_leaves
-from ...agents.cores.probe import ROWS, STEPS, Failure, Probe
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
 from ...envs.tasks.registry import make_task

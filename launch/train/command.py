@@ -15,8 +15,8 @@ from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool
 from ...agents.agent import Agent
-from ...agents.aside import use_second_core
 from ...agents.process import prepare_process
+from ...agents.threads import use_threads
 from ...envs.foreign import ForeignBatch
 from ...envs.registration import is_world
 from ...learners import checkpoints
@@ -120,7 +120,7 @@ def train(config: RunConfig, directory: RunDirectory | None, trust: bool = False
                 panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
             try:
                 pool = acting.start(panel.message)
-                use_second_core()
+                use_threads(config.num_learner_threads)
                 old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
                 panel.run_path = directory.path
                 with directory, ExitStack() as files:

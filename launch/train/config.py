@@ -17,6 +17,7 @@ from tyro.conf import OmitArgPrefixes
 from ...actors.factory import ActorFactory
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
+from ...base.processes import num_cores
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
@@ -57,6 +58,9 @@ class RunConfig:
     while the learner does, which is 1 unless an actor has more environments than an update."""
     device: str = "auto"
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
+    learner_threads: int | Literal["auto"] = "auto"
+    """CPU threads of the learner, which give the same numbers however many they are; auto: the cores that no actor
+    needs, at least 2."""
     seed: int = 1
     """Seed of weights, environments and action sampling, at least 0."""
     sync: bool = False
@@ -124,6 +128,8 @@ class RunConfig:
             raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
         if self.envs_per_actor != "auto" and not self.envs_per_actor >= 1:
             raise ValueError(f"envs_per_actor is {self.envs_per_actor}; allowed: auto, or at least 1")
+        if self.learner_threads != "auto" and not self.learner_threads >= 1:
+            raise ValueError(f"learner_threads is {self.learner_threads}; allowed: auto, or at least 1")
         least = 0 if self.synchronous else least_max_lag(self.batch_size, self.actor_envs)
         if self.max_lag != "auto" and self.max_lag < least:
             raise ValueError(
@@ -144,6 +150,13 @@ class RunConfig:
         kind, _, index = self.device.partition(":")
         if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
             raise ValueError(f"device is {self.device!r}; allowed: auto, cpu, cuda, cuda:N")
+
+    @property
+    def num_learner_threads(self) -> int:
+        """Threads of the learner on this machine."""
+        if self.learner_threads != "auto":
+            return self.learner_threads
+        return max(2, num_cores() - (0 if self.local else self.fixed_actors or num_cores()))
 
     @property
     def num_members(self) -> int:

@@ -17,6 +17,7 @@ from .urls import is_redacted
 MAY_CHANGE = {
     "total_steps",
     "num_actors",
+    "learner_threads",
     "device",
     "local",
     "run_dir",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.agents import blas
+from engram.agents.cores.fast import blas
 from engram.base.compiled import compiled
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import broken_cores
-from engram.agents.cores.certificate import CHECKS, certify
-from engram.agents.cores.probe import Failure, make_probe
+from engram.agents.certificate.certificate import CHECKS, certify
+from engram.agents.certificate.probe import Failure, make_probe
 
 NAMES = [name for name, _ in CHECKS]
 

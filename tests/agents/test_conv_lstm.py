@@ -14,7 +14,6 @@ from unrolls import (
     random_inputs,
     random_state,
     randomise,
-    refuses_second_derivatives,
 )
 
 HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
@@ -94,10 +93,6 @@ def test_unroll_is_the_loop_over_steps(bptt_length):
 
 def test_pieces_of_an_unroll_are_the_unroll():
     compare_chunks(small(), SIZE)
-
-
-def test_only_first_derivatives():
-    refuses_second_derivatives(small(), SIZE)
 
 
 def test_boxworld_baseline_has_the_size_of_the_paper():

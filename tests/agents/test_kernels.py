@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engram.agents import aside, kernels
+from engram.agents import kernels, threads
 
 SIZES = [(64, 96, 200), (3, 4, 5)]
 """Rows, inputs, outputs: above and below the size from which a product takes the fast route."""
@@ -52,17 +52,6 @@ def test_linear_has_second_derivatives():
         torch.testing.assert_close(a, b, atol=1e-5 * b.abs().max().item(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_add_linear_adds(size):
-    x, weight, _ = (t.detach() for t in tensors(*size))
-    rows = x.flatten(0, 1)
-    addend = torch.randn(len(rows), len(weight))
-    before = addend.clone()
-    expected = addend + functional.linear(rows, weight)
-    torch.testing.assert_close(kernels.add_linear(addend, rows, weight), expected, atol=1e-4, rtol=0)
-    assert torch.equal(addend, before)
-
-
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_large_products_take_the_fast_route_and_others_do_not():
     large, small = (tensors(*size) for size in SIZES)
@@ -78,30 +67,16 @@ def test_large_products_take_the_fast_route_and_others_do_not():
     assert kernels.linear(*double).dtype == torch.float64
 
 
-def test_gradients_made_aside_are_the_same_to_the_bit(monkeypatch):
-    monkeypatch.setattr(aside, "available_cores", lambda: 2)
+def test_gradients_made_by_two_threads_are_the_same_to_the_bit(monkeypatch):
+    monkeypatch.setattr(threads, "num_cores", lambda: 2)
     results = []
-    for use in (False, True):
-        aside.use_second_core(use)
+    for count in (1, 2):
+        threads.use_threads(count)
         x, weight, bias = tensors(*SIZES[0])
         results.append(torch.autograd.grad(kernels.linear(x, weight, bias).square().sum(), [x, weight, bias]))
-    aside.use_second_core(False)
+    threads.use_threads(1)
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-7), (torch.float64, 1e-15)])
-def test_tanh_is_tanh(dtype, tolerance):
-    x = torch.cat([torch.linspace(-20, 20, 4001, dtype=dtype), torch.tensor([torch.inf, -torch.inf, 0], dtype=dtype)])
-    before = x.clone()
-    torch.testing.assert_close(kernels.tanh(x), torch.tanh(x), atol=tolerance, rtol=0)
-    assert torch.equal(x, before)
-    assert kernels.tanh(x)[-1] == 0
-
-
-def test_tanh_has_a_gradient():
-    x = torch.linspace(-2, 2, 9, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(kernels.tanh, (x,))
 
 
 def test_linear_layer_is_linear():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from engram.agents.cores import scan as scans
+from engram.agents.cores.fast.scan import can_compile, scan_compiled
 from engram.agents.cores.scan import scan, scan_blocks
-from engram.agents.cores.scan_native import can_compile, scan_compiled
 
 BATCH, WIDTH = 3, 2
 WAYS = pytest.mark.parametrize("way", [scan_blocks, scan_compiled], ids=["blocks", "compiled"])

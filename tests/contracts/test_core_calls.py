@@ -1,7 +1,8 @@
-"""Every registered core called wrongly, in other types, on the meta device, after a fork."""
+"""Every registered core called wrongly, in other types, on the meta device, by torch.func, after a fork or a pickle."""
 
 import copy
 import os
+import pickle
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from engram.agents.cores import core_names
+from engram.agents.cores.compiled import compile_steps
 from engram.agents.cores.core import map_state, state_leaves
 from engram.agents.cores.registry import core_parameters
 from small_cores import INPUTS, small_core
@@ -133,8 +135,6 @@ def test_a_call_that_was_right_is_wrong_after_the_weights_changed_their_type(nam
 def test_half_precision_works(name, dtype):
     if name in ("ffm", "lru"):
         pytest.skip("torch has no complex numbers of half precision")
-    if name == "conv-lstm":
-        pytest.skip("not yet")
     core = small_core(name).to(dtype)
     inputs, reset, state = call(core, dtype=dtype)
     outputs, after, _ = core.unroll(inputs, reset, state)
@@ -176,14 +176,70 @@ def test_a_core_that_was_in_bfloat16_is_as_good_as_new(name):
     assert torch.equal(core.unroll(*arguments)[0], before)
 
 
+@every_core
+def test_gradients_by_torch_func_are_those_of_autograd(name):
+    torch.manual_seed(0)
+    core = small_core(name).double()
+    inputs, reset, state = call(core, dtype=torch.float64)
+    weights = {key: value.detach() for key, value in core.named_parameters()}
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.core = core
+
+        def forward(self, x):
+            return self.core.unroll(x, reset, state)
+
+    def loss(weights, inputs):
+        named = {f"core.{key}": value for key, value in weights.items()}
+        outputs, _, own = torch.func.functional_call(Whole(), named, (inputs,))
+        return outputs.square().sum() + (0 if own is None else own.sum())
+
+    found = torch.func.grad(loss)(weights, inputs)
+    outputs, _, own = core.unroll(inputs, reset, state)
+    total = outputs.square().sum() + (0 if own is None else own.sum())
+    wanted = torch.autograd.grad(total, list(core.parameters()))
+    for ours, theirs in zip(found.values(), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
+@every_core
+def test_members_of_a_population_may_be_one_vmap(name):
+    core = small_core(name).double()
+    inputs, _, state = call(core, dtype=torch.float64)
+    members = [small_core(name).double() for _ in range(3)]
+    weights, buffers = torch.func.stack_module_state(members)
+
+    def step(weights, buffers):
+        return torch.func.functional_call(core, (weights, buffers), (inputs[0], state))[0]
+
+    together = torch.func.vmap(step)(weights, buffers)
+    for outputs, member in zip(together, members, strict=True):
+        expected = torch.func.functional_call(core, member.state_dict(), (inputs[0], state))[0]
+        torch.testing.assert_close(outputs, expected, atol=1e-9, rtol=1e-9)
+
+
+@every_core
+def test_a_core_is_pickled_and_copied_after_use(name, capsys):
+    core = small_core(name)
+    arguments = call(core)
+    compile_steps(core, "eager")
+    wanted = core.unroll(*arguments)[0]
+    for other in (pickle.loads(pickle.dumps(core)), copy.deepcopy(core)):
+        torch.testing.assert_close(other.unroll(*arguments)[0], wanted)
+        assert list(other.state_dict()) == list(core.state_dict())
+    capsys.readouterr()
+
+
 FORK = """
 import os, sys
 import torch
-from engram.agents import aside
+from engram.agents import threads
 from small_cores import INPUTS, small_core
 
-aside.available_cores = lambda: 2
-aside.use_second_core()
+threads.num_cores = lambda: 2
+threads.use_threads(2)
 torch.set_num_threads(1)
 
 def learn():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from engram.agents.certificate.certificate import CHECKS
+from engram.agents.certificate.probe import Failure, make_probe
 from engram.agents.cores import core_names, make_core
-from engram.agents.cores.certificate import CHECKS
 from engram.agents.cores.core import state_leaves
-from engram.agents.cores.probe import Failure, make_probe
 from engram.agents.cores.registry import core_parameters
 from small_cores import INPUTS, SMALL, small_core
 

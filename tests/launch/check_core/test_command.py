@@ -5,7 +5,7 @@ import re
 import pytest
 
 from broken_cores import Toy
-from engram.agents.cores.certificate import CHECKS
+from engram.agents.certificate.certificate import CHECKS
 from engram.launch.check_core.command import run
 
 LINES = [*(name for name, _ in CHECKS), "state travels in an unroll"]

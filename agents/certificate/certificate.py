@@ -1,0 +1,92 @@
+"""The certificate of a memory core: does it keep exactly what the contract of core.py promises?
+
+Every check runs the core on small random sequences with resets and compares values and gradients with what they must
+be, in float64 where the core can work in it, so that a difference is a mistake and not rounding.
+
+Shapes: T steps, B rows, D input features.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from ..cores.core import Core, state_leaves
+from . import memory_checks, use_checks
+from .probe import Failure, Probe, make_probe
+
+Check: TypeAlias = tuple[str, Callable[[Probe], str]]
+"""The name of a line and its check, which returns a detail or raises Failure."""
+
+CHECKS: tuple[Check, ...] = (
+    ("shapes and types", use_checks.shapes_and_types),
+    ("step equals unroll", memory_checks.step_equals_unroll),
+    ("chunks do not matter", memory_checks.chunks_do_not_matter),
+    ("a reset starts afresh", memory_checks.reset_starts_afresh),
+    ("nothing passes a reset", memory_checks.nothing_passes_a_reset),
+    ("rows are independent", memory_checks.rows_are_independent),
+    ("the given state counts", memory_checks.given_state_counts),
+    ("nan stays where it is", memory_checks.nan_stays),
+    ("gradient reaches back", memory_checks.gradient_reaches_back),
+    ("gradient cut at bptt_length", memory_checks.gradient_is_cut),
+    ("every parameter learns", use_checks.every_parameter_learns),
+    ("weights are the whole core", use_checks.weights_are_the_core),
+    ("state survives pickling", use_checks.state_survives_pickling),
+    ("actor and learner agree", use_checks.actor_and_learner_agree),
+    ("state in float32 under autocast", use_checks.float32_under_autocast),
+    ("a long run stays finite", use_checks.long_run_stays_finite),
+    ("recalls a cue", use_checks.recalls_a_cue),
+)
+"""What the certificate says, in order."""
+
+
+class Line(NamedTuple):
+    """One line of the certificate."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def certify(
+    make: Callable[[], Core],
+    input_size: int,
+    seed: int = 0,
+    long_run: int = 10_000,
+    recall_updates: int = 300,
+    more: tuple[Check, ...] = (),
+) -> Iterator[Line]:
+    """Check the cores that `make` makes for inputs [B, input_size], line by line.
+
+    Args:
+        make: makes a core; called more than once, each core with weights of its own.
+        input_size: D, at least 3 (cue, signal and distraction).
+        seed: of weights and inputs.
+        long_run: steps of the endurance run.
+        recall_updates: most updates of the short training.
+        more: checks of floors above this one, made after these.
+    """
+    if input_size < 3:
+        raise ValueError(f"input_size is {input_size}; allowed: at least 3 (cue, signal and distraction)")
+    torch.manual_seed(seed)
+    try:
+        probe = make_probe(make, input_size, long_run, recall_updates)
+    except Exception as problem:
+        yield Line(CHECKS[0][0], False, _said(problem))
+        return
+    for name, check in (*CHECKS, *more):
+        try:
+            yield Line(name, True, check(probe))
+        except Exception as problem:
+            yield Line(name, False, _said(problem))
+
+
+def _said(problem: Exception) -> str:
+    """What a failed line says; any exception in the core is a failure of the line, not of the program."""
+    return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
+
+
+def core_size(core: Core) -> tuple[int, int]:
+    """Number of parameters, and bytes of one row's state."""
+    leaves = state_leaves(core.initial_state(1))
+    return sum(p.numel() for p in core.parameters()), sum(leaf.nbytes for leaf in leaves)

@@ -1,0 +1,172 @@
+"""Checks of the certificate about memory itself: what may influence what, forwards and backwards.
+
+Each takes a Probe, returns a detail for its line or raises Failure.
+"""
+
+import torch
+from torch import Tensor
+
+from ..cores.core import map_state
+from .probe import (
+    ROWS,
+    STEPS,
+    Failure,
+    Probe,
+    another,
+    by_steps,
+    by_unroll,
+    cast,
+    floats,
+    gradients,
+    in_pieces,
+    require_equal,
+    require_same,
+    rows_of,
+    summed,
+    tracked,
+)
+
+
+def step_equals_unroll(probe: Probe) -> str:
+    """The unroll is the loop over steps: outputs, states, losses and every gradient."""
+    require_same(probe, by_unroll, by_steps)
+    return f"{STEPS} steps with resets, values and gradients"
+
+
+def chunks_do_not_matter(probe: Probe) -> str:
+    """Several unrolls that hand on the state are one unroll."""
+    for length in (1, 7, STEPS // 2):
+        require_same(probe, by_unroll, in_pieces(length))
+    return f"{STEPS} steps in pieces of 1, 7 and {STEPS // 2}"
+
+
+def reset_starts_afresh(probe: Probe) -> str:
+    """One long sequence with resets is several short sequences from the initial state."""
+    count = 0
+    for run in (by_unroll, by_steps):
+        whole = run(probe.core, probe.inputs, probe.reset, probe.state).outputs
+        for row in range(ROWS):
+            cuts = [t for t in range(1, STEPS) if probe.reset[t, row]]
+            for start, end in zip([0, *cuts], [*cuts, STEPS], strict=True):
+                state = rows_of(probe.state, slice(row, row + 1))
+                if start > 0 or probe.reset[0, row]:
+                    state = cast(probe.core.initial_state(1), probe.inputs.dtype)
+                inputs = probe.inputs[start:end, row : row + 1]
+                alone = run(probe.core, inputs, torch.zeros(end - start, 1, dtype=torch.bool), state).outputs
+                what = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
+                require_equal(whole[start:end, row : row + 1], alone, what, probe.tolerance)
+                count += 1
+    return f"{count // 2} sequences, joined and alone"
+
+
+def nothing_passes_a_reset(probe: Probe) -> str:
+    """What came before a reset changes nothing behind it, and gets no gradient from there."""
+    when = torch.tensor([STEPS // 4 + row * STEPS // 8 for row in range(ROWS)])
+    time = torch.arange(STEPS).unsqueeze(1)
+    before, reset = time < when, time == when
+    for run in (by_unroll, by_steps):
+        inputs, state = tracked(probe)
+        after = run(probe.core, inputs, reset, state).outputs[~before]
+        changed = torch.where(before.unsqueeze(-1), 3 - 2 * probe.inputs, probe.inputs)
+        again = run(probe.core, changed, reset, another(probe.state)).outputs[~before]
+        require_equal(again, after, "outputs behind a reset, after another past,", probe.tolerance)
+        on_inputs, *on_state = gradients(after.sum(), [inputs, *floats(state)])
+        if any(bool((grad != 0).any()) for grad in (on_inputs[before], *on_state)):
+            raise Failure("gradient passes a reset")
+    return "by values and by gradients"
+
+
+def rows_are_independent(probe: Probe) -> str:
+    """A row's outputs do not depend on the other rows, nor on how many there are."""
+    for run in (by_unroll, by_steps):
+        inputs, state = tracked(probe)
+        outputs = run(probe.core, inputs, probe.reset, state).outputs
+        other_inputs = torch.cat([probe.inputs[:, :1], 3 - 2 * probe.inputs[:, 1:]], 1)
+        other_state = map_state(lambda a, b: torch.cat([a[:1], b[1:]]), probe.state, another(probe.state))
+        among_others = run(probe.core, other_inputs, probe.reset, other_state).outputs
+        require_equal(among_others[:, 0], outputs[:, 0], "row 0 among other rows:", probe.tolerance)
+        third = slice(2, 3)
+        alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], rows_of(probe.state, third)).outputs
+        require_equal(alone, outputs[:, third], "row 2 in a batch of one:", probe.tolerance)
+        on_inputs, *on_state = gradients(outputs[:, 0].sum(), [inputs, *floats(state)])
+        if any(bool((grad != 0).any()) for grad in (on_inputs[:, 1:], *(grad[1:] for grad in on_state))):
+            raise Failure("gradient passes from one row to another")
+    return "by values, by gradients and in a batch of one"
+
+
+def given_state_counts(probe: Probe) -> str:
+    """Steps continue from the state they are given."""
+    core, no_reset = probe.core, torch.zeros_like(probe.reset)
+    if not floats(probe.state):
+        return "it has no state"
+    first = cast(core.initial_state(ROWS), probe.inputs.dtype)
+    for run in (by_unroll, by_steps):
+        given = run(core, probe.inputs, no_reset, probe.state).outputs
+        initial = run(core, probe.inputs, no_reset, first).outputs
+        same = (given - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
+        if bool(same.any()):
+            raise Failure("outputs are the same from another state")
+    step, _ = core(probe.inputs[0], probe.state)
+    unrolled = by_unroll(core, probe.inputs[:1], no_reset[:1], probe.state).outputs
+    require_equal(unrolled[0], step, "first outputs from a given state", probe.tolerance)
+    return "outputs follow it"
+
+
+def nan_stays(probe: Probe) -> str:
+    """A row that is not a number spoils no other row, and its next reset cleans it."""
+    when = STEPS // 2
+    reset = torch.zeros_like(probe.reset)
+    reset[when, 0] = True
+    inputs = probe.inputs.clone()
+    inputs[when - 1, 0] = torch.nan
+    dead = torch.arange(ROWS) == 0
+
+    def kill(leaf: Tensor) -> Tensor:
+        rows = dead.reshape(-1, *([1] * (leaf.dim() - 1)))
+        return leaf.masked_fill(rows, torch.nan) if leaf.is_floating_point() else leaf
+
+    state = map_state(kill, probe.state)
+    for run in (by_unroll, by_steps):
+        clean = run(probe.core, probe.inputs, reset, probe.state).outputs
+        outputs = run(probe.core, inputs, reset, state).outputs
+        require_equal(outputs[:, 1:], clean[:, 1:], "outputs beside a row of nan", probe.tolerance)
+        require_equal(outputs[when:, 0], clean[when:, 0], "outputs behind the reset of a row of nan", probe.tolerance)
+    return "neither beside it nor behind its reset"
+
+
+def gradient_reaches_back(probe: Probe) -> str:
+    """Without a reset, later outputs do send gradient to earlier inputs."""
+    if not floats(probe.state):
+        return "it has no state"
+    for run in (by_unroll, by_steps):
+        for t in (1, STEPS // 2):
+            inputs, state = tracked(probe)
+            one = run(probe.core, inputs, torch.zeros_like(probe.reset), state)
+            (grad,) = gradients(summed(one._replace(outputs=one.outputs[t:], state=probe.state, loss=None)), [inputs])
+            if bool((grad[t - 1] == 0).all()):
+                raise Failure(f"no gradient from outputs at t >= {t} to the input at t = {t - 1}")
+    return "from each step to the one before"
+
+
+def gradient_is_cut(probe: Probe) -> str:
+    """With a bptt_length, gradients are those of separate pieces: cut there, and nowhere else."""
+    lengths = (1, 3, STEPS // 2, STEPS)
+    for length in lengths:
+        require_cut(probe, length)
+    return f"at every {', '.join(map(str, lengths))} of {STEPS} steps"
+
+
+def require_cut(probe: Probe, length: int) -> None:
+    """Raise Failure unless unroll and loop over steps cut the gradient every `length` steps and nowhere else."""
+    for run in (by_unroll, by_steps):
+        try:
+            require_same(probe, lambda *args, way=run: way(*args, bptt_length=length), in_pieces(length, detach=True))
+        except Failure as seen:
+            raise Failure(f"bptt_length {length}: {seen}") from seen
+        inputs, state = tracked(probe)
+        one = run(probe.core, inputs, probe.reset, state, bptt_length=length)
+        if length < len(inputs):
+            late = one._replace(outputs=one.outputs[length:], loss=None if one.loss is None else one.loss[length:])
+            on_inputs, *on_state = gradients(summed(late), [inputs, *floats(state)])
+            if any(bool((grad != 0).any()) for grad in (on_inputs[:length], *on_state)):
+                raise Failure(f"bptt_length {length}: gradient passes from step {length} on to the steps before")

@@ -1,0 +1,185 @@
+"""What the checks of certificate.py work on, and how they compare."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
+
+STEPS, ROWS = 40, 4
+"""T and B of the checks: more steps than our cores work on at once."""
+
+
+class Failure(Exception):
+    """A check that did not pass; the message says what was seen."""
+
+
+class Probe(NamedTuple):
+    """A core and random sequences for it."""
+
+    make: Callable[[], Core]
+    """Makes another core of the same kind, with weights of its own."""
+    single: Core
+    """The core as it is."""
+    core: Core
+    """Its copy in float64, or `single` if it cannot work in float64."""
+    inputs: Tensor
+    """[T, B, D], in the precision of `core`."""
+    reset: Tensor
+    """bool [T, B]: none in row 0, at t = 0 in row 1, two in a row in row 2, at the last step in row 3."""
+    state: CoreState
+    """A state that the core reached after some steps on other inputs."""
+    tolerance: float
+    """Largest difference taken for rounding, relative to the largest number compared."""
+    long_run: int
+    recall_updates: int
+
+
+def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_updates: int) -> Probe:
+    """A probe of the core that `make` makes, for inputs [B, input_size]. Raises Failure if its state is no state."""
+    single = make()
+    form(single.initial_state(ROWS))
+    core, dtype = single, torch.float32
+    try:
+        double = copy.deepcopy(single).double()
+        double(torch.zeros(1, input_size, dtype=torch.float64), cast(double.initial_state(1), torch.float64))
+        core, dtype = double, torch.float64
+    except (RuntimeError, TypeError):
+        pass  # made for float32 only: checked with a tolerance to match
+    inputs = torch.randn(STEPS, ROWS, input_size, dtype=dtype)
+    reset = torch.rand(STEPS, ROWS) < 0.1
+    reset[:, 0] = False
+    reset[0, 1] = reset[5, 2] = reset[6, 2] = reset[-1, 3] = True
+    state = cast(core.initial_state(ROWS), dtype)
+    with torch.no_grad():
+        for _ in range(5):
+            _, state = core(torch.randn(ROWS, input_size, dtype=dtype), state)
+    tolerance = 1e-6 if dtype == torch.float64 else 1e-3
+    return Probe(make, single, core, inputs, reset, state, tolerance, long_run, recall_updates)
+
+
+class Pass(NamedTuple):
+    """What a core said over T steps: outputs [T, B, output_size], last state, its own loss [T, B] or None."""
+
+    outputs: Tensor
+    state: CoreState
+    loss: Tensor | None
+
+
+Run = Callable[[Core, Tensor, Tensor, CoreState], Pass]
+"""A way over T steps: core, inputs [T, B, D], reset [T, B], state."""
+
+
+def by_unroll(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
+    """The core's own unroll."""
+    return Pass(*core.unroll(inputs, reset, state, bptt_length))
+
+
+def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
+    """The plain loop over the core's steps."""
+    return Pass(*unroll_step_by_step(core, inputs, reset, state, bptt_length))
+
+
+def in_pieces(length: int, detach: bool = False) -> Run:
+    """Unrolls of `length` steps, each from the state that the one before left (or from a detached copy of it)."""
+
+    def run(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
+        passes: list[Pass] = []
+        for part, starts in zip(inputs.split(length), reset.split(length), strict=True):
+            passes.append(by_unroll(core, part, starts, state))
+            state = map_state(Tensor.detach, passes[-1].state) if detach else passes[-1].state
+        losses = [one.loss for one in passes if one.loss is not None]
+        outputs = torch.cat([one.outputs for one in passes])
+        return Pass(outputs, passes[-1].state, torch.cat(losses) if losses else None)
+
+    return run
+
+
+def form(state: CoreState) -> str:
+    """The structure of a state in words, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
+    if isinstance(state, Tensor):
+        if state.dim() == 0 or state.shape[0] != ROWS:
+            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ROWS}")
+        kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
+        return f"{list(state.shape[1:])}{kind}"
+    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    if fields is None:
+        raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
+    parts = (f"{name} {form(part)}" for name, part in zip(fields, state, strict=True))
+    return f"{type(state).__name__}({', '.join(parts)})"
+
+
+def cast(state: CoreState, dtype: torch.dtype) -> CoreState:
+    """The state with its floating-point leaves in `dtype`."""
+    return map_state(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
+
+
+def another(state: CoreState) -> CoreState:
+    """A state that differs in every floating-point leaf."""
+    return map_state(lambda leaf: 3 - 2 * leaf if leaf.is_floating_point() else leaf, state)
+
+
+def rows_of(state: CoreState, rows: slice) -> CoreState:
+    """Some rows of a state."""
+    return map_state(lambda leaf: leaf[rows], state)
+
+
+def tracked(probe: Probe) -> tuple[Tensor, CoreState]:
+    """Inputs and state that gradients can be asked of."""
+    state = map_state(lambda leaf: leaf.clone().requires_grad_(leaf.is_floating_point()), probe.state)
+    return probe.inputs.clone().requires_grad_(), state
+
+
+def floats(state: CoreState) -> list[Tensor]:
+    """The floating-point leaves of a state."""
+    return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
+
+
+def gradients(of: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of a scalar; zeros where it does not depend on a tensor at all."""
+    if not of.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in wanted]
+    return list(torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True))
+
+
+def summed(one: Pass) -> Tensor:
+    """A scalar that depends on everything a pass returned, each number in its own way."""
+    parts = [one.outputs, *floats(one.state), *([] if one.loss is None else [one.loss])]
+    weights = torch.Generator().manual_seed(1)
+    random = (torch.randn(part.shape, generator=weights, dtype=part.dtype) for part in parts)
+    return torch.stack([(part * weight).sum() for part, weight in zip(parts, random, strict=True)]).sum()
+
+
+def require_equal(seen: Tensor, wanted: Tensor, what: str, tolerance: float) -> None:
+    """Raise Failure unless `seen` is `wanted` up to rounding; nan equals nothing."""
+    if seen.shape != wanted.shape:
+        raise Failure(f"{what}: shape {list(seen.shape)} instead of {list(wanted.shape)}")
+    if seen.numel() == 0:
+        return
+    error = (seen - wanted).abs().max().item()
+    largest = wanted.abs().max().item()
+    if not error <= tolerance * max(largest, 1e-3):
+        raise Failure(f"{what} differ by {error:.1e} (largest number {largest:.1e})")
+
+
+def require_same(probe: Probe, first: Run, second: Run) -> None:
+    """Raise Failure unless two ways over the probe's steps agree in values and in every gradient."""
+    sides: list[list[tuple[str, Tensor]]] = []
+    names = [name for name, _ in probe.core.named_parameters()]
+    for run in (first, second):
+        inputs, state = tracked(probe)
+        one = run(probe.core, inputs, probe.reset, state)
+        leaves = floats(state)
+        grads = gradients(summed(one), [inputs, *leaves, *probe.core.parameters()])
+        values = [("outputs", one.outputs), *((f"states (leaf {i})", leaf) for i, leaf in enumerate(floats(one.state)))]
+        if one.loss is not None:
+            values.append(("auxiliary losses", one.loss))
+        what = ["the inputs", *(f"the first state (leaf {i})" for i in range(len(leaves))), *names]
+        sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(what, grads, strict=True))])
+    if len(sides[0]) != len(sides[1]):
+        raise Failure("an auxiliary loss in one form and none in the other")
+    for (what, seen), (_, wanted) in zip(*sides, strict=True):
+        require_equal(seen, wanted, what, probe.tolerance)

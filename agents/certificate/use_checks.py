@@ -1,0 +1,139 @@
+"""Checks of the certificate about use: types, weights, actors and learners, precision, endurance, learning.
+
+Each takes a Probe, returns a detail for its line or raises Failure.
+"""
+
+import pickle
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from ..cores.core import reset_state, state_leaves
+from .cue_recall import SOLVED, recall_accuracy
+from .probe import ROWS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
+
+DELAY = 10
+"""Steps between the cue and the answer."""
+LEARNING_RATES = (3e-3, 1e-2)
+"""Tried in turn: wide cores want the first, narrow ones the second."""
+
+
+def shapes_and_types(probe: Probe) -> str:
+    """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of one form for ever."""
+    core, inputs = probe.single, probe.inputs.float()
+    state = core.initial_state(ROWS)
+    wanted = form(state)
+    for leaf in state_leaves(state):
+        if leaf.is_floating_point() and leaf.dtype != torch.float32:
+            raise Failure(f"a leaf of the initial state is {leaf.dtype}; the contract is float32")
+    output, after = core(inputs[0], state)
+    one = by_unroll(core, inputs, probe.reset, state)
+    if list(output.shape) != [ROWS, core.output_size]:
+        raise Failure(f"forward returns {list(output.shape)}; output_size says [{ROWS}, {core.output_size}]")
+    if list(one.outputs.shape) != [STEPS, ROWS, core.output_size]:
+        raise Failure(f"unroll returns {list(one.outputs.shape)}, not [{STEPS}, {ROWS}, {core.output_size}]")
+    if one.loss is not None and list(one.loss.shape) != [STEPS, ROWS]:
+        raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ROWS}]")
+    for what, other in (("a step", after), ("an unroll", one.state)):
+        if form(other) != wanted:
+            raise Failure(f"the state after {what} is {form(other)}, at first {wanted}")
+    return wanted
+
+
+def every_parameter_learns(probe: Probe) -> str:
+    """Each parameter gets gradient, and no two names share one by accident."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in probe.core.named_parameters(remove_duplicate=False):
+        names[parameter.data_ptr()].append(name)
+    shared = [" = ".join(same) for same in names.values() if len(same) > 1]
+    if shared:
+        raise Failure(f"one parameter under several names: {'; '.join(shared)}")
+    probe.core.zero_grad()
+    summed(by_unroll(probe.core, probe.inputs, probe.reset, probe.state)).backward()
+    idle = [n for n, p in probe.core.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+    probe.core.zero_grad()
+    if idle:
+        raise Failure(f"no gradient for {', '.join(idle)}")
+    return f"{len(names)} tensors"
+
+
+def weights_are_the_core(probe: Probe) -> str:
+    """Another core with the same state_dict is the same core: nothing that counts stays behind when weights travel."""
+    other = probe.make()
+    other.load_state_dict(probe.single.state_dict())
+    inputs = probe.inputs.float()
+    seen = by_unroll(other, inputs, probe.reset, other.initial_state(ROWS)).outputs
+    wanted = by_unroll(probe.single, inputs, probe.reset, probe.single.initial_state(ROWS)).outputs
+    require_equal(seen, wanted, "outputs of a copy made from the state_dict", 1e-5)
+    return "a copy made from its state_dict gives the same outputs"
+
+
+def state_survives_pickling(probe: Probe) -> str:
+    """A state comes back from pickle as the same type with the same numbers."""
+    state = cast(probe.state, torch.float32)
+    back = pickle.loads(pickle.dumps(state))
+    if form(back) != form(state):
+        raise Failure(f"{form(state)} came back as {form(back)}")
+    if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
+        raise Failure("the numbers changed")
+    return "same type, same numbers"
+
+
+def actor_and_learner_agree(probe: Probe) -> str:
+    """Steps in inference mode, as actors make them, and the learner's unroll say the same in float32."""
+    core, inputs = probe.single, probe.inputs.float()
+    first = cast(probe.state, torch.float32)
+    outputs: list[Tensor] = []
+    state = first
+    with torch.inference_mode():
+        for t in range(STEPS):
+            state = reset_state(state, core.initial_state(ROWS), probe.reset[t])
+            output, state = core(inputs[t], state)
+            outputs.append(output)
+    acted = torch.stack(outputs).clone()
+    learnt = by_unroll(core, inputs, probe.reset, first).outputs.detach()
+    require_equal(learnt, acted, "outputs of learner and actor", 1e-4)
+    error = (learnt - acted).abs().max().item()
+    return f"outputs to {error:.0e}" if error else "outputs bit for bit"
+
+
+def float32_under_autocast(probe: Probe) -> str:
+    """Mixed precision does not touch the memory."""
+    core, inputs = probe.single, probe.inputs.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        for run in (by_unroll, by_steps):
+            state = run(core, inputs, probe.reset, core.initial_state(ROWS)).state
+            for leaf in floats(state):
+                if leaf.dtype != torch.float32:
+                    raise Failure(f"a leaf of the state became {leaf.dtype}")
+    return "bfloat16 outside, float32 in the state"
+
+
+def long_run_stays_finite(probe: Probe) -> str:
+    """One episode of many steps on large inputs."""
+    core, piece = probe.single, 100
+    state = core.initial_state(1)
+    no_reset = torch.zeros(piece, 1, dtype=torch.bool)
+    with torch.no_grad():
+        for start in range(0, probe.long_run, piece):
+            inputs = 3 * torch.randn(piece, 1, probe.inputs.shape[2])
+            outputs, state, _ = core.unroll(inputs, no_reset, state)
+            if not all(bool(part.isfinite().all()) for part in (outputs, *floats(state))):
+                raise Failure(f"not finite within {start + piece} steps")
+    return f"{probe.long_run} steps"
+
+
+def recalls_a_cue(probe: Probe) -> str:
+    """A short training teaches it to say which of two cues it saw some steps ago."""
+    if not state_leaves(probe.state):
+        raise Failure("no memory")
+    seen = ""
+    for learning_rate in LEARNING_RATES:
+        accuracy, updates = recall_accuracy(
+            probe.make(), probe.inputs.shape[2], DELAY, probe.recall_updates, learning_rate
+        )
+        seen = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
+        if accuracy >= SOLVED:
+            return seen
+    raise Failure(f"{seen}; guessing gives 50%")

@@ -1,0 +1,114 @@
+"""Products of matrices inside compiled functions: calls of a BLAS library's `sgemm` and `dgemm`.
+
+A loop over time that leaves the interpreter once, and not twenty times per step, is faster, and threads can run several
+of them at once. The library is the one in torch where that is MKL and the processor is Intel's, else SciPy's.
+
+Sizes are handed over in 64 bits with the upper half zero, so that a library that counts in 32 bits reads the same on
+every machine whose low bytes come first. Before first use a small product is compared with NumPy's.
+"""
+
+import ctypes
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic
+from threadpoolctl import threadpool_limits
+
+from ....base.compiled import compiled
+from ....base.processes import on_intel
+from .arrays import Array
+
+PLAIN, TRANSPOSED = ord("N"), ord("T")
+NAMES = {torch.float32: "sgemm", torch.float64: "dgemm"}
+
+
+@functools.cache
+def gemm(dtype: torch.dtype) -> int:
+    """The address of a routine for matrices of such numbers, for `multiply`; 0, said in one line, if none works."""
+    try:
+        address = _address(NAMES[dtype])
+        _compare(address, dtype)
+    except Exception as problem:  # another library, another build: whatever is wrong, there is another route
+        logging.getLogger(__name__).warning("compiled cores are off, no product of %s: %s", dtype, problem)
+        return 0
+    return address
+
+
+def one_thread_per_product() -> None:
+    """Let SciPy's library use one thread in the whole process: threads are shared out above it, by environments."""
+    get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
+    threadpool_limits(1, "blas")
+
+
+def _address(name: str) -> int:
+    if on_intel():
+        for file in Path(torch.__path__[0], "lib").glob("*torch_cpu.*"):
+            routine = getattr(ctypes.CDLL(str(file)), f"{name}_", None)
+            if routine is not None and torch.backends.mkl.is_available():
+                address = ctypes.cast(routine, ctypes.c_void_p).value
+                assert address is not None
+                return address
+    return get_cython_function_address("scipy.linalg.cython_blas", name)
+
+
+def _compare(address: int, dtype: torch.dtype) -> None:
+    """Raise ArithmeticError unless the routine multiplies as NumPy does."""
+    x, weight = (torch.arange(-6, size - 6, dtype=dtype).numpy().reshape(-1, 5) for size in (15, 20))
+    for turned in (False, True):
+        out = np.full((3, 4), np.nan, x.dtype)
+        _product(address, x, weight if turned else np.ascontiguousarray(weight.T), turned, out)
+        if not np.array_equal(out, x @ weight.T):
+            raise ArithmeticError("a small product is not NumPy's")
+
+
+@compiled(inline=True)
+def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
+    """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I].
+
+    All without gaps and of the type that `routine` is for.
+    """
+    # BLAS counts columns first: to it these matrices are the transposed ones, and so the factors change places.
+    letter = TRANSPOSED if transpose else PLAIN
+    sizes = out.shape[1], len(x), x.shape[1], weight.shape[1]
+    _call(routine, letter, sizes, weight.ctypes.data, x.ctypes.data, out.ctypes.data, out[0, 0])  # pyright: ignore
+
+
+@intrinsic
+def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, number: Any) -> Any:
+    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m), `sizes` being m, n, k and width.
+
+    The last argument only tells the type of the numbers.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        routine, letter, sizes, *matrices, number = arguments
+        byte, half, integer = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+        def place(value: Any) -> Any:
+            return builder.bitcast(cgutils.alloca_once_value(builder, value), byte.as_pointer())
+
+        m, n, k, width = (
+            place(builder.zext(builder.trunc(size, half), integer)) for size in cgutils.unpack_tuple(builder, sizes)
+        )
+        one, zero = (place(ir.Constant(number.type, value)) for value in (1.0, 0.0))
+        a, b, c = (builder.inttoptr(matrix, byte.as_pointer()) for matrix in matrices)
+        letters = place(builder.trunc(letter, byte)), place(ir.Constant(byte, PLAIN))
+        places = [*letters, m, n, k, one, a, width, b, k, zero, c, m]
+        function = ir.FunctionType(ir.VoidType(), [byte.as_pointer()] * len(places))
+        builder.call(builder.inttoptr(routine, function.as_pointer()), places)
+        return context.get_dummy_value()
+
+    intp = types.intp
+    return types.void(intp, intp, types.UniTuple(intp, 4), intp, intp, intp, number), generate
+
+
+@compiled()
+def _product(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
+    multiply(routine, x, weight, transpose, out)

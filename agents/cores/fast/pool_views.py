@@ -1,0 +1,142 @@
+"""What a core reads from its pools at every step of an unroll, without forming the pools (for a CPU).
+
+Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, with p^n a filter of W x, is the same
+filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so all that
+is done at every step is one product and the filters, and the gradient goes the same way back.
+
+Shapes: T steps, B rows, D inputs, P features of a pool, k pools, V numbers seen of each, C = k V channels.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ...kernels import linear
+from .arrays import arrays
+from .filters import hold, see, see_backward, smooth_backward
+
+
+class Filters(NamedTuple):
+    """k low-pass filters p^n_t = gain_n below_t + decay_n p^n_{t-1}; gain_1 is 1."""
+
+    gains: Tensor
+    """[k]."""
+    decays: Tensor
+    """[k]."""
+    in_a_row: bool
+    """What is below a pool is the pool before it; else it is the input, for all."""
+    kept: Tensor
+    """[k, k]: what is left of the first pools after T steps."""
+
+
+class Views(torch.autograd.Function):
+    """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradient passes through the first pool alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        filters: Filters,
+        reset: Tensor,
+        cut: Tensor | None,
+        inputs: Tensor,
+        start: Tensor,
+        embedding: Tensor | None,
+        viewports: Tensor,
+        bias: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P].
+
+        The embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
+        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone.
+        """
+        start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
+        wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
+        matrix = wide if embedding is None else embedding.t() @ wide
+        views = linear(inputs, matrix.t())
+        gains, decays, on_start, resets, offset, seen = arrays(
+            filters.gains, filters.decays, start @ wide, reset, bias.flatten(), views
+        )
+        see(seen, on_start, resets, gains, decays, filters.in_a_row, offset)
+        ctx.filters, ctx.reset, ctx.cut = filters, reset, cut
+        ctx.save_for_backward(inputs, start, embedding, viewports, views)
+        ctx.set_materialize_grads(False)
+        return views, _last_pools(filters, inputs, start, embedding, reset)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        """d views [T, B, C], d pools [B, k, P] -> gradients of inputs, start, embedding, viewports, bias."""
+        inputs, start, embedding, viewports, views = ctx.saved_tensors
+        through = _Path(inputs, embedding, torch.zeros_like(start))
+        grad_viewports = grad_bias = None
+        if grads[0] is not None:
+            on_inputs, on_start, path, path_start, grad_bias = _adjoint(grads[0], views, viewports, ctx)
+            found = inputs.flatten(0, 1).t() @ on_inputs.flatten(0, 1)  # [D, C]
+            found = found if embedding is None else embedding @ found
+            found += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
+            grad_viewports = found.unflatten(1, (len(viewports), -1)).transpose(0, 1)
+            through.add_seen(path, path_start, viewports[0])
+        if grads[1] is not None:
+            cut = ctx.reset if ctx.cut is None else ctx.cut
+            through.add_last(grads[1][:, 0], float(ctx.filters.decays[0]), cut)
+        return None, None, None, through.inputs, through.start, through.embedding, grad_viewports, grad_bias
+
+
+class _Path:
+    """The gradient that passes through the first pool: of inputs [T, B, D], first pools [B, k, P] and W [P, D]."""
+
+    def __init__(self, x: Tensor, weight: Tensor | None, start: Tensor) -> None:
+        self.x, self.weight, self.start = x, weight, start
+        self.inputs: Tensor | None = None
+        self.embedding: Tensor | None = None
+
+    def add_seen(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
+        """Gradient of the first viewport's share of the product [T, B, V], and of what it sees at first [B, V]."""
+        matrix = viewport.t() if self.weight is None else viewport.t() @ self.weight
+        self.inputs = linear(path, matrix.t())
+        if self.weight is not None:
+            self.embedding = viewport @ (path.flatten(0, 1).t() @ self.x.flatten(0, 1))
+        self.start[:, 0] += path_start @ viewport.t()
+
+    def add_last(self, grad: Tensor, decay: float, cut: Tensor) -> None:
+        """Gradient of the first pool [B, P] after the last step, of which decay^j is left j steps before."""
+        steps = len(cut)
+        age = torch.arange(steps - 1, -1, -1, dtype=grad.dtype).unsqueeze(1)
+        cuts = cut.flip(0).cumsum(0).flip(0)  # at this step and later
+        left = torch.where(cuts == cut, decay**age, 0.0).unsqueeze(2)
+        on_inputs = left * (grad if self.weight is None else grad @ self.weight)
+        self.inputs = on_inputs if self.inputs is None else self.inputs + on_inputs
+        if self.weight is not None:
+            found = grad.t() @ (left * self.x).sum(0)
+            self.embedding = found if self.embedding is None else self.embedding + found
+        self.start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * grad, 0.0)
+
+
+def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
+    """d views -> d of the product [T, B, C], of what is seen at first [B, k, C], the parts of both that the first
+    viewport's path continues, [T, B, V] and [B, V], and d bias [k, V]."""
+    filters: Filters = ctx.filters
+    count, width = len(viewports), viewports.shape[2]
+    on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
+    g, seen, reset, gains, decays, out, offset = arrays(
+        grad, views, ctx.reset, filters.gains, filters.decays, on_inputs, bias
+    )
+    on_start = torch.from_numpy(see_backward(g, seen, reset, gains, decays, filters.in_a_row, out, offset))
+    if ctx.cut is None:
+        path, path_start = on_inputs[:, :, :width].contiguous(), on_start[:, 0, :width]
+    else:
+        path = views.new_empty(*views.shape[:2], width)
+        cut, out = arrays(ctx.cut, path)
+        path_start = torch.from_numpy(smooth_backward(g, seen, cut, decays, out))
+    return on_inputs, on_start, path, path_start, bias.view(count, width)
+
+
+def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:
+    """The pools [B, k, P] after the last step."""
+    pools = inputs.new_zeros(inputs.shape[1], len(filters.gains), inputs.shape[2])
+    held, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
+    hold(x, resets, gains, decays, filters.in_a_row, held)
+    pools = pools if embedding is None else pools @ embedding.t()
+    return pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.kept @ start)

@@ -1,0 +1,265 @@
+"""The relational memory core's unroll and its gradient, compiled, for some columns of a batch on a CPU.
+
+The equations are in `rmc.RMC`. A few columns at a time, all steps of one after the other: what a step needs stays in
+the processor's nearest caches, the interpreter is left once per call, and threads that have let go of it can take
+different columns. Letters for shapes are those of `rmc_arrays.py`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ....base.compiled import compiled
+from .arrays import Array
+from .attention import attend, attend_backward, mix, mix_backward
+from .blas import multiply
+from .elementwise import (
+    add,
+    add_through_tanh,
+    normalise,
+    normalise_backward,
+    part,
+    rectify,
+    scale,
+    sigmoid,
+    tanh,
+    through_relu,
+)
+from .rmc_arrays import Gradients, Inputs, Record, Weights
+
+
+class Columns(NamedTuple):
+    """Columns of one step: in `given` and the result row t, from `first` on; in the record row s, from `start` on."""
+
+    t: int
+    first: int
+    s: int
+    start: int
+    width: int
+
+
+@part
+def _rows(x: Array, own: Columns) -> Array:
+    """The columns of [B, N, .] as rows [b N, .], the same memory."""
+    return x[own.start : own.start + own.width].reshape(own.width * x.shape[1], x.shape[2])
+
+
+@compiled("reassoc", "nsz")
+def forward(
+    gemm: int, first: int, last: int, given: Inputs, w: Weights, turned: bool, record: Record, out: Array
+) -> None:
+    """All steps of columns `first` to `last`; writes those columns of the record and of the memories [T, B, N, F].
+
+    With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
+    group's columns is written over and over: for acting.
+    """
+    qkv = np.empty((len(given.initial) + 1, len(w.vectors.qkv_gain)), out.dtype)
+    for t in range(len(out)):
+        own = Columns(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
+        _remember(own, given, record, out)
+        _attention(gemm, own, w, turned, record, qkv)
+        _mlp(gemm, own, w, turned, record, out[t])
+        if len(w.vectors.gates_bias) > 0:
+            _gates(gemm, own, given, w, turned, record, out[t])
+
+
+@part
+def _remember(own: Columns, given: Inputs, record: Record, out: Array) -> None:
+    """The rows that attend: the memory before the step and the input."""
+    slots = len(given.initial)
+    for b in range(own.width):
+        rows, column = record.rows[own.s, own.start + b], own.first + b
+        rows[slots, :] = given.row[own.t, column]
+        if given.reset[own.t, column]:
+            rows[:slots] = given.initial
+        elif own.t > 0:
+            rows[:slots] = out[own.t - 1, column]
+        else:
+            rows[:slots] = given.state[column]
+
+
+@part
+def _attention(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
+    """LayerNorm(M + A): what the MLP is given."""
+    s = own.s
+    rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
+    multiply(gemm, _rows(rows, own), w.qkv, not turned, _rows(projected, own))
+    for b in range(own.start, own.start + own.width):
+        for n in range(rows.shape[1]):
+            add(projected[b, n], w.vectors.qkv_bias)
+            rstd[b, n] = normalise(projected[b, n])
+        attend(
+            projected[b], rows[b], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv, record.attention[s, b], attended[b]
+        )
+        for n in range(attended.shape[1]):
+            record.attended_rstd[s, b, n] = normalise(attended[b, n])
+            scale(attended[b, n], w.vectors.attention_gain, w.vectors.attention_offset, record.hidden[0, s, b, n])
+
+
+@part
+def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out: Array) -> None:
+    """LayerNorm(Z + MLP(Z)) in `out` [B, N, F]."""
+    s, layers = own.s, len(w.mlp)
+    z, last = record.hidden[0, s], record.hidden[layers, s]
+    for layer in range(layers):
+        y = record.hidden[layer + 1, s]
+        multiply(gemm, _rows(record.hidden[layer, s], own), w.mlp[layer], not turned, _rows(y, own))
+        if layer < layers - 1:
+            for b in range(own.start, own.start + own.width):
+                for n in range(y.shape[1]):
+                    rectify(y[b, n], w.vectors.mlp_bias[layer])
+    for b in range(own.start, own.start + own.width):
+        for n in range(z.shape[1]):
+            add(last[b, n], w.vectors.mlp_bias[layers - 1])
+            add(last[b, n], z[b, n])
+            record.hidden_rstd[s, b, n] = normalise(last[b, n])
+            scale(last[b, n], w.vectors.mlp_gain, w.vectors.mlp_offset, out[own.first + b - own.start, n])
+
+
+@part
+def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
+    """The new memory, gated, from the candidate in `out` [B, N, F]."""
+    memory, squashed, gates = record.rows[own.s], record.squashed[own.s], record.gates[own.s]
+    for b in range(own.start, own.start + own.width):
+        for n in range(squashed.shape[1]):
+            tanh(memory[b, n], squashed[b, n])
+    multiply(gemm, _rows(squashed, own), w.gates, not turned, _rows(gates, own))
+    for b in range(own.start, own.start + own.width):
+        column = own.first + b - own.start
+        for n in range(squashed.shape[1]):
+            candidate, new = record.candidate[own.s, b, n], out[column, n]
+            add(gates[b, n], given.gates[own.t, column])
+            add(gates[b, n], w.vectors.gates_bias)
+            sigmoid(gates[b, n])
+            tanh(new, candidate)
+            mix(memory[b, n], candidate, gates[b, n], new)
+
+
+@compiled("reassoc", "nsz")
+def backward(
+    gemm: int,
+    group: int,
+    first: int,
+    last: int,
+    cut: int,
+    given: Inputs,
+    w: Weights,
+    record: Record,
+    grad_out: Array,
+    grads: Gradients,
+) -> None:
+    """The adjoint of `forward` for gradients of the memories [T, B, N, F].
+
+    `grads.state` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
+    their arrays. Gradients are cut before every `cut`-th step; 0 cuts none.
+    """
+    memory_grad = grads.state
+    through = np.empty((last - first, *given.initial.shape), grad_out.dtype)
+    old = np.zeros_like(through)
+    rows_grad = np.empty((last - first, len(given.initial) + 1, given.initial.shape[1]), grad_out.dtype)
+    for t in range(len(grad_out) - 1, -1, -1):
+        own = Columns(t, first, t, first, last - first)
+        for b in range(first, last):
+            for n in range(memory_grad.shape[1]):
+                add(memory_grad[b, n], grad_out[t, b, n])
+        if len(w.vectors.gates_bias) > 0:
+            _gates_backward(gemm, group, own, w, record, memory_grad, through, old, grads)
+        _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
+        _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
+        for b in range(first, last):
+            grads.row[t, b, :] = rows_grad[b - first, memory_grad.shape[1]]
+            if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+                memory_grad[b] = 0
+                continue
+            for n in range(memory_grad.shape[1]):
+                memory_grad[b, n, :] = rows_grad[b - first, n]
+                add(memory_grad[b, n], through[b - first, n])
+                add(memory_grad[b, n], old[b - first, n])
+
+
+@part
+def _gates_backward(
+    gemm: int,
+    group: int,
+    own: Columns,
+    w: Weights,
+    record: Record,
+    grad: Array,
+    through: Array,
+    old: Array,
+    grads: Gradients,
+) -> None:
+    """Gradient `grad` [B, N, F] of the new memory -> in its place that of the candidate, in `old` of the memory."""
+    t, first = own.t, own.first
+    memory, gates, to_gates = record.rows[t], record.gates[t], grads.gates[t]
+    row = np.empty_like(grad[0, 0])
+    for b in range(own.width):
+        to_input = grads.gates_input[t, first + b]
+        to_input[:] = 0
+        for n in range(grad.shape[1]):
+            above, candidate = grad[first + b, n], record.candidate[t, first + b, n]
+            down = to_gates[first + b, n]
+            mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
+            above[:] = row
+            add(to_input, down)
+        add(grads.sums.gates_bias[group], to_input)
+    here = Columns(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
+    for b in range(own.width):
+        for n in range(grad.shape[1]):
+            add_through_tanh(old[b, n], through[b, n], record.squashed[t, first + b, n])
+
+
+@part
+def _mlp_backward(
+    gemm: int, group: int, own: Columns, w: Weights, record: Record, grad: Array, through: Array, grads: Gradients
+) -> None:
+    """Gradient `grad` [B, N, F] of LayerNorm(Z + MLP(Z)) -> of Z, in `through` [b, N, F]."""
+    t, first, layers = own.t, own.first, len(w.mlp)
+    last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
+    to_gain, to_offset, to_bias = grads.sums.mlp_gain[group], grads.sums.mlp_offset[group], grads.sums.mlp_bias[group]
+    for b in range(first, first + own.width):
+        for n in range(grad.shape[1]):
+            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.vectors.mlp_gain, top[b, n], to_gain, to_offset)
+            add(to_bias[layers - 1], top[b, n])
+    here = Columns(t, 0, 0, 0, own.width)
+    for layer in range(layers - 1, -1, -1):
+        multiply(gemm, _rows(grads.mlp[layer, t], own), w.mlp[layer], False, _rows(through, here))
+        if layer > 0:
+            for b in range(own.width):
+                for n in range(grad.shape[1]):
+                    below = grads.mlp[layer - 1, t, first + b, n]
+                    through_relu(through[b, n], record.hidden[layer, t, first + b, n], below)
+                    add(to_bias[layer - 1], below)
+    for b in range(own.width):
+        for n in range(grad.shape[1]):
+            add(through[b, n], top[first + b, n])
+
+
+@part
+def _attention_backward(
+    gemm: int, group: int, own: Columns, w: Weights, record: Record, through: Array, out: Array, grads: Gradients
+) -> None:
+    """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `out` of the rows by A."""
+    t, first, slots = own.t, own.first, through.shape[1]
+    qkv = np.empty((slots + 1, len(w.vectors.qkv_gain)), out.dtype)
+    grad_qkv = np.empty_like(qkv)
+    row = np.empty_like(through[0, 0])
+    projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.projected[t]
+    attended, rstd = record.attended[t], record.attended_rstd[t]
+    to_gain, to_offset = grads.sums.attention_gain[group], grads.sums.attention_offset[group]
+    to_qkv_gain, to_qkv_offset = grads.sums.qkv_gain[group], grads.sums.qkv_offset[group]
+    for b in range(first, first + own.width):
+        to_sum = through[b - first]
+        for n in range(slots):
+            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.vectors.attention_gain, row, to_gain, to_offset)
+            to_sum[n, :] = row
+        for n in range(slots + 1):
+            scale(projected[b, n], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv[n])
+        attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
+        for n in range(slots + 1):
+            normal, size = projected[b, n], projected_rstd[b, n]
+            normalise_backward(grad_qkv[n], normal, size, w.vectors.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
+            add(grads.sums.qkv_bias[group], down[b, n])
+    here = Columns(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

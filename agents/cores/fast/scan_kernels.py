@@ -1,0 +1,78 @@
+"""Linear recurrences step by step in compiled code, and their adjoint, for a CPU.
+
+A step is one multiplication and one addition per number: every number is read and written once. Real and complex
+numbers alike; conj is nothing to a real one.
+
+Shapes: T steps, B environments, C channels.
+"""
+
+import numpy as np
+
+from ....base.compiled import compiled
+from .arrays import Array
+
+_scans = compiled()
+
+
+@_scans
+def recur(decay: Array, inputs: Array, reset: Array, start: Array, out: Array) -> None:
+    """h_t = a_t h_{t-1} + x_t into `out` [T, B, C]; at a reset (bool [T, B]) h_t = x_t.
+
+    decay a [T, B, C] or [1, 1, C], inputs x [T, B, C], start h_{-1} [B, C].
+    """
+    steps, batch, channels = inputs.shape
+    same = len(decay) == 1 and len(decay[0]) == 1
+    for t in range(steps):
+        for b in range(batch):
+            before = start[b] if t == 0 else out[t - 1, b]
+            a = decay[0, 0] if same else decay[t, b]
+            x, h = inputs[t, b], out[t, b]
+            if reset[t, b]:
+                for c in range(channels):
+                    h[c] = x[c]
+            else:
+                for c in range(channels):
+                    h[c] = a[c] * before[c] + x[c]
+
+
+@_scans
+def recur_backward(
+    grad: Array,
+    decay: Array,
+    states: Array,
+    reset: Array,
+    cut: Array,
+    start: Array,
+    on_inputs: Array,
+    on_decay: Array,
+    on_start: Array,
+) -> None:
+    """The adjoint of `recur`, the same recurrence backwards in time.
+
+        dx_t = dh_t + conj(a_{t+1}) dx_{t+1},   da_t = dx_t conj(h_{t-1})
+
+    grad dh and states h [T, B, C]; from t to t - 1 nothing passes where `cut` (bool [T, B]) is set, which includes all
+    resets. `on_decay` and `on_start` begin at zero; one decay for all steps gets the sum.
+    """
+    steps, batch, channels = grad.shape
+    same = len(decay) == 1 and len(decay[0]) == 1
+    for t in range(steps - 1, -1, -1):
+        for b in range(batch):
+            g, dx = grad[t, b], on_inputs[t, b]
+            if t + 1 < steps and not cut[t + 1, b]:
+                a, later = (decay[0, 0] if same else decay[t + 1, b]), on_inputs[t + 1, b]
+                for c in range(channels):
+                    dx[c] = g[c] + np.conj(a[c]) * later[c]
+            else:
+                for c in range(channels):
+                    dx[c] = g[c]
+            if not reset[t, b]:
+                before = start[b] if t == 0 else states[t - 1, b]
+                da = on_decay[0, 0] if same else on_decay[t, b]
+                for c in range(channels):
+                    da[c] += dx[c] * np.conj(before[c])
+    for b in range(batch):
+        if not cut[0, b]:
+            a, first, out = (decay[0, 0] if same else decay[0, b]), on_inputs[0, b], on_start[b]
+            for c in range(channels):
+                out[c] = np.conj(a[c]) * first[c]

@@ -1,0 +1,161 @@
+"""Where a compiled route stands in for a core's statement, and where it steps aside."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.utils import parametrizations
+
+from engram.agents.cores.fast import blas, routes
+from engram.agents.cores.fast import lstm as fast_lstm
+from engram.agents.cores.fast import rmc as fast_rmc
+from engram.agents.cores.lstm import LSTM
+from engram.agents.cores.rmc import RMC, RMCState
+
+FAST = {RMC: fast_rmc, LSTM: fast_lstm}
+T, B, D = 3, 4, 5
+
+
+def made(kind, **options):
+    torch.manual_seed(0)
+    return RMC(D, num_slots=2, num_heads=1, head_size=4, **options) if kind is RMC else LSTM(D, hidden_size=4)
+
+
+def call(core):
+    reset = torch.zeros(T, B, dtype=torch.bool)
+    reset[1, 2] = True
+    return torch.randn(T, B, D, generator=torch.Generator().manual_seed(1)), reset, core.initial_state(B)
+
+
+def stands(core):
+    return FAST[type(core)].suits(core, torch.zeros(1, B, D))
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    monkeypatch.setattr(routes, "enabled", True)
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_an_untouched_core_has_its_compiled_route(kind):
+    assert stands(made(kind))
+
+
+@pytest.mark.parametrize("kind", FAST)
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+def test_hooks_of_parts_are_called(kind, hook):
+    core, seen = made(kind), []
+    part = core.cell if kind is LSTM else core.blocks[0].qkv
+    getattr(part, hook)(lambda *arguments: seen.append(1))
+    assert not stands(core)
+    inputs, reset, state = call(core)
+    core.unroll(inputs.requires_grad_(), reset, state)[0].sum().backward()
+    assert len(seen) == T
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_parametrised_weights_count(kind):
+    core = made(kind)
+    plain = core.unroll(*call(core))[0]
+    part, name = (core.cell, "weight_hh") if kind is LSTM else (core.mlp[0], "weight")
+    parametrizations.weight_norm(part, name)
+    with torch.no_grad():
+        getattr(part.parametrizations, name).original0.mul_(3)
+    assert not stands(core)
+    assert not torch.allclose(core.unroll(*call(core))[0], plain)
+
+
+def test_another_eps_counts():
+    core = made(RMC)
+    plain = core.unroll(*call(core))[0]
+    core.blocks[0].mlp_norm.eps = 1.0
+    assert not stands(core)
+    assert not torch.allclose(core.unroll(*call(core))[0], plain)
+
+
+class Zero(RMC):
+    def initial_state(self, batch_size):
+        return RMCState(torch.zeros(batch_size, self.num_slots, self.width))
+
+
+class Negative(LSTM):
+    def forward(self, inputs, state):
+        output, state = super().forward(inputs, state)
+        return -output, state
+
+
+def test_another_initial_state_is_that_of_a_reset():
+    below, changed = Zero(D, 2, 1, 4), made(RMC)
+    changed.load_state_dict(below.state_dict())
+    inputs, reset, state = call(below)
+    wanted = below.loop(inputs, reset, state)[0]
+    changed.initial_state = below.initial_state
+    for core in (below, changed):
+        torch.testing.assert_close(core.unroll(inputs, reset, state)[0], wanted)
+
+
+def test_another_step_is_that_of_the_unroll():
+    core = Negative(D, 4)
+    assert torch.equal(core.unroll(*call(core))[0], core.loop(*call(core))[0])
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_a_part_in_another_type_has_no_compiled_route(kind):
+    core = made(kind)
+    (core.cell if kind is LSTM else core.mlp[1]).double()
+    assert not stands(core)
+
+
+def test_several_blocks_have_no_compiled_route():
+    assert not stands(made(RMC, num_blocks=2))
+
+
+def test_a_library_that_multiplies_wrongly_is_not_used(monkeypatch):
+    blas.gemm.cache_clear()
+    monkeypatch.setattr(blas, "_compare", lambda *_: 1 / 0)
+    said = []
+    monkeypatch.setattr(logging.getLogger(blas.__name__), "handle", said.append)
+    try:
+        assert blas.gemm(torch.float32) == 0
+        core = made(RMC)
+        assert not stands(core)
+        core.unroll(*call(core))[0].sum().backward()
+    finally:
+        blas.gemm.cache_clear()
+    (record,) = said
+    assert record.getMessage() == "compiled cores are off, no product of torch.float32: division by zero"
+
+
+def test_a_routine_for_other_numbers_is_found_out(monkeypatch):
+    other = blas.get_cython_function_address("scipy.linalg.cython_blas", "dgemm")
+    blas.gemm.cache_clear()
+    monkeypatch.setattr(blas, "_address", lambda name: other)
+    try:
+        assert blas.gemm(torch.float32) == 0
+    finally:
+        blas.gemm.cache_clear()
+
+
+def test_one_word_in_the_environment_switches_them_off():
+    program = "from engram.agents.cores.fast import routes; print(routes.enabled)"
+    for word, said in (("0", "False"), ("1", "True")):
+        environment = os.environ | {"ENGRAM_COMPILED": word}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        assert done.stdout.strip() == said, done.stderr
+
+
+def test_using_a_core_changes_no_setting_of_the_process():
+    program = """if True:
+        import torch
+        from threadpoolctl import threadpool_info
+        import scipy.linalg.cython_blas
+        before = threadpool_info()
+        from engram.agents.cores import make_core
+        core = make_core("rmc", 5, num_slots=2, num_heads=1, head_size=4)
+        core(torch.randn(2, 5), core.initial_state(2))
+        assert threadpool_info() == before, threadpool_info()
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
