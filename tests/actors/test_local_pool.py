@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from engram.actors.failures import ActorFailureError
+from engram.actors.actor import Actor
+from engram.actors.failures import FORGIVEN_AFTER, ActorFailureError
 from engram.actors.pool import LocalPool, least_max_lag, usual_max_lag
-from pools import FACTORY, lags, make_breaking, weights
+from pools import FACTORY, Broken, lags, make_breaking, weights
 
 
 def test_actors_take_turns_with_the_newest_weights() -> None:
@@ -76,3 +77,21 @@ def test_the_bound_on_policy_lag_is_kept(num_actors: int, batch_size: int) -> No
     pool = LocalPool(FACTORY.make_actor, num_actors, 0)
     found = lags(pool, batch_size, members=2, updates=8)
     assert max(found) <= least_max_lag(batch_size, FACTORY.num_envs) <= usual_max_lag(batch_size, FACTORY.num_envs)
+
+
+def test_a_replacement_is_another_life_and_failures_far_apart_are_forgiven() -> None:
+    """A replacement of the same life would play the levels again on which the one before it fell."""
+    lives: list[int] = []
+
+    def make(number: int, member: int, life: int) -> Actor:
+        lives.append(life)
+        actor = FACTORY.make_actor(number, member, life)
+        actor.batch = Broken(actor.batch, 5 * (FORGIVEN_AFTER + 1), "raise")
+        return actor
+
+    pool = LocalPool(make, 1, 1, lambda _: None)
+    pool.publish(weights(1))
+    for _ in range(3 * (FORGIVEN_AFTER + 1)):  # each life ends, one after another, none soon after the one before
+        pool.next()
+    assert lives == [0, 1, 2]
+    assert pool.failures == 2
