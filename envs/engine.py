@@ -22,6 +22,7 @@ from ..base.messages import check_integer, check_keys
 from .arrays import Array
 from .drawing import Canvas
 from .loops import Loops
+from .player_help import PlayerHelp
 from .randomness import streams
 
 HIDDEN = ("num_envs", "first_index", "render_mode")
@@ -240,6 +241,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     def facts(self) -> dict[str, Array]:
         """What holds of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
         return {}
+
+    def player_help(self) -> PlayerHelp:
+        """The world explained to a person who plays it."""
+        raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index` for people: the whole board, or only what the agent sees."""

@@ -11,9 +11,10 @@ from ..arrays import Array
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
+from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from . import rules
-from .picture import paint_graph
+from .picture import AGENT, GOAL, NODE, paint_graph
 from .sets import adjacency, graph_sets
 
 
@@ -153,6 +154,31 @@ class PomdpGraphBatch(BatchedEnv):
         self.state.places[index, : len(places)] = places
         rules.draw_places(self.state, index, len(places))
         rules.begin(self.state, index)
+
+    def player_help(self) -> PlayerHelp:
+        """The world explained to a person who plays it."""
+        return PlayerHelp(
+            goal=(
+                f"Travel to the yellow state, again and again, by the actions 0 to {len(self.action_names) - 1}.",
+                "The arrows say which action leads where, the same for the whole game."
+                if self.params.show_graph
+                else "Which action leads where is hidden, and stays the same for the whole game.",
+            ),
+            rules=(
+                "An action leads from a state always to the same other state, or nowhere.",
+                "You and the goal are placed anew when you reach it, and after",
+                f"{self.params.patience} steps without success. The game ends after {self.params.num_steps} steps.",
+            ),
+            symbols=(
+                (AGENT, "you are here"),
+                (GOAL, "the goal"),
+                (NODE, "another state"),
+            ),
+            rewards=(
+                f"{rules.SUCCESS_REWARD:+g} the goal",
+                f"{rules.INVALID_REWARD:+g} an action that leads nowhere",
+            ),
+        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """The states, and with `full` the edges between them."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import curses
-import inspect
 import json
 import locale
 import os
@@ -13,17 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tyro
 
+from ... import zoo
 from ...base.files import replace_file
-from ...base.messages import nearest
-from ...envs.registration import is_world, make_batch, world_names
+from ...envs.registration import is_world, world_names
 from ..train.command_line import UsageError, parse, run_command
-from .screen import Screen, words
+from .agent import Player
+from .game import Game, load_recording
+from .screen import Screen, legend_of, words
 
-FORMAT = 1
-"""Version of the recordings."""
 KEYS = {
     "up": (curses.KEY_UP, ord("w"), ord("k")),
     "down": (curses.KEY_DOWN, ord("s"), ord("j")),
@@ -35,9 +33,14 @@ KEYS = {
 NEXT, QUIT, VIEW, RULES, WAIT = (ord("n"), ord("\n")), (ord("q"), 27), ord("v"), ord("?"), ord("f")
 WAITS = 10
 """Steps of staying for one key, in worlds that make a player wait."""
-REPLAY_FPS = 8.0
+REPLAY_FPS = AGENT_FPS = 8.0
+SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
+AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
+HAND_KEYS = "t agent goes on   arrows or numbers act   n next game   v view   ? rules   q quit"
+PAUSE, TAKE_OVER = ord(" "), ord("t")
+SPEEDS = {ord("+"): 2.0, ord("="): 2.0, ord("-"): 0.5}
 
-_HELP = f"""Play a world: {", ".join(world_names())}."""
+_HELP = f"""Play a world ({", ".join(world_names())}), or watch a trained agent and take over from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +48,25 @@ class PlayConfig:
     """What to play and how."""
 
     name: tyro.conf.Positional[str] = ""
-    """World, by its short name or id; a recording says it by itself."""
+    """World, by its short name or id; or a run directory, or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of what an agent sees (the key v changes it, too)."""
     seed: int = 0
     """Seed of the levels, at least 0."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world, KEY=VALUE."""
+    """Parameters of the world, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = 0.0
     """Steps per second, with "stay" where no key is pressed; 0 waits for a key. For a replay, 0 is 8."""
     record: str = ""
     """File to which seed, parameters and actions are written."""
     replay: str = ""
     """Recording to be shown again; without a terminal, only its scores are printed."""
+    checkpoint: str = "latest"
+    """With a run: latest, best or the number of a step."""
+    member: int = -1
+    """With a run: which member of a population; -1 is the one with the highest mean return in training."""
+    greedy: bool = False
+    """With a run: take the likeliest action instead of drawing one from the policy."""
 
     def __post_init__(self) -> None:
         if self.seed < 0 or not 0 <= self.fps <= 1000:
@@ -65,59 +74,19 @@ class PlayConfig:
         if self.record and not Path(self.record).parent.is_dir():
             raise ValueError(f"record is {self.record!r}; there is no directory {str(Path(self.record).parent)!r}")
         if bool(self.name) == bool(self.replay):
-            raise ValueError("give either the name of a world to play, or --replay FILE")
+            raise ValueError("give either a world or a run to play, or --replay FILE")
+        if self.replay and (self.env_args or self.seed or self.record):
+            raise ValueError(
+                "--replay takes no env_args, seed or record: the recording says world, parameters and seed"
+            )
+        if self.member < -1:
+            raise ValueError(f"member is {self.member}; allowed: at least -1")
+        if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
+            raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
 
-
-class Game:
-    """One environment, everything done in it, and what it was worth.
-
-    Args:
-        name: short name or id of one of our own worlds.
-        env_args: its parameters.
-        seed: of its levels.
-    """
-
-    def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
-        if not is_world(name):
-            raise ValueError(f"unknown world {name!r}; did you mean: {nearest(name, world_names())}?")
-        self.name, self.env_args, self.seed = name, env_args, seed
-        self.batch = make_batch(name, 1, **env_args)
-        self.batch.reset(seed=seed)
-        self.actions: list[int] = []
-        self.scores: list[float] = []
-        """Scores of the episodes that have ended."""
-        self.score, self.reward, self.steps, self.over = 0.0, 0.0, 0, False
-
-    def act(self, action: int) -> None:
-        """Take a step, or begin the next episode if one has just ended."""
-        _, reward, terminated, truncated, _ = self.batch.step(np.array([action]))
-        self.actions.append(action)
-        if self.over:
-            self.score, self.steps = 0.0, 0
-        else:
-            self.steps += 1
-        self.reward, self.over = float(reward[0]), bool(terminated[0] or truncated[0])
-        self.score += self.reward
-        if self.over:
-            self.scores.append(self.score)
-
-    def facts(self) -> str:
-        """What the world reports of the episode."""
-        values = self.batch.episode_facts(np.array([0]))[0]
-        named = zip(self.batch.episode_fields, values, strict=True)
-        return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
-
-    def recording(self) -> dict[str, Any]:
-        """All that is needed to see it again."""
-        return {
-            "format": FORMAT,
-            "env": self.name,
-            "env_args": self.env_args,
-            "seed": self.seed,
-            "actions": self.actions,
-            "scores": self.scores,
-            "unfinished_score": None if self.over else self.score,
-        }
+    def is_run(self) -> bool:
+        """Whether an agent is to play."""
+        return self.name.startswith(zoo.PREFIX) or (not is_world(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -135,14 +104,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def play(config: PlayConfig) -> int:
     """A person plays until they quit."""
-    print(f"rl-play: {config.name} begins (its rules are compiled at first use)", file=sys.stderr)
-    game = Game(config.name, config.env_args, config.seed)
-    if config.fps and "stay" not in game.batch.action_names:
+    player = _player(config) if config.is_run() else None
+    game = player.game if player else Game(config.name, config.env_args, config.seed)
+    if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ValueError("a person plays in a terminal, and this is none; --replay FILE works without")
+    game.begin()
     try:
-        curses.wrapper(lambda window: _Table(game, Screen(window), config.full).play(config.fps))
+        curses.wrapper(lambda window: _sit(_Table(game, Screen(window), config.full, player), config.fps))
     except KeyboardInterrupt:
         pass
     finally:
@@ -154,8 +124,8 @@ def play(config: PlayConfig) -> int:
 
 def replay(config: PlayConfig) -> int:
     """Show a recording again and print its scores; exit code 1 if they are not those that it was made with."""
-    saved = _load(config.replay)
-    game = Game(saved["env"], saved["env_args"], saved["seed"])
+    saved, game = load_recording(config.replay)
+    game.begin()
     rest = list(saved["actions"])
     if sys.stdin.isatty() and sys.stdout.isatty():
         rest = curses.wrapper(lambda window: _Table(game, Screen(window), config.full).replay(rest, config.fps))
@@ -169,11 +139,30 @@ def replay(config: PlayConfig) -> int:
     return 0
 
 
+def _player(config: PlayConfig) -> Player:
+    """The agent that the words ask for."""
+    return Player(
+        config.name,
+        checkpoint=config.checkpoint,
+        member=config.member,
+        greedy=config.greedy,
+        env_args=config.env_args,
+        seed=config.seed,
+    )
+
+
+def _sit(table: "_Table", fps: float) -> None:
+    if table.player:
+        table.watch(table.player, fps or AGENT_FPS)
+    else:
+        table.play(fps)
+
+
 class _Table:
     """Where the player, the game and the screen meet."""
 
-    def __init__(self, game: Game, screen: Screen, full: bool) -> None:
-        self.game, self.screen, self.full = game, screen, full
+    def __init__(self, game: Game, screen: Screen, full: bool, player: Player | None = None) -> None:
+        self.game, self.screen, self.full, self.player = game, screen, full, player
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
         self.moves |= {ord(str(action)): action for action, name in enumerate(names) if name not in KEYS}
@@ -208,6 +197,32 @@ class _Table:
                 self.game.act(actions.pop(0))
         return actions
 
+    def watch(self, player: Player, fps: float) -> None:
+        """An agent plays until the viewer quits, who may stop it, change its speed and play by hand."""
+        pause, by_hand = True, False
+        while True:
+            waits = by_hand or pause
+            who = "you play" if by_hand else "the agent waits" if pause else f"the agent plays, {fps:g} steps/s"
+            self._show(HAND_KEYS if by_hand else AGENT_KEYS, f"   {who}")
+            key = self.screen.key(-1 if waits else max(round(1000 / fps), 1))
+            if key in QUIT:
+                return
+            if key == TAKE_OVER:
+                by_hand, pause = not by_hand, True
+            elif key in SPEEDS:
+                fps = min(max(fps * SPEEDS[key], SLOWEST_FPS), FASTEST_FPS)
+            elif key in (VIEW, RULES):
+                self._press(key)
+            elif by_hand:
+                if self.game.over and key in NEXT:
+                    self.game.act(player.choose(0))
+                elif key in self.moves and not self.game.over:
+                    self.game.act(player.choose(self.moves[key]))
+            elif key == PAUSE:
+                pause = not pause
+            elif key in NEXT or key == -1:
+                self.game.act(player.choose())
+
     def _press(self, key: int) -> None:
         if key == VIEW:
             self.full = not self.full
@@ -223,14 +238,15 @@ class _Table:
                 if not self.game.over:
                     self.game.act(self.stay)
 
-    def _show(self, keys: str) -> None:
+    def _show(self, keys: str, who: str = "") -> None:
         game = self.game
         view = "the whole board" if self.full else "what an agent sees"
-        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}"
+        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{who}"
         if game.over:
             status += f"   the end ({game.facts()})"
-        head = [f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"]
-        self.screen.show(head, game.batch.paint(0, self.full), [status, keys])
+        title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
+        texts = game.batch.player_help()
+        self.screen.show([title, *texts.goal], game.batch.paint(0, self.full), [status, keys], legend_of(texts))
 
     def _keys(self) -> str:
         if self.game.over:
@@ -241,13 +257,15 @@ class _Table:
         return f"{moves}{stay}   v view   ? rules   q quit"
 
     def _show_rules(self) -> None:
-        """What the documentation says of the world, up to its parameters, page by page."""
-        text = (inspect.getdoc(type(self.game.batch)) or "").partition("\nArgs:")[0]
+        """The world explained to a player: one screen of 80x24, more where the terminal is smaller."""
+        texts, game = self.game.batch.player_help(), self.game
         height, width = self.screen.size()
-        lines = [part for line in text.splitlines() for part in _wrapped(line, max(width - 1, 20))]
-        page = max(height - 2, 1)
+        room = max(width - 1, 20)
+        told = [part for text in (game.name, *texts.goal, *texts.rules) for part in _wrapped(text, room)]
+        lines = [*map(words, told), *legend_of(texts)]
+        page = max(height - 1, 1)
         for start in range(0, len(lines), page):
-            self.screen.lines([*map(words, lines[start : start + page]), [], words("any key goes on")])
+            self.screen.lines([*lines[start : start + page], words("any key goes on")])
             self.screen.key(-1)
 
 
@@ -263,16 +281,6 @@ def _use_unicode() -> None:
     if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
         with contextlib.suppress(locale.Error):
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-
-
-def _load(file: str) -> dict[str, Any]:
-    try:
-        saved = json.loads(Path(file).read_text())
-    except (OSError, json.JSONDecodeError) as problem:
-        raise ValueError(f"cannot read the recording {file}: {problem}") from problem
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise ValueError(f"{file} is no recording of rl-play in format {FORMAT}")
-    return dict(saved)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _result(game: Game) -> str:

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...envs.drawing import Canvas, Cell, Colour
+from ...envs.player_help import PlayerHelp
 
 PIXELS = 4
 """From this many pixels per cell on, the picture itself is shown; below, two characters for each cell."""
+GAP = 2
+"""Columns between the board and its legend."""
 UPPER_HALF = "▀"
 """Shows two pixels, one above the other: ink and floor."""
 
@@ -33,6 +36,25 @@ def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
     fits = 2 * canvas.cols <= width and canvas.rows <= room
     grid = _cells(canvas) if scale < PIXELS and fits and not canvas.freehand else _pixels(canvas, scale)
     return [*grid, [], *captions] if captions else grid
+
+
+def beside(canvas: Canvas, legend: Sequence[Line], height: int, width: int) -> list[Line]:
+    """The canvas with a legend at its right; without it where the canvas would have to shrink below its cells."""
+    need = max(map(len, legend), default=0) + GAP
+    small = 2 * canvas.cols > width - need and not canvas.freehand
+    if not legend or len(legend) > height or small or need > width // 2:
+        return compose(canvas, height, width)
+    board = compose(canvas, height, width - need)
+    broad = max(map(len, board))
+    rows = [*board, *[[]] * (len(legend) - len(board))]
+    texts = [*legend, *[[]] * (len(rows) - len(legend))]
+    return [line + [Glyph(" ")] * (broad + GAP - len(line)) + text for line, text in zip(rows, texts, strict=True)]
+
+
+def legend_of(texts: PlayerHelp) -> list[Line]:
+    """Symbols in their colours, then rewards."""
+    symbols = [[Glyph("█", colour), Glyph("█", colour), *words(f" {text}")] for colour, text in texts.symbols]
+    return [*symbols, [], words("rewards:"), *(words(f"  {text}") for text in texts.rewards)]
 
 
 def words(text: str) -> Line:
@@ -100,11 +122,14 @@ class Screen:
         self._palette = Palette()
         curses.curs_set(0)
 
-    def show(self, head: Sequence[str], canvas: Canvas, foot: Sequence[str]) -> None:
-        """Lines of text, the canvas, and more lines of text."""
+    def show(self, head: Sequence[str], canvas: Canvas, foot: Sequence[str], legend: Sequence[Line] = ()) -> None:
+        """Lines of text, the canvas with the legend at its right, and more lines of text."""
         height, width = self._window.getmaxyx()
-        room = height - len(head) - len(foot) - 2
-        self.lines([*map(words, head), [], *compose(canvas, max(room, 1), width - 1), [], *map(words, foot)])
+        room = max(height - len(head) - len(foot), 1)
+        middle = beside(canvas, legend, room, width - 1)
+        spare = room - len(middle)
+        above, below = [[]] * (spare > 0), [[]] * (spare > 1)
+        self.lines([*map(words, head), *above, *middle, *below, *map(words, foot)])
 
     def lines(self, lines: Sequence[Line]) -> None:
         """These lines and nothing else; what does not fit is cut off."""

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 
 from engram.envs.drawing import WHITE, Canvas
-from engram.envs.registration import make_batch
-from engram.launch.play.command import Game, main
-from engram.launch.play.screen import UPPER_HALF, Glyph, compose, nearest
+from engram.envs.registration import make_batch, world_names
+from engram.launch.play.command import main
+from engram.launch.play.game import Game
+from engram.launch.play.screen import UPPER_HALF, Glyph, beside, compose, legend_of, nearest, words
+from engram.launch.train.command_line import UsageError
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 PATIENCE = 240.0
@@ -103,12 +106,130 @@ def test_real_time_the_rules_and_few_colours(tmp_path):
     terminal = Terminal(*words, terminal="xterm")
     terminal.wait_for("the end (")
     terminal.press(b"?")
-    terminal.wait_for("Description:")
-    terminal.press(b" ", b" ", b" ", b" ", b" ", b"q")
+    terminal.wait_for("Meeting a ghost ends the game.")
+    terminal.wait_for("+5 eating a ghost")
+    terminal.wait_for("any key goes on")
+    terminal.press(b" ")  # one page in 24 lines
+    terminal.wait_for("n next game")
+    terminal.press(b"q")
     assert terminal.close() == 0
     saved = json.loads(file.read_text())
     assert set(saved["actions"]) == {0}
     assert len(saved["scores"]) == 1
+
+
+def test_goal_symbols_and_rewards_are_on_the_screen_and_compiling_comes_before_it():
+    terminal = Terminal("sequence-recall")
+    terminal.wait_for("rl-play: compiling sequence-recall, once, up to ")
+    for text in (
+        "then walk into them in the same order",
+        "then your pen opens",
+        "rewards:",
+        "+1 the light that is next",
+    ):
+        terminal.wait_for(text)
+    terminal.wait_for("arrows move")
+    terminal.press(b"q")
+    assert terminal.close() == 0
+
+
+def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
+    file = tmp_path / "game.json"
+    terminal = Terminal("zoo:graph-fwm", "--fps", "2", "--record", str(file))
+    terminal.wait_for("Travel to the yellow state")
+    terminal.wait_for("the agent waits")
+    terminal.press(b"n", b"n", b"t")
+    terminal.wait_for("you play")
+    terminal.press(b"2", b"0", b"t")
+    terminal.wait_for("t take over")
+    terminal.press(b"+", b"+", b"+", b"+", b"+", b"+", b" ")
+    terminal.wait_for("the agent plays, 128")
+    terminal.wait_for("the end (successes")
+    terminal.press(b"q")
+    assert terminal.close() == 0
+    saved = json.loads(file.read_text())
+    assert saved["actions"][2:4] == [2, 0]
+    assert len(saved["actions"]) >= 30
+    assert main(["--replay", str(file)]) == 0
+
+
+def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
+    terminal = Terminal(str(tmp_path))
+    terminal.wait_for("rl-play: ")
+    assert terminal.close() == 2
+    assert b"Traceback" not in terminal.shown
+    assert str(tmp_path).encode() in terminal.shown
+
+
+GOOD = {"format": 1, "env": "maze", "env_args": {}, "seed": 0, "actions": [0], "scores": [], "unfinished_score": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "it is not JSON, or nested too deeply; allowed: a file written by rl-play --record"),
+        ("no json", "it is not JSON"),
+        (b"\xff\xfe\x00", "it is not JSON"),
+        ("[]", "is no recording of rl-play in format 1; allowed: a file written by rl-play --record"),
+        ({"format": 2}, "is no recording of rl-play in format 1"),
+        ({"env": "mazze"}, "unknown world 'mazze'; did you mean: maze"),
+        ({"env": ["maze"]}, "env is a list; expected the name of a world"),
+        ({"env_args": {"sise": 9}}, "maze has no parameter 'sise'; did you mean: size"),
+        ({"env_args": {"size": "x"}}, "size is 'x'"),
+        ({"env_args": [1]}, "env_args is a list; expected an object"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": None}, "seed is None; expected a whole number"),
+        ({"actions": [0, 7]}, "action 1 is '7'; allowed in maze: 0..3"),
+        ({"actions": "up"}, "actions is 'up'; expected a list"),
+        ({"scores": None}, "scores is None; expected a list"),
+        ({"unfinished_score": "x"}, "unfinished_score is 'x'; expected a number or null"),
+    ],
+)
+def test_a_wrong_recording_is_told_in_one_line(text, message, tmp_path):
+    file = tmp_path / "game.json"
+    file.write_bytes(
+        text if isinstance(text, bytes) else (json.dumps(GOOD | text) if isinstance(text, dict) else text).encode()
+    )
+    with pytest.raises(UsageError, match=re.escape(message)) as told:
+        main(["--replay", str(file)])
+    assert str(file) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_deeply_nested_recording_ends_the_program_with_2(tmp_path):
+    file = tmp_path / "game.json"
+    file.write_text("[" * 100_000)
+    terminal = Terminal("--replay", str(file))
+    terminal.wait_for("nested too deeply")
+    assert terminal.close() == 2
+
+
+def test_the_first_key_compiles_nothing():
+    code = (
+        "from engram.launch.play.game import Game; g = Game('maze', {}, 0); g.begin();"
+        "step = g.batch.loops.step; n = len(step.signatures); g.act(0); assert n == len(step.signatures) > 0"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("name", world_names())
+def test_the_legend_stands_beside_the_board_and_the_help_fits_80x24(name):
+    batch = make_batch(name, 1)
+    batch.reset(seed=0)
+    texts = batch.player_help()
+    legend = legend_of(texts)
+    lines = beside(batch.paint(0, False), legend, 24 - 1 - len(texts.goal) - 2, 79)
+    assert len(lines) <= 19
+    assert max(map(len, lines)) <= 79
+    shown = "\n".join(text(lines))
+    assert all(event in shown for event in texts.rewards)
+    assert all(symbol in shown for _, symbol in texts.symbols)
+    assert 1 + len(texts.goal) + len(texts.rules) + len(legend) + 1 <= 24
+
+
+def test_a_board_that_needs_the_width_has_no_legend_beside_it():
+    wide = Canvas(4, 39, 4)
+    assert beside(wide, [words("rewards")], 10, 80) == compose(wide, 10, 80)
 
 
 def test_a_terminal_without_colours_is_refused():
@@ -160,16 +281,16 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--seed", "-1"], "seed is -1"),
         (["maze", "--fps", "-1"], "fps is -1"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
-        ([], "give either the name of a world"),
-        (["maze", "--replay", "x"], "give either the name of a world"),
+        ([], "give either a world or a run"),
+        (["maze", "--replay", "x"], "give either a world or a run"),
+        (["--replay", "x", "--env-args", "size=9"], "--replay takes no env_args, seed or record"),
+        (["maze", "--greedy"], "checkpoint, member and greedy are for a run directory"),
+        (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )
-def test_bad_values_are_told(words, message, capsys):
-    with pytest.raises(SystemExit) as stop:
+def test_bad_values_are_told(words, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         main(words)
-    assert stop.value.code == 2
-    told = capsys.readouterr().err.translate({ord(line): " " for line in "│|"})
-    assert message in " ".join(told.split())
 
 
 def board() -> Canvas:
