@@ -36,7 +36,7 @@ WAITS = 10
 REPLAY_FPS = AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
-HAND_KEYS = "t agent goes on   arrows or numbers act   n next game   v view   ? rules   q quit"
+HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules   q quit"
 PAUSE, TAKE_OVER = ord(" "), ord("t")
 SPEEDS = {ord("+"): 2.0, ord("="): 2.0, ord("-"): 0.5}
 
@@ -222,6 +222,7 @@ class _Table:
                 pause = not pause
             elif key in NEXT or key == -1:
                 self.game.act(player.choose())
+                pause = pause or self.game.over
 
     def _press(self, key: int) -> None:
         if key == VIEW:
@@ -241,7 +242,7 @@ class _Table:
     def _show(self, keys: str, who: str = "") -> None:
         game = self.game
         view = "the whole board" if self.full else "what an agent sees"
-        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{who}"
+        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{'' if game.over else who}"
         if game.over:
             status += f"   the end ({game.facts()})"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
