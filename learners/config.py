@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
+from ..base.messages import above, check_fields
 from .algorithms.algorithm import Algorithm
 from .algorithms.registry import make_algorithm
 from .losses import Reduction
 from .optimisers import OptimiserName
-from .ranges import check_positive, check_ranges
 from .schedules import Schedule
 
 
@@ -56,20 +56,21 @@ class LearnerConfig:
     """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
 
     def __post_init__(self) -> None:
-        check_ranges(
+        check_fields(
             self,
-            ("discount", 0, 1),
-            ("entropy_cost", 0, None),
-            ("value_cost", 0, None),
-            ("auxiliary_cost", 0, None),
-            ("reward_clip", 0, None),
-            ("bptt_length", 0, None),
-            ("lr_warmup", 0, None),
-            ("rmsprop_decay", 0, 1),
-            ("rmsprop_momentum", 0, 1),
-            ("max_grad_norm", 0, None),
+            discount=(0, 1),
+            entropy_cost=(0, None),
+            value_cost=(0, None),
+            auxiliary_cost=(0, None),
+            reward_clip=(0, None),
+            bptt_length=(0, None),
+            lr_warmup=(0, None),
+            rmsprop_decay=(0, 1),
+            rmsprop_momentum=(0, 1),
+            max_grad_norm=(0, None),
+            lr=above(0),
+            eps=above(0),
         )
-        check_positive(self, "lr", "eps")
         for name, allowed in (
             ("reduction", get_args(Reduction)),
             ("optimiser", get_args(OptimiserName)),

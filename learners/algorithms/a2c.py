@@ -6,8 +6,8 @@ advantages are those of Schulman et al. 2016 (generalised advantage estimation).
 
 from dataclasses import dataclass
 
+from ...base.messages import check_fields
 from ..losses import policy_terms, value_terms
-from ..ranges import check_ranges
 from ..returns import generalised_advantages
 from .algorithm import Algorithm, Pass, Targets, Terms
 
@@ -20,7 +20,7 @@ class A2CSettings:
     """Lambda of generalised advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, ("gae_lambda", 0, 1))
+        check_fields(self, gae_lambda=(0, 1))
 
 
 class A2C(Algorithm):

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...base.messages import above, check_fields
 from ..losses import value_terms
-from ..ranges import check_ranges
 from ..returns import generalised_advantages, standardised
 from .algorithm import Algorithm, Pass, Targets, Terms
 
@@ -33,7 +33,7 @@ class PPOSettings:
     """Advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, ("epochs", 1, None), ("minibatches", 1, None), ("clip", 1e-6, 1), ("gae_lambda", 0, 1))
+        check_fields(self, epochs=(1, None), minibatches=(1, None), clip=above(0, 1), gae_lambda=(0, 1))
 
 
 class PPO(Algorithm):

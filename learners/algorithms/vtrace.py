@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import torch
 
+from ...base.messages import check_fields
 from ..losses import policy_terms, value_terms
-from ..ranges import check_ranges
 from ..vtrace import from_importance_weights
 from .algorithm import Algorithm, Pass, Targets, Terms
 
@@ -27,7 +27,7 @@ class VTraceSettings:
     """Factor on the trace coefficients c, 0..1: below 1, later errors count less and returns vary less."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, ("clip_rho", 0, None), ("clip_pg_rho", 0, None), ("trace_lambda", 0, 1))
+        check_fields(self, clip_rho=(0, None), clip_pg_rho=(0, None), trace_lambda=(0, 1))
 
 
 class VTrace(Algorithm):
