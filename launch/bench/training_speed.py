@@ -83,10 +83,10 @@ class _Command:
     def __enter__(self) -> "_Command":
         self.started = time.time()
         program = "from engram.launch.train.command import run; run()"
+        # -P: the working directory is not before the libraries; `run` appends it.
+        command = [sys.executable, "-P", "-c", program, *self._words]
         with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program, *self._words], stdout=output, stderr=subprocess.STDOUT
-            )
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         return self
 
     def __exit__(self, *_: object) -> None:

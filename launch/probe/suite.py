@@ -199,7 +199,8 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 def _call(words: list[str]) -> str:
     """`rl-probe` with these words in a process of its own; its last words if it failed."""
     code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    # -P: the working directory is not before the libraries; `run` appends it.
+    done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True)
     if done.returncode == 0:
         return ""
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -52,7 +52,8 @@ def test_both_images_end_as_an_ordinary_user() -> None:
     for name in ("cpu", "cuda"):
         users = [line.split()[1] for line in stages[name] if line.startswith("USER ")]
         assert users == ["1000"]
-        assert "RUN python /tmp/warm_up.py" in stages[name][stages[name].index("USER 1000") :]
+        warm_up = "RUN python /tmp/warm_up.py && chmod -R a+rwX /var/cache/numba"
+        assert warm_up in stages[name][stages[name].index("USER 1000") :]
         assert f"COPY --from=packages-{name} /engram /engram" in stages[name]
     assert not any(re.search("TOKEN|SECRET|PASSWORD", line) for line in instructions())
 
@@ -65,6 +66,31 @@ def test_compose_shares_memory_and_opens_nothing_to_others() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert service["environment"]["RAY_AUTH_TOKEN"].startswith("${RAY_AUTH_TOKEN:?"), "no token, no start"
     assert "privileged" not in json.dumps(services).replace("no-new-privileges", "")
+
+
+def test_every_service_is_looked_after() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["restart"] == "unless-stopped", name
+        assert service["healthcheck"]["test"][0] == "CMD", name
+
+
+def test_what_the_image_is_built_from_is_fixed() -> None:
+    """The image of Python by its exact tag, which a digest may follow; the build backend by the constraints."""
+    text = DOCKERFILE.read_text()
+    assert re.search(r"^ARG PYTHON=\d+\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?$", text, re.MULTILINE)
+    bases = [line.split()[1] for line in instructions() if line.startswith("FROM ")]
+    assert {base for base in bases if base != "base"} == {"python:${PYTHON}"}
+    assert re.search(r"^setuptools==[\d.]+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    (wheel,) = [line for line in instructions() if "pip wheel" in line]
+    assert "--constraint /source/constraints.txt setuptools" in wheel
+    assert "--no-build-isolation" in wheel
+
+
+def test_every_user_may_write_to_numbas_cache() -> None:
+    (place,) = re.findall(r"NUMBA_CACHE_DIR=(\S+)", DOCKERFILE.read_text())
+    assert not place.startswith("/home"), "a home is its owner's alone"
+    opened = [line for line in instructions() if line.startswith("RUN") and line.endswith(f"chmod -R a+rwX {place}")]
+    assert len(opened) == 2, "one for each kind of machine"
 
 
 def in_context() -> list[str]:

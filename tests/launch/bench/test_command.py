@@ -194,7 +194,9 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(50 < mb < 5000 for _, mb in training["memory_mb"])
 
 
-def test_a_run_that_fails_says_why() -> None:
+def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.joinpath("queue.py").write_text("raise SystemExit('not the standard library')")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"its last words: rl-train: .*hidden_size"):
         training_speed(["--core", "lstm", "--core-args", "hidden_sizes=3", "--local"], 1.0, 0.0)
 
