@@ -96,7 +96,7 @@ class RMC(Core):
         at_least_one(num_blocks=num_blocks, mlp_layers=mlp_layers)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
-        self.num_slots, self.width = num_slots, num_heads * head_size
+        self.num_slots, self.num_heads, self.width = num_slots, num_heads, num_heads * head_size
         self.input_size, self.output_size = input_size, num_slots * self.width
         self.gate_biases = (input_bias, forget_bias)
         self.gates = 0 if gate is None else self.width if gate == "unit" else 1

@@ -37,7 +37,7 @@ def axes_of(core: Core) -> dict[str, list[Axis]]:
 
 @axes_of.register
 def _(core: RMC) -> dict[str, list[Axis]]:
-    slots, heads = core.shape.slots, core.shape.heads
+    slots, heads = core.num_slots, core.num_heads
     return {"slot": [Axis("memory", 1, slots)], "head": [Axis("memory", 2, heads, core.width // heads)]}
 
 

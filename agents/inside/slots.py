@@ -17,7 +17,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     before, after = trace.before.memory, trace.after.memory
     projected = core.input_projection(trace.inputs)
     weights = attention(core, before, projected)
-    slots, heads = numbered("slot", core.num_slots), numbered("head", cast(RelationalBlock, core.blocks[0]).num_heads)
+    slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
     to_input = values(weights[..., -1])
     found = [
         Panel(

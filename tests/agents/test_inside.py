@@ -88,7 +88,7 @@ def test_attention_and_gates_rebuild_the_step_of_the_rmc(gate: str) -> None:
     core, trace = traced("rmc", gate=gate)
     assert isinstance(core, RMC)
     block = cast(RelationalBlock, core.blocks[0])
-    memory, heads, key = trace.before.memory, core.shape.heads, core.shape.key_size
+    memory, heads, key = trace.before.memory, core.num_heads, core.blocks[0].sizes[0]
     with torch.no_grad():
         projected = core.input_projection(trace.inputs)
         rows = torch.cat([memory, projected.unsqueeze(1)], 1)
