@@ -1,5 +1,7 @@
 """The pool of Ray processes behaves as the one in this process, and survives its actors."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,15 +12,16 @@ import torch
 from ray.exceptions import ObjectLostError, RayError
 
 import pools
-from engram.actors.failures import ActorFailureError
-from engram.actors.pool import LocalPool
+from engram.actors.failures import ActorFailureError, Failures
+from engram.actors.pool import ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import ActorSlot, Request
+from engram.actors.remote.slot import ActorSlot, ActorSlots, Request
 from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import join
 from engram.launch.cluster.ray_session import start_ray
 from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights
+from runs import wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -212,3 +215,39 @@ def test_an_actor_that_hangs_is_replaced() -> None:
         take(pool)
     assert len(reports) == 1
     pool.close()
+
+
+def test_the_state_of_a_lost_actor_cannot_be_had() -> None:
+    """Neither of one that has died unnoticed nor of one in its pause; the pool goes on all the same."""
+    pool = RayPool(FACTORY.make_actor, 1, max_failures=3, window=open_window(), report=lambda _: None)
+    pool.publish(weights(1))
+    gather(pool)
+    (slot,) = pool._slots
+    assert slot.place is not None
+    os.kill(slot.place.pid, signal.SIGKILL)
+    with pytest.raises(ActorStateError):
+        pool.save()
+    pool._lose(slot, "it was killed")
+    with pytest.raises(ActorStateError, match="actor 0 has failed and is not replaced yet"):
+        pool.save()
+    gather(pool)
+    assert slot.life == 1
+    assert len(pool.save()) == 1
+    pool.close()
+
+
+def test_elastic_slots_fill_any_that_is_ready() -> None:
+    """The first empty slot is in its pause; the second is not."""
+    wait_for(lambda: ray.available_resources().get("CPU", 0) >= 2)  # those of other pools have gone
+    failures = Failures(3, lambda _: None)
+    slots = ActorSlots(FACTORY.make_actor, None, failures, cpus_per_actor=1.0, timeout=60.0, options=(1, 0))
+    first, second, *_ = slots
+    for slot in slots:
+        ray.get(slot.starting)
+        slot.starting = None
+    for slot, since in ((first, float("inf")), (second, 0.0)):
+        ray.kill(slot.handle)
+        slot.handle, slot.since = None, since
+    slots.fill()
+    assert (first.handle, second.starting is None) == (None, False)
+    slots.close()
