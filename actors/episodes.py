@@ -1,12 +1,13 @@
 """Whole episodes of one actor, for evaluations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .actor import Actor
+from .unroll import EPISODE_COLUMNS
 
 Episodes = NDArray[np.float32]
 """[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
@@ -34,3 +35,16 @@ def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: 
                 kept.append(episode)
         report(len(kept))
     return np.stack(kept)
+
+
+def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Which of what episodes say [K, 2 + F], without the index, counts: all but nan among the world's own fields."""
+    found = ~np.isnan(facts)
+    found[:, : len(EPISODE_COLUMNS) - 1] = True  # a return that is no number is a fault to be seen
+    return found
+
+
+def known_means(names: Sequence[str], facts: NDArray[np.floating[Any]]) -> dict[str, float]:
+    """Mean by name of what is known of episodes [K, len(names)]; fields that none of them has are left out."""
+    columns = zip(names, facts.T, known(facts).T, strict=True)
+    return {name: float(values[there].mean()) for name, values, there in columns if there.any()}

@@ -2,17 +2,18 @@
 
 import pickle
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import error
 from gymnasium.utils import EzPickle
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from ...base.messages import check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
+from . import facts
 from .check import calling, check_behaviour, check_spaces
 from .spaces import action_form, empty, observation_form
 
@@ -30,9 +31,6 @@ class ForeignBatch:
         name: what errors call this world.
     """
 
-    episode_fields: ClassVar[tuple[str, ...]] = ()
-    """Foreign worlds report nothing of an episode but its return and length."""
-
     trusted: bool = False
     """Whether `restore` may unpickle."""
 
@@ -41,11 +39,12 @@ class ForeignBatch:
         check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         makers = [lambda: _environment(make_env, name)] * num_envs
-        self.vector: Any = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         self._observations = observation_form(self.vector.single_observation_space, name)
         self._actions = action_form(self.vector.single_action_space, name)
         self.single_observation_space = self._observations.space
         self.single_action_space = self._actions.space
+        self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
         self.started = False
 
     def new_observation(self) -> Observation:
@@ -72,8 +71,8 @@ class ForeignBatch:
         self._observations.write(values, observation)
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, 0]: nothing is known of episodes."""
-        return np.zeros((len(indices), 0), np.float32)
+        """float32 [K, len(episode_fields)]: what the last `info` of copies `indices` says; nan for what is missing."""
+        return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def check(self) -> None:
         """Reset and step the first copy, as a test of the world before it is used: ValueError says what is wrong."""

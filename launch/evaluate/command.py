@@ -199,7 +199,7 @@ def study(
 
 def compared(own: Summary, other: Summary, greedy: bool) -> str:
     """Drawn and likeliest actions side by side, if they differ by more than their intervals; else nothing."""
-    name = "solved" if "solved" in own.all.estimates else "return"
+    name = "solved" if "solved" in own.all.estimates.keys() & other.all.estimates.keys() else "return"
     a, b = own.all.estimates[name], other.all.estimates[name]
     if not (a.low > b.high or b.low > a.high):
         return ""
@@ -266,7 +266,7 @@ def show(summary: Summary, title: str, console: Console) -> None:
 
 def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
     """Every member in a row, the one that was best in training in bold."""
-    names = _names(next(iter(summaries.values())))
+    names = _names(*summaries.values())
     best = best_member(trainees)
     table = _table(title, "member", names, "in training")
     for number, summary in summaries.items():
@@ -276,8 +276,9 @@ def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: 
     console.print(table)
 
 
-def _names(summary: Summary) -> list[str]:
-    return sorted(summary.all.estimates, key=lambda name: name not in RATES)
+def _names(*summaries: Summary) -> list[str]:
+    names = dict.fromkeys(name for summary in summaries for name in summary.all.estimates)
+    return sorted(names, key=lambda name: name not in RATES)
 
 
 def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
@@ -289,7 +290,7 @@ def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
 
 
 def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
-    said = [_said(name, group.estimates[name]) for name in names]
+    said = [_said(name, group.estimates[name]) if name in group.estimates else "" for name in names]
     table.add_row(*labels, f"{group.episodes:,}", *said, style=style)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ...actors.episodes import Episodes
+from ...actors.episodes import Episodes, known
 from ...actors.unroll import EPISODE_COLUMNS
 
 CONFIDENCE = 0.95
@@ -47,7 +47,7 @@ class Group(NamedTuple):
 
     episodes: int
     estimates: dict[str, Estimate]
-    """Of `return`, `length` and the world's own fields that tell how an episode went."""
+    """Of `return`, `length` and the world's own fields that tell how an episode went, where any episode has them."""
 
 
 class Summary(NamedTuple):
@@ -66,12 +66,15 @@ def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[
         fields: names of the world's own columns.
         level_fields: those of them that describe the level; episodes are split by the ones with few whole values.
     """
-    columns = dict(zip((*EPISODE_COLUMNS[1:], *fields), episodes[:, 1:].T, strict=True))
+    names = (*EPISODE_COLUMNS[1:], *fields)
+    columns = dict(zip(names, episodes[:, 1:].T, strict=True))
+    there = dict(zip(names, known(episodes[:, 1:]).T, strict=True))
     outcomes = {name: column for name, column in columns.items() if name not in level_fields}
 
     def group(chosen: NDArray[np.bool_]) -> Group:
+        counted = {name: column[chosen & there[name]] for name, column in outcomes.items()}
         kinds = {name: rate_interval if name in RATES else mean_interval for name in outcomes}
-        return Group(int(chosen.sum()), {name: kinds[name](outcomes[name][chosen]) for name in outcomes})
+        return Group(int(chosen.sum()), {name: kinds[name](values) for name, values in counted.items() if len(values)})
 
     split: dict[str, dict[int, Group]] = {}
     for name in level_fields:

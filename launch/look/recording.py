@@ -74,7 +74,8 @@ def record(actor: Actor) -> Recording:
                 )
             )
             for episode in unroll.episodes.numpy():
-                fields = dict(zip(("return", "length", *batch.episode_fields), map(float, episode[1:]), strict=True))
+                named = zip(("return", "length", *batch.episode_fields), episode[1:].tolist(), strict=True)
+                fields = {name: value for name, value in named if not np.isnan(value)}
             if bool(env.terminated[0, 0] | env.truncated[0, 0]):
                 break  # the step whose action is ignored: the board is the next episode's
     observations, probabilities, actions, values, rewards = (np.stack(column) for column in zip(*rows, strict=True))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
 
 WINDOW = 1000
@@ -69,7 +70,7 @@ class Accumulator:
         self._sums: dict[str, list[float]] = {}
         self._last: dict[str, float] = {}
         self._updates = 0
-        self._episodes = np.zeros(len(self._names))
+        self._episodes, self._known = np.zeros((2, len(self._names)))
         self._num_episodes = 0
         self._acting = 0.0
         self._unrolls = 0
@@ -98,10 +99,12 @@ class Accumulator:
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
-        """Episodes that ended: [K, 3 + F], as `Unroll.episodes` has them."""
+        """Episodes that ended: [K, 3 + F], as `Unroll.episodes` has them; nan (not known) is left out of the means."""
         if len(episodes):
             rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
-            self._episodes += rows.sum(0, dtype=np.float64)
+            counted = known(rows)
+            self._episodes += np.where(counted, rows, 0.0).sum(0, dtype=np.float64)
+            self._known += counted.sum(0)
             self._num_episodes += len(rows)
             self._window.extend(rows.tolist())
             self._begun += len(rows)
@@ -129,9 +132,8 @@ class Accumulator:
             return {}
         wall = max(time.perf_counter() - self._started, 1e-9)
         metrics = {name: total / n if n else math.nan for name, (total, n) in self._sums.items()} | self._last
-        if self._num_episodes:
-            means = self._episodes / self._num_episodes
-            metrics |= {f"episode/{name}": float(x) for name, x in zip(self._names, means, strict=True)}
+        sums = zip(self._names, self._episodes.tolist(), self._known.tolist(), strict=True)
+        metrics |= {f"episode/{name}": total / count for name, total, count in sums if count}
         metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
         metrics |= {f"perf/{name}": timer.seconds / wall for name, timer in self._timers.items()}
         metrics["perf/actors"] = float(self.num_actors)
@@ -147,9 +149,7 @@ class Accumulator:
 
     def window(self) -> dict[str, float]:
         """Means over the last episodes by name (`return`, `length`, the world's own); empty before the first."""
-        if not self._window:
-            return {}
-        return dict(zip(self._names, np.mean(self._window, axis=0).tolist(), strict=True))
+        return known_means(self._names, np.array(self._window)) if self._window else {}
 
     def begin_episodes(self) -> None:
         """Every environment begins a new episode now, as at the start: the first ones to end are the short ones."""
@@ -181,7 +181,9 @@ class Accumulator:
             "last": dict(self._last),
             "counts": [self._updates, self._num_episodes, self._unrolls],
             "acting": self._acting,
+            "names": list(self._names),
             "episodes": self._episodes.tolist(),
+            "known": self._known.tolist(),
             "window": _lists(self._window),
             "begun": self._begun,
             "ended": sorted(self._ended),
@@ -197,10 +199,22 @@ class Accumulator:
         self._last = dict(state["last"])
         self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs counted bytes too
         self._acting = state["acting"]
-        self._episodes = np.array(state["episodes"])
-        self._window = deque(_lists(state["window"]), maxlen=self._window.maxlen)
+        sums = state["episodes"]
+        counts = state.get("known", [self._num_episodes] * len(sums))  # older runs knew every field of every episode
+        # The world may have other fields now than when the run was written, which older runs did not name.
+        before = state.get("names", self._names)
+        self._episodes = np.array(_arranged(sums, before, self._names, 0.0))
+        self._known = np.array(_arranged(counts, before, self._names, 0.0))
+        window = [_arranged(row, before, self._names, math.nan) for row in state["window"]]
+        self._window = deque(window, maxlen=self._window.maxlen)
         # Older runs did not count them, so they begin to count now.
         self._begun, self._ended = state.get("begun", 0), set(state.get("ended", ()))
+
+
+def _arranged(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
+    """Values of the first names of `before`, in the order of `names`."""
+    given = dict(zip(before, values, strict=False))
+    return [given.get(name, missing) for name in names]
 
 
 def _lists(rows: Iterable[list[float]]) -> list[list[float]]:

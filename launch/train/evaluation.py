@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...actors.episodes import play
+from ...actors.episodes import known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from .config import RunConfig
 from .member import Member
@@ -48,4 +48,4 @@ class Evaluator:
         finally:
             actor.batch.close()
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
-        return {f"eval/{name}": float(x) for name, x in zip(names, episodes[:, 1:].mean(0), strict=True)}
+        return {f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()}

@@ -361,6 +361,27 @@ def test_after_a_new_beginning_episodes_of_before_do_not_count() -> None:
     assert again.settled() == found
 
 
+def test_what_is_not_known_of_an_episode_is_left_out_of_the_means() -> None:
+    collected = Accumulator(1, FIELDS)
+    collected.add_update({})
+    collected.add_episodes(episodes((7, 1.0, 10, 1, math.nan, math.nan), (8, math.nan, 20, math.nan, 3, math.nan)))
+    for found in (collected.take(100), {f"episode/{name}": x for name, x in collected.window().items()}):
+        told = {name: x for name, x in found.items() if name.startswith("episode/")}
+        returned = told.pop("episode/return")
+        assert math.isnan(returned), "a return that is no number is to be seen"
+        assert told == {"episode/length": 15.0, "episode/solved": 1.0, "episode/path_length": 3.0}
+
+
+def test_fields_that_came_went_or_moved_since_the_checkpoint_keep_their_own_numbers() -> None:
+    before, after = Accumulator(1, ("caught", "solved")), Accumulator(1, ("solved", "score"))
+    before.add_update({})
+    before.add_episodes(np.array([[7, 1.0, 10, 5.0, 1.0]], np.float32))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    expected = {"return": 1.0, "length": 10.0, "solved": 1.0}
+    assert after.window() == expected
+    assert {name[8:]: x for name, x in after.take(1).items() if name.startswith("episode/")} == expected
+
+
 def collect(stops: set[int]) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Rows, without timings, and the last window of a made-up run; its process is killed and resumed after `stops`."""
     draw = np.random.default_rng(0)

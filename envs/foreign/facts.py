@@ -1,0 +1,68 @@
+"""Numbers that a foreign world's `info` says of an episode at its last step.
+
+Which ones is the same in every process: those that the world declares in `episode_fields`, and `solved`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from ..arrays import Array
+
+SOLVED = ("solved", "success", "is_success")
+"""Keys under which worlds say whether the goal was reached; all of them become the field `solved`."""
+TAKEN = ("return", "length")
+"""Fields of every episode, which a world cannot declare."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class InfoVectorEnv(SyncVectorEnv):
+    """A SyncVectorEnv that keeps every environment's `info` as it is.
+
+    Gymnasium merges them into arrays of the type of whichever value came first: 0.5 after an integer becomes 0.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.infos: list[Mapping[str, Any]] = [{}] * self.num_envs
+        """What each environment's last step or reset returned."""
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        self.infos[env_num] = env_info
+        return vector_infos
+
+
+def episode_fields(env: gymnasium.Env[Any, Any], name: str) -> tuple[str, ...]:
+    """`solved`, and what the world or a wrapper of it declares; ValueError for what is no list of names."""
+    try:
+        declared = env.get_wrapper_attr("episode_fields")
+    except AttributeError:
+        return (SOLVED[0],)
+    if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
+        raise ValueError(f"{name}.episode_fields is {declared!r}; expected a tuple of names, keys of info")
+    if taken := [each for each in TAKEN if each in declared]:
+        raise ValueError(f"{name}.episode_fields holds {taken[0]!r}, which every world has; expected other names")
+    return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
+
+
+def read(infos: Iterable[Mapping[str, Any]], fields: tuple[str, ...]) -> Array:
+    """float32 [K, len(fields)]: what each `info` says; nan for what is missing, not finite or no single number."""
+    rows = [[_solved(info) if field == SOLVED[0] else _number(info.get(field)) for field in fields] for info in infos]
+    return np.array(rows, np.float32).reshape(-1, len(fields))
+
+
+def _solved(info: Mapping[str, Any]) -> float:
+    """Whether the goal was reached, as 0 or 1; less than 1 is not."""
+    number = next((_number(info[key]) for key in SOLVED if key in info), np.nan)
+    return number if np.isnan(number) else float(number >= 1)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return np.nan
+    return float(value) if -_LARGEST <= value <= _LARGEST else np.nan
