@@ -100,7 +100,7 @@ def drawn(batch: Any, full: bool) -> Picture | None:
         return None
     try:
         return batch.draw(0, full=full)
-    except NotImplementedError:
+    except (NotImplementedError, ValueError):  # the second from a Gymnasium world
         return None
 
 

@@ -314,10 +314,10 @@ def test_a_world_that_draws_nothing_is_evaluated_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run"
-    words = ["--env", "engram.examples.masked_cartpole:MaskedCartPole", "--core", "feedforward", "--local"]
+    words = ["--env", "secretive:Secretive", "--core", "feedforward", "--local"]
     assert train.main([*words, "--total-steps", "100", "--unroll-length", "10", "--run-dir", str(path)]) == 0
     assert "--gif" not in capsys.readouterr().out, "the farewell proposes what works"
     assert evaluate(path, "--episodes", 4, "--gif", tmp_path / "x.gif") == 0
     printed = capsys.readouterr().out
-    assert "this world draws no pictures" in printed
+    assert "secretive:Secretive draws no pictures" in printed
     assert "return" in printed

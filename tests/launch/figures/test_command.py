@@ -31,7 +31,7 @@ arguments = """
 seeds = [3]
 steps_per_second = 1000
 [full.curves]
-lstm = "--core lstm --conv-channels 2 --total-steps 16000 --log-every 1000 --checkpoint-every 0.2"
+lstm = "--core lstm --conv-channels 2 --total-steps 40000 --log-every 1000 --checkpoint-every 0.2"
 '''
 
 
@@ -75,7 +75,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     deadline = time.monotonic() + 120
     while not list((tmp_path / "runs").glob("small/full/lstm-3/checkpoints/step-*")):
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 1
@@ -88,7 +88,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert log.count("lstm") > 1
     document = json.loads((results / "small.json").read_text())
     lstm = document["curves"]["lstm"]["runs"]["3"]
-    assert lstm["steps"] >= 16000
+    assert lstm["steps"] >= 40000
     assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun anew
     assert lstm["evaluation"]["episodes"] == 20
     assert (results / "small.png").read_bytes().startswith(b"\x89PNG")

@@ -100,7 +100,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
 
 
 def test_a_world_without_pictures_shows_its_numbers() -> None:
-    recording, shown, names = recorded_episode("gru", "CartPole-v1", hidden_size=4)
+    recording, shown, names = recorded_episode("gru", "secretive:Secretive", hidden_size=4)
     assert recording.boards == []
     panel = next(panel for panel in shown if panel.title == "observation")
     np.testing.assert_array_equal(panel.values, recording.observations.T)

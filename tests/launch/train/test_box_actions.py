@@ -24,7 +24,7 @@ def test_trains_resumes_exactly_and_is_evaluated(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train.main([*WORDS, "--total-steps", "200", "--run-dir", str(whole)])
     train.main([*WORDS, "--total-steps", "100", "--run-dir", str(parts)])
-    train.main(["--resume", str(parts), "--total-steps", "200"])
+    train.main(["--resume", str(parts), "--total-steps", "200", "--trust-checkpoint"])
     found, expected = weights(parts), weights(whole)
     assert expected["log_deviation"].any()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

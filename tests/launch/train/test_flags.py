@@ -9,7 +9,7 @@ import pytest
 from engram.agents.agent import AgentConfig
 from engram.launch.train import acting
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
+from engram.launch.train.command_line import NotAvailableError, UsageError
 from engram.launch.train.config import RunConfig, from_dict, to_dict
 from engram.launch.train.presets import preset
 from engram.launch.train.run_directory import RunDirectory
@@ -187,10 +187,13 @@ def test_what_fits_is_let_through() -> None:
 
 def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in (["--ray-address", "127.0.0.1:1"], ["--local", "--core-args", "hidden_size=0"]):
-        with pytest.raises((UsageError, SystemExit)):
+    for words, problem in (
+        (["--ray-address", "127.0.0.1:1"], NotAvailableError),
+        (["--local", "--core-args", "hidden_size=0"], UsageError),
+    ):
+        with pytest.raises(problem):
             run_train(*TINY, *words)
-        with pytest.raises((UsageError, SystemExit)):
+        with pytest.raises(problem):
             run_train(*TINY, *words, "--run-dir", "run")
         assert list(tmp_path.iterdir()) == []
 
