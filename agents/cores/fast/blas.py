@@ -60,12 +60,21 @@ def _address(name: str) -> int:
 
 def _compare(address: int, dtype: torch.dtype) -> None:
     """Raise ArithmeticError unless the routine multiplies as NumPy does."""
-    x, weight = (torch.arange(-6, size - 6, dtype=dtype).numpy().reshape(-1, 5) for size in (15, 20))
+    number = torch.zeros(0, dtype=dtype).numpy().dtype
+    x, weight = (_with_room(np.arange(-6, size - 6, dtype=number), (-1, 5)) for size in (15, 20))
+    turned_weight = _with_room(weight.T.ravel(), (5, 4))
     for turned in (False, True):
-        out = np.full((3, 4), np.nan, x.dtype)
-        _product(address, x, weight if turned else np.ascontiguousarray(weight.T), turned, out)
+        out = _with_room(np.full(12, np.nan, number), (3, 4))
+        _product(address, x, weight if turned else turned_weight, turned, out)
         if not np.array_equal(out, x @ weight.T):
             raise ArithmeticError("a small product is not NumPy's")
+
+
+def _with_room(values: Array, shape: tuple[int, int]) -> Array:
+    """`values` in this shape, with memory behind them that a routine for wider numbers may read and write."""
+    memory = np.zeros(4 * values.size, values.dtype)
+    memory[: values.size] = values
+    return memory[: values.size].reshape(shape)
 
 
 @compiled(inline=True)
