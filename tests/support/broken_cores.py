@@ -57,22 +57,28 @@ class ZeroAtStart(Toy):
         return unroll_step_by_step(self, inputs, reset, self.initial_state(inputs.shape[1]), bptt_length)
 
 
+def with_multiplied_reset(self, inputs, reset, state, bptt_length=None):
+    """An unroll that resets by multiplication with zero."""
+    outputs = []
+    for t in range(len(inputs)):
+        if bptt_length is not None and t and t % bptt_length == 0:
+            state = ToyState(state.h.detach())
+        state = ToyState(state.h * (~reset[t]).unsqueeze(1))
+        output, state = self(inputs[t], state)
+        outputs.append(output)
+    return torch.stack(outputs), state, None
+
+
 class MultipliedReset(Toy):
     """Its unroll resets by multiplication with zero: right only where the initial state is zero and nothing is nan."""
 
-    def unroll(self, inputs, reset, state, bptt_length=None):
-        outputs = []
-        for t in range(len(inputs)):
-            if bptt_length is not None and t and t % bptt_length == 0:
-                state = ToyState(state.h.detach())
-            state = ToyState(state.h * (~reset[t]).unsqueeze(1))
-            output, state = self(inputs[t], state)
-            outputs.append(output)
-        return torch.stack(outputs), state, None
+    unroll = with_multiplied_reset
 
 
-class MultipliedResetFromZero(MultipliedReset):
+class MultipliedResetFromZero(Toy):
     """The same with a zero initial state: nothing shows but nan."""
+
+    unroll = with_multiplied_reset
 
     def initial_state(self, batch_size):
         return ToyState(0 * self.first.repeat(batch_size, 1))
