@@ -13,6 +13,8 @@ from .task import Batch, Task
 
 LETTERS = 26
 SOURCES = LETTERS // 2
+TRIES = 1000
+"""Queries drawn before the support's first letter is drawn again."""
 END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 
@@ -45,8 +47,12 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
                 inputs[t + length + k, i] = code[inputs[t + k, i]]
             inputs[t + 2 * length, i] = NEXT_EXAMPLE if pair + 1 < pairs else END_OF_SUPPORT
             t += 2 * length + 1
-        fresh = False
+        fresh, tries = False, 0
         while not fresh:
+            tries += 1
+            if tries % TRIES == 0:  # a support of one letter alone allows no new word
+                inputs[0, i] = alphabet[integer(random, i, SOURCES)]
+                inputs[length, i] = code[inputs[0, i]]
             for k in range(length):
                 # A letter at a random place of the support: one that has been seen.
                 place = integer(random, i, pairs) * (2 * length + 1) + integer(random, i, length)

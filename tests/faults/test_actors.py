@@ -43,7 +43,9 @@ def take_many(pool: RayPool, count: int) -> list[Any]:
     return unrolls
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=["killed", "hanging"]
+)
 def test_a_process_that_is_killed_or_hangs_is_replaced(number: signal.Signals) -> None:
     wait_for(lambda: not workers(os.getpid()))  # those of other tests
     reports: list[str] = []

@@ -181,6 +181,7 @@ def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
     return next(each for each in tree(run.pid) if each.name() == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "said"),
     [
@@ -204,6 +205,7 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
     wait_for(lambda: gone(everyone), seconds=30)
 
 
+@pytest.mark.slow
 def test_a_signal_is_heard_while_ray_does_not_answer(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(*TINY, *FOREVER, "--run-dir", run)
