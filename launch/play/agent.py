@@ -31,7 +31,7 @@ class Player:
         self, path: str, *, checkpoint: str, member: int, greedy: bool, env_args: dict[str, Any], seed: int
     ) -> None:
         prepare_process(1)
-        trained, _, trainees = open_run(path, checkpoint)
+        trained, _, trainees, _ = open_run(path, checkpoint)
         if not is_world(trained.env):
             raise UsageError(
                 f"{path} plays {trained.env}; rl-play shows engram's own worlds, rl-eval --gif others, too"

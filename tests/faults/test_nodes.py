@@ -12,6 +12,8 @@ from engram.launch.cluster import orphans
 from pools import FACTORY, open_window, take, weights
 from runs import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
