@@ -168,18 +168,19 @@ class BoxWorldBatch(BatchedEnv):
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""
+        steps: int = self.params.max_steps  # pyright: ignore[reportAttributeAccessIssue]
         return PlayerHelp(
             goal=(
                 "Collect the gem: a key opens the lock with its letter, and frees the next key.",
                 "Some boxes are traps that end the game."
-                if self.params.full_view
+                if self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
                 else "You see 5 x 5 cells of the room, and some boxes are traps that end the game.",
             ),
             rules=(
                 "A box is two cells: on the left its content, on the right its lock. A lock",
                 "is a capital letter; walk onto it with the key of the same small letter.",
                 "You hold one key at a time, and a lock uses it up. The loose key has no lock.",
-                f"The game ends with the gem, with a trap, or at step {self.params.max_steps + 1}.",
+                f"The game ends with the gem, with a trap, or at step {steps + 1}.",
             ),
             symbols=(
                 (rgb(PALETTE[PLAYER] // 2), "you"),
