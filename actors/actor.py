@@ -73,7 +73,7 @@ class Actor:
         self._row = _Row(self.batch.new_observation(), n)
         self.batch.reset_into(self._row.observation, seed)
         self.state: AgentState = self.agent.initial_state(n)
-        """What the agent remembers before the next step; a study of it may change it between two unrolls."""
+        """The agent's state before the next step; a study of it may change it between two unrolls."""
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 

@@ -64,7 +64,7 @@ class ActorFactory:
 
 
 def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """What the agent must know of an observation space. Raises ValueError for spaces it cannot read."""
+    """Description of an observation space for the agent. Raises ValueError for spaces it cannot read."""
     if isinstance(space, spaces.Dict):
         return {key: observation_spec(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Box):
@@ -74,7 +74,7 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """What the agent must know of an action space. Raises ValueError for spaces it cannot act in."""
+    """Description of an action space for the agent. Raises ValueError for spaces it cannot act in."""
     if isinstance(space, spaces.Discrete):
         return ChoiceSpec((int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

@@ -15,7 +15,7 @@ FORGIVEN_AFTER = 50
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a replacement starts; they double with each failure in a row."""
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
-"""What differs between two reports of the same failure: addresses, numbers of processes, times."""
+"""Parts that differ between two reports of the same failure: addresses, numbers of processes, times."""
 
 
 class ActorFailureError(RuntimeError):

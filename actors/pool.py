@@ -95,7 +95,7 @@ class ActorPool(Protocol):
 
 
 class LocalPool:
-    """All actors in this process, one after another: for tests, debugging and bit-exact runs."""
+    """All actors in this process, one after another: for tests, debugging and bit-exact runs. Methods: ActorPool."""
 
     def __init__(
         self, make_actor: MakeActor, num_actors: int, max_failures: int, report: Callable[[str], None] = print
@@ -112,29 +112,24 @@ class LocalPool:
 
     @property
     def failures(self) -> int:
-        """See ActorPool."""
         return self._failures.total
 
     @property
     def gathering(self) -> bool:
-        """See ActorPool."""
         return False
 
     def stored_bytes(self) -> int:
-        """See ActorPool."""
         return 0
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
-        """See ActorPool."""
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
 
     def retire(self, member: int) -> None:
-        """See ActorPool."""
         self._schedule.leave(member)
 
     def next(self) -> Unroll:
-        """See ActorPool; actors take turns too."""
+        """The next unroll; actors take turns too."""
         number = self._turn
         self._turn = (number + 1) % self.num_actors
         member = self._schedule.next()
@@ -142,25 +137,21 @@ class LocalPool:
         return self._unroll(number, member)
 
     def gather(self, member: int = 0) -> list[Unroll]:
-        """See ActorPool."""
         return [self._unroll(number, member) for number in range(self.num_actors)]
 
     def save(self) -> list[Any]:
-        """See ActorPool."""
         try:
             return [actor.save() for actor in self._actors]
         except ValueError as problem:
             raise ActorStateError(str(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        """See ActorPool."""
         if len(saved) != self.num_actors:
             raise ValueError(f"state of {len(saved)} actors for a pool of {self.num_actors}")
         for actor, state in zip(self._actors, saved, strict=True):
             actor.restore(state)
 
     def close(self) -> None:
-        """See ActorPool."""
         self._actors = []
 
     def _unroll(self, number: int, member: int) -> Unroll:

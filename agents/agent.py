@@ -23,7 +23,7 @@ LOG_DEVIATIONS = (-5.0, 2.0)
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """What the network is made of."""
+    """Parts of the network and their sizes."""
 
     core: str = "rmc"
     """Memory core: a registered name or module:Class."""
@@ -64,7 +64,7 @@ class AgentState(NamedTuple):
 
 
 class AgentUnroll(NamedTuple):
-    """What the learner's pass says of R rows of B environments."""
+    """Outputs of the learner's forward pass over R steps of B environments."""
 
     logits: Tensor
     """[R, B, ...] as `AgentOutput.logits`."""
@@ -156,7 +156,7 @@ class Agent(nn.Module):
         return previous, env.reward, elapsed
 
     def _inputs(self, features: Tensor, previous_action: Tensor, reward: Tensor, elapsed: Tensor) -> Tensor:
-        """What the core sees: features [..., D] and the configured facts about the previous step."""
+        """Inputs of the core: features [..., D] and the configured facts about the previous step."""
         extra: list[Tensor] = []
         if self.config.previous_action:
             extra.append(as_input(self.action_spec, previous_action))

@@ -1,4 +1,4 @@
-"""What a process that runs networks on a CPU sets before it starts."""
+"""Settings of a process that runs networks on a CPU, made before it starts."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What an agent must know of a world's spaces, without knowing Gymnasium."""
+"""Descriptions of a world's spaces for an agent, without Gymnasium."""
 
 import math
 from typing import NamedTuple, TypeAlias
@@ -68,7 +68,7 @@ ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
-    """What stands for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
+    """Stand-in for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
     if isinstance(spec, BoxSpec):
         return torch.zeros((batch_size, *spec.shape), device=device)
     return torch.full((batch_size, *spec.shape), -1, device=device)

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Done(Generic[R]):
-    """What is there already. A Future would need a lock, which torch.compile cannot look into."""
+    """A result that is there already. A Future would need a lock, which torch.compile cannot look into."""
 
     def __init__(self, value: R) -> None:
         self._value = value
@@ -32,7 +32,7 @@ class Done(Generic[R]):
 
 
 Later: TypeAlias = Done[R] | Future[R]
-"""What a piece of work returns, once it is done."""
+"""The result of a piece of work, once it is done."""
 
 _others: ThreadPoolExecutor | None = None
 _count = 0

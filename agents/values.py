@@ -12,7 +12,7 @@ ObservationTensor: TypeAlias = Any
 
 
 class EnvOutput(NamedTuple):
-    """What the world says at a step, before the agent acts."""
+    """Output of the world at a step, before the agent acts."""
 
     observation: ObservationTensor
     """[..., B, *shape], uint8 or float32."""
@@ -25,7 +25,7 @@ class EnvOutput(NamedTuple):
 
 
 class AgentOutput(NamedTuple):
-    """What the behaviour policy said at a step."""
+    """Output of the behaviour policy at a step."""
 
     action: Tensor
     """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K numbers."""

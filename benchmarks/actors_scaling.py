@@ -78,8 +78,6 @@ def factory(num_envs: int) -> ActorFactory:
 
 
 class InstantFactory:
-    """See MakeActor."""
-
     def __init__(self, num_envs: int) -> None:
         # Made here, so that a hundred processes need neither world nor network.
         self._unroll = factory(num_envs).make_actor(0).unroll()
@@ -136,7 +134,7 @@ class Feed:
 
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
-    """What `rl-train` reaches with so many actors."""
+    """Speed of `rl-train` with so many actors."""
     words = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
     found = training_speed(words, seconds, warm_up=max(5.0, seconds / 4))
     row = {"actors": num_actors, "steps_per_second": round(found.steps_per_second)}

@@ -20,7 +20,7 @@ from engram.launch.train.trainees import chosen_members
 
 
 def evaluation(run: Path, words: list[str]) -> dict[str, Any]:
-    """What rl-eval says of a run's agent."""
+    """Results of rl-eval for a run's agent."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "evaluation.json"
         subprocess.run([Path(sys.executable).with_name("rl-eval"), run, *words, "--json", file], check=True)

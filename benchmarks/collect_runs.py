@@ -79,7 +79,7 @@ def command(config: RunConfig) -> str:
 
 
 def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -> dict[str, Any]:
-    """What rl-eval says of a checkpoint, in a world that differs from that of training by `env_args`."""
+    """Results of rl-eval for a checkpoint, in a world that differs from that of training by `env_args`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")

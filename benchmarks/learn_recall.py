@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 class Setting(NamedTuple):
-    """What differs between cores."""
+    """Settings that differ between cores."""
 
     options: str
     lr: float

@@ -1,4 +1,4 @@
-"""What a population costs its learner process: CPU time per update, processes, and memory for each member more.
+"""Cost of a population for its learner process: CPU time per update, processes, memory for each member more.
 
     python benchmarks/population_cost.py                     t-maze with concrete, nine members
     python benchmarks/population_cost.py --core lstm --members 4
@@ -50,7 +50,6 @@ class Meter:
         return getattr(self._pool, name)
 
     def next(self) -> Any:
-        """See ActorPool."""
         started = time.process_time()
         unroll = self._pool.next()
         self.seconds += time.process_time() - started

@@ -41,7 +41,6 @@ class ShortLived:
         pass
 
     def ready(self) -> ProcessPlace:
-        """See ActorProcess."""
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, *_: Any) -> None:
@@ -50,7 +49,7 @@ class ShortLived:
 
 
 def sample(restarts: int, began: float, session: Path) -> dict[str, float]:
-    """What there is of memory, files, threads and processes."""
+    """Memory, files, threads and processes that there are."""
     own, written = psutil.Process(), [path.stat() for path in session.rglob("*") if path.is_file()]
     return {
         "restarts": restarts,

@@ -29,7 +29,7 @@ class Cell(NamedTuple):
     floor: Colour
     """Colour behind the characters."""
     sign: str = "  "
-    """What lies there."""
+    """The thing that lies there."""
     ink: Colour = BLACK
     """Colour of the characters."""
 

@@ -134,7 +134,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
 
     def episode_facts(self, indices: Array) -> Array:
-        """What `episode_fields` say of copies `indices` [K]: float32 [K, len(episode_fields)]."""
+        """Values of `episode_fields` in copies `indices` [K]: float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
         return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(indices), 0), np.float32)
 
@@ -239,7 +239,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     # -- what a world adds -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
-        """What holds of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
+        """Facts of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
         return {}
 
     def player_help(self) -> PlayerHelp:

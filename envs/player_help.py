@@ -14,7 +14,7 @@ class PlayerHelp(NamedTuple):
     goal: tuple[str, str]
     """Two lines: what to do, and what makes it hard."""
     rules: tuple[str, ...]
-    """What a player must know besides."""
+    """Rules that a player must know besides."""
     symbols: tuple[tuple[Colour, str], ...]
     """Colours on the screen and what they stand for."""
     rewards: tuple[str, ...]

@@ -16,7 +16,7 @@ from engram.learners.returns import n_step_returns
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What this algorithm alone reads."""
+    """Settings that this algorithm alone reads."""
 
     bound: float = 1.0
     """Advantages are clipped to plus or minus this, above 0."""

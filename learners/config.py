@@ -1,4 +1,4 @@
-"""What the learner does with a batch: the algorithm, its coefficients and the optimiser."""
+"""Configuration of learning from a batch: the algorithm, its coefficients and the optimiser."""
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property

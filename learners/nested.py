@@ -27,7 +27,7 @@ def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def unpack(document: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What was packed. Raises KeyError or ValueError if the document is not of `pack`'s making."""
+    """The packed state. Raises KeyError or ValueError if the document is not of `pack`'s making."""
     if isinstance(document, list):
         return [unpack(part, tensors) for part in document]
     if not isinstance(document, dict):

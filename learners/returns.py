@@ -81,7 +81,7 @@ def standardised(advantages: Tensor, valid: Tensor) -> Tensor:
 
 
 def next_rows(rows: Tensor, last: Tensor) -> Tensor:
-    """What stands one row later: [T, B] and the row after the last [B] -> [T, B]."""
+    """Values one step later: [T, B] and those of the step after the last [B] -> [T, B]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
 
 

@@ -46,7 +46,7 @@ PACKAGES = {
         "scipy",
     },
 }
-"""What each folder may import from outside engram and the standard library."""
+"""Packages that each folder may import from outside engram and the standard library."""
 
 EXCEPTIONS = {
     **{f"actors/remote/{name}.py": {"ray"} for name in ("pool", "slot", "wire")},
@@ -124,7 +124,7 @@ SHARED = {
     "metrics": None,
     "cluster": None,
 }
-"""What the folders of launch/ may use of each other: modules of a folder by name, None for all of them."""
+"""Modules that the folders of launch/ may use of each other, by name; None for all of a folder."""
 COMPOSERS = {"launch/train/command.py": {"population"}}
 """Commands that put a product together from another folder's parts."""
 

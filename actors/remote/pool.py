@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class RayPool:
-    """Actors in Ray processes.
+    """Actors in Ray processes. Methods without a docstring are those of ActorPool.
 
     Args:
         make_actor: picklable function that makes an Actor.
@@ -75,7 +75,7 @@ class RayPool:
         self._streaming = False
         """Whether `next` was called last, not `gather`: new weights are a reason to send requests then."""
         self._unroll_seconds = 0.0
-        """What the last answers took, each half as much as the one after it."""
+        """Mean duration of the last answers, each counted half as much as the one after it."""
         self._blocked: tuple[ActorSlot, float] | None = None
         """The slot that others' answers wait for, and since when."""
         self._passed_over: set[int] = set()
@@ -97,25 +97,22 @@ class RayPool:
 
     @property
     def num_actors(self) -> int:
-        """See ActorPool; a fixed number counts those that are being replaced."""
+        """Actors at work now; a fixed number counts those that are being replaced."""
         return self._slots.num_at_work if self._slots.elastic else len(self._slots)
 
     @property
     def failures(self) -> int:
-        """See ActorPool."""
         return self._failures.total
 
     @property
     def gathering(self) -> bool:
-        """See ActorPool."""
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        """See ActorPool."""
         return stored_bytes()
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
-        """See ActorPool; the weights are stored when the next request is sent, once."""
+        """Make these the newest weights; they are stored when the next request is sent, once."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
@@ -127,23 +124,19 @@ class RayPool:
             self._ask_for_stream()
 
     def retire(self, member: int) -> None:
-        """See ActorPool."""
         self._schedule.leave(member)
 
     def next(self) -> Unroll | None:
-        """See ActorPool."""
         self._streaming = True
         unroll = self._receive(self._ask_for_stream, self._next_in_order)
         self._ask_for_stream()  # before the learner is busy with this one
         return unroll
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
-        """See ActorPool."""
         self._streaming = False
         return self._receive(lambda: self._ask_each_for_one(member), self._all_gathered)
 
     def save(self) -> list[Any]:
-        """See ActorPool."""
         if self._open or self._gathered:
             raise ActorStateError("unrolls are under way")
         if lost := [slot.number for slot in self._slots if slot.handle is None]:
@@ -154,7 +147,6 @@ class RayPool:
             raise ActorStateError(_message(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        """See ActorPool."""
         if len(saved) != len(self._slots):
             raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._slots)}")
         for slot in self._slots:
@@ -166,7 +158,6 @@ class RayPool:
         return [request.slot.number for request in self._open.values()]
 
     def close(self) -> None:
-        """See ActorPool."""
         self._slots.close()
         self._open = {}
         if len(self._unrolls_from) > 1:
@@ -211,7 +202,7 @@ class RayPool:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def _receive(self, ask: Callable[[], None], find: Callable[[], T | None]) -> T | None:
-        """What `find` finds among the answers, after asking; None if that is nothing for PATIENCE seconds."""
+        """The first thing that `find` finds among the answers, after asking; None if nothing for PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
         while (found := find()) is None and time.monotonic() < patience:
             self._slots.fill()
@@ -268,12 +259,12 @@ class RayPool:
             self._take(refs[ref], ref, answer)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
-        """What each slot is to answer next: its second answer comes after its first, even if it is here."""
+        """The request that each slot is to answer next: its second answer comes after its first, even if it is here."""
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
 
     def _fetch(self, refs: "list[ObjectRef[Any]]") -> list[Any]:
-        """What each of `refs` holds; of those that are lost, the RayError."""
+        """The value of each of `refs`; of those that are lost, the RayError."""
         try:
             return ray.get(refs, timeout=PATIENCE)
         except RayError:  # any of them; one by one it shows whose it is
@@ -325,5 +316,5 @@ class RayPool:
 
 
 def _message(problem: RayError) -> str:
-    """What an exception of Ray's says, with the traceback in the other process if there is one."""
+    """Text of an exception of Ray's, with the traceback in the other process if there is one."""
     return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)

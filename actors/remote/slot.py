@@ -197,5 +197,5 @@ class ActorProcess(MemberActors):
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, weights: Weights | WeightsVersion, count: int) -> Parcel | bytes:
-        """See MemberActors.unrolls."""
+        """Make `count` unrolls with these weights and pack them for the wire (MemberActors.unrolls)."""
         return pack(self.unrolls(weights, count))

@@ -24,7 +24,7 @@ SMALL_BYTES = 1 << 16
 
 
 class Leaf(NamedTuple):
-    """What stands in a tensor's place."""
+    """Stand-in for a tensor."""
 
     dtype: str
     """As numpy spells it."""

@@ -37,7 +37,7 @@ CHECKS: tuple[Check, ...] = (
     ("a long run stays finite", use_checks.long_run_stays_finite),
     ("recalls a cue", use_checks.recalls_a_cue),
 )
-"""What the certificate says, in order."""
+"""The certificate's lines, in order."""
 
 
 class Line(NamedTuple):
@@ -82,7 +82,7 @@ def certify(
 
 
 def _said(problem: Exception) -> str:
-    """What a failed line says; any exception in the core is a failure of the line, not of the program."""
+    """Text of a failed line; any exception in the core is a failure of the line, not of the program."""
     return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
 
 

@@ -60,7 +60,7 @@ def reset_starts_afresh(probe: Probe) -> str:
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
-    """What came before a reset changes nothing behind it, and gets no gradient from there."""
+    """Inputs before a reset change nothing behind it, and get no gradient from there."""
     when = torch.tensor([STEPS // 4 + row * STEPS // 8 for row in range(ROWS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when

@@ -1,4 +1,4 @@
-"""What the checks of certificate.py work on, and how they compare."""
+"""The subject of the certificate's checks, and how they compare."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class Probe(NamedTuple):
     single: Core
     """The core as it is."""
     core: Core
-    """Its copy in float64, or `single` if it cannot work in float64."""
+    """A copy of the core in float64, or `single` if it cannot work in float64."""
     inputs: Tensor
     """[T, B, D], in the precision of `core`."""
     reset: Tensor
@@ -62,7 +62,7 @@ def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_
 
 
 class Pass(NamedTuple):
-    """What a core said over T steps: outputs [T, B, output_size], last state, its own loss [T, B] or None."""
+    """Results of a core over T steps: outputs [T, B, output_size], last state, its own loss [T, B] or None."""
 
     outputs: Tensor
     state: CoreState

@@ -40,7 +40,7 @@ class CompiledUnroll:
         self._works = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is compiled stays in this process: a pickle or a copy compiles its own."""
+        """Compiled code stays in this process: a pickle or a copy compiles its own."""
         return vars(self) | {"_compiled": None, "_tried": set[tuple[Any, ...]]()}
 
     def __call__(

@@ -22,7 +22,7 @@ MOST_CALLS = 1000
 
 
 class LeafForm(NamedTuple):
-    """What a leaf of a core's state must be, by its name such as `state.controller.h`."""
+    """Shape and dtype that a leaf of a core's state must have, by its name such as `state.controller.h`."""
 
     name: str
     shape: tuple[int, ...]

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Write(NamedTuple):
-    """What a step writes, leaves [..., d]; rate [..., 1] is beta times the write scale."""
+    """Arguments of a step's write, leaves [..., d]; rate [..., 1] is beta times the write scale."""
 
     key1: Tensor
     key2: Tensor
@@ -31,7 +31,7 @@ class Write(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a step asks: the first query n^0 [..., d] and the keys e^1 .. e^R of its hops [..., R, d]."""
+    """Arguments of a step's read: the first query n^0 [..., d] and the keys e^1 .. e^R of its hops [..., R, d]."""
 
     query: Tensor
     hops: Tensor
@@ -107,7 +107,7 @@ class Block:
 
 
 class _Additions(torch.autograd.Function):
-    """What each step of a block adds, u [N, L, d], and by how much it rescales, s [N, L].
+    """Addends u [N, L, d] and factors s [N, L] of the steps of a block.
 
     Carried from step to step are not F but its products with the block's keys, Q_i = F (k1_i (x) k2_i), at first
     `base` [N, L, d], and q = |F|^2 [N]. With G_ij = (k1_i . k1_j)(k2_i . k2_j), `overlap` [N, L, L]:

@@ -137,13 +137,13 @@ class FWM(Core):
         return read, _pick(done, groups, blocks.block[-rows:])
 
     def written(self, hidden: Tensor) -> Write:
-        """What a step with the controller's output h [..., hidden_size] writes."""
+        """The write of a step with the controller's output h [..., hidden_size]."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
     def asked(self, hidden: Tensor) -> Read:
-        """What a step with the controller's output h [..., hidden_size] asks for."""
+        """The read of a step with the controller's output h [..., hidden_size]."""
         query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         if self.read_tanh:
             hops = hops.tanh()

@@ -79,7 +79,7 @@ def half_lives(linear: LinearFilter) -> list[float]:
 
 
 def block_response(linear: LinearFilter) -> Tensor:
-    """What each pool holds at each step of a block: float64 [k, BLOCK, BLOCK + k].
+    """Weights of inputs and first values in each pool at each step of a block: float64 [k, BLOCK, BLOCK + k].
 
     The last axis weighs the block's BLOCK inputs, then the k pools at its start.
     """

@@ -1,4 +1,4 @@
-"""What is in a memory while it works: traces of a core's steps, panels that show them, parts to interfere with."""
+"""A memory at work: traces of a core's steps, panels that show them, parts to interfere with."""
 
 from . import filtered, gated, slots, written
 from .panels import Panel, panels

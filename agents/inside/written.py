@@ -35,7 +35,7 @@ def _(core: FWM, trace: Trace) -> list[Panel]:
 
 
 def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
-    """What the last read of each step found, by writes: shares [T, T], sizes of the writes [T], norms of F [T].
+    """The last read of each step by writes: shares [T, T], sizes of the writes [T], norms of F [T].
 
     Since F_t = sum_j w_tj k1_j (x) k2_j (x) u_j, with u_j = rate_j (v_j - F_{j-1} (k1_j (x) k2_j)) and w_tj the product
     of all rescalings from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is

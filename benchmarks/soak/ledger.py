@@ -1,4 +1,4 @@
-"""What the soak's ledger proves: every step counted once, no unroll trained twice, no counter that goes back."""
+"""Proofs from the soak's ledger: every step counted once, no unroll trained twice, no counter that goes back."""
 
 import json
 from collections import Counter

@@ -14,7 +14,6 @@ class FlaggedTMaze(TMazeBatch):
         self._flag = Path(flag)
 
     def step_into(self, *arrays: Any) -> None:
-        """See BatchedEnv."""
         try:
             self._flag.unlink()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a game of BoxWorld is made of, and how its levels are drawn.
+"""The parts of a game of BoxWorld, and how its levels are drawn.
 
 A level is a chain: a loose key opens the first box, each box holds the key of the next, the last one the gem.
 Distractor branches hang on keys of the chain and lead nowhere. A box is two cells, its content left of its lock.
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     shortest_path: int
     longest_path: int

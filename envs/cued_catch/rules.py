@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     num_trials: int
     initial_cue_duration: int
@@ -143,7 +143,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
-    """What copy i shows: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown or -1)."""
+    """Things shown by copy i: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown or -1)."""
     row = state.row[i]
     trial, moment = clock(params, state.frame[i])
     if trial < 0:

@@ -51,7 +51,7 @@ def check_behaviour(env: Any, name: str) -> None:
 
 
 def calling(what: str, call: Callable[[], Any]) -> Any:
-    """What `call` returns. An exception inside it becomes a ValueError with the frames that are the user's own."""
+    """The result of `call`. An exception inside it becomes a ValueError with the frames that are the user's own."""
     try:
         return call()
     except Exception as problem:

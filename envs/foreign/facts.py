@@ -28,7 +28,7 @@ class InfoVectorEnv(SyncVectorEnv):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.infos: list[Mapping[str, Any]] = [{}] * self.num_envs
-        """What each environment's last step or reset returned."""
+        """The `info` that each environment's last step or reset returned."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         self.infos[env_num] = env_info

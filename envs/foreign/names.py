@@ -19,7 +19,7 @@ EnvMaker = Callable[..., Any]
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
-    """What makes `name`, and the parameters that it takes (None if any); None if the name is unknown.
+    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown.
 
     Raises ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded.
     """

@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     walls: Array
     """uint8 [size, size]: 1 where a wall is."""

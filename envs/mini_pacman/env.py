@@ -33,7 +33,7 @@ from .rules import PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
 
 
 class Task(NamedTuple):
-    """What is rewarded, and what completes a level: the names of Params."""
+    """Rewards, and the ends of a level: the names of Params."""
 
     step_reward: float
     food_reward: float

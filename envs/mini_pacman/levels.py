@@ -1,4 +1,4 @@
-"""What a game of Mini-Pacman is made of, and how its levels start.
+"""The parts of a game of Mini-Pacman, and how its levels start.
 
 A place is one number: cell (r, c) of the 15 x 19 map is place (r + 1) * WIDTH + c + 1 on a board with one more rim of
 walls, so that no window reaches outside it and a move is an addition.
@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     step_reward: float
     food_reward: float

@@ -52,7 +52,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     graphs: Array
     """int8 [G, S, A]: successors of the graphs of the set."""

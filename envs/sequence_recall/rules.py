@@ -82,7 +82,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What the compiled functions need to know of the constructor's arguments."""
+    """The constructor's arguments as compiled functions take them."""
 
     sequence_length: int
     off_frames: int
@@ -158,7 +158,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, int]:
-    """What copy i shows: (player's row and column, light on or 0, whether free, first place of a shown sequence)."""
+    """Things that copy i shows: (player's row, column, light on or 0, whether free, first place shown)."""
     frame, lit, entered = state.frame[i], state.lit[i], state.entered[i]
     place = min(frame // params.cycle_frames, params.sequence_length - 1)
     demonstrated = state.sequence[i, place] + 1

@@ -218,7 +218,7 @@ def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int
 
 @kernel
 def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
-    """What copy i shows: (player's row and column, first column of the window, whether the teleporter, cue or -1)."""
+    """Things that copy i shows: (player's row, column, first column of the window, teleporter or not, cue or -1)."""
     frame, goal = state.frame[i], state.goal[i]
     in_room = frame <= state.arrival[i] - rules.journey_time
     teleporter = in_room and frame >= rules.teleport_delay - 1

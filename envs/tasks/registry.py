@@ -22,13 +22,13 @@ class Entry:
     place: str
     """module:Class inside engram.envs.tasks."""
     about: str
-    """What is asked, in one line."""
+    """The question, in one line."""
     published: str
     """Published results, with the size of what reached them; "-" where there are none."""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What makes the class this task."""
+    """Parameters that make the class this task."""
     test: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What is different when it is tested."""
+    """Parameters that differ when it is tested."""
     curve: tuple[str, tuple[Any, ...]] | None = None
     """The parameter whose values a test goes through, and these values; those above the training's range are left out,
     unless the range is what is tested."""
@@ -259,7 +259,7 @@ def make_task(
 
 
 def examined_on(name: str, parameters: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What a task is tested on, trained with `parameters`: (label, parameters) of every test."""
+    """Tests of a task that is trained with `parameters`: (label, parameters) of each."""
     entry, fixed = find_task(name)
     given = {**fixed, **parameters}
     if entry.curve is None:

@@ -62,7 +62,7 @@ def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> 
 
 @kernel
 def symbol(state: State, i: int, slow: bool, patterns: Array) -> Any:
-    """What sequence i shows at its step."""
+    """The symbol that sequence i shows at its step."""
     step, last = state.step[i], state.length[i] - 1
     edge = EDGE_STEPS if slow else 1
     if step < edge:

@@ -90,7 +90,7 @@ class TokenStream(Task):
         return batch.scored
 
     def _document(self, i: int) -> Document | None:
-        """What sequence i reads now; None if it has read all."""
+        """The story that sequence i reads now; None if it has read all."""
         place = int(self.place[i])
         if self.part == "train":
             return self.documents[self._order(i)[place]]

@@ -54,7 +54,7 @@ learning. Beside them the speed of a matrix product on the same machine, in the 
 
 @dataclass(frozen=True, kw_only=True)
 class CoresConfig:
-    """What to measure."""
+    """Settings of the measurement."""
 
     cores: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of cores, registered or module:Class; all registered ones if none is given."""

@@ -1,4 +1,4 @@
-"""What `rl-bench` concludes from its measurements, and the table that shows it."""
+"""Conclusions of `rl-bench` from its measurements, and the table that shows them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

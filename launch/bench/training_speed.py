@@ -23,7 +23,7 @@ START_SECONDS = 180.0
 
 
 class TrainingSpeed(NamedTuple):
-    """What one run of `rl-train` reached after its warm-up."""
+    """Speed of one run of `rl-train` after its warm-up."""
 
     steps_per_second: float
     steps: int

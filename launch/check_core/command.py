@@ -41,7 +41,7 @@ NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 i
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """What to check and how."""
+    """The core to check, and how."""
 
     core: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CORE")]
     """A registered core or module:Class."""

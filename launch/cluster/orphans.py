@@ -21,7 +21,7 @@ from typing import NamedTuple
 LOOK_SECONDS = 1.0
 """How often the family is noted down."""
 GRACE_SECONDS = 5.0
-"""What Ray needs at most to end its own processes in an orderly way."""
+"""Seconds that Ray needs at most to end its own processes in an orderly way."""
 
 
 class Process(NamedTuple):

@@ -34,7 +34,7 @@ STOP_SECONDS = 10.0
 """In which Ray must stop; then it is killed."""
 START_ATTEMPTS = 5
 SLOW_START = "timed out during startup"
-"""What Ray says when its processes take longer than half a minute, as on a machine that does much else."""
+"""Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """Environment of every actor: its parallelism is other actors."""
 

@@ -1,4 +1,4 @@
-"""What rl-doctor looks at on one machine; the same function runs here and on every node of a cluster."""
+"""Facts about one machine for rl-doctor; the same function runs here and on every node of a cluster."""
 
 import os
 import platform

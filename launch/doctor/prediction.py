@@ -1,4 +1,4 @@
-"""What a run will take and give, predicted from a few seconds of its own work in this process.
+"""Cost and speed of a run, predicted from a few seconds of its own work in this process.
 
 memory        learner + actors x actor + what they share + object store + Ray itself
 object store  unrolls that are asked for and not learnt from + the versions of the weights that acted there
@@ -27,7 +27,7 @@ CHECKPOINT_COPIES = 3
 
 
 class Prediction(NamedTuple):
-    """What a run will take (bytes) and give (environment steps per second)."""
+    """Cost of a run (bytes) and its speed (environment steps per second)."""
 
     parameters: int
     unroll: int

@@ -1,4 +1,4 @@
-"""What looks wrong in the metrics of a run, each with the flag that helps. Plain functions over rows of metrics.
+"""Symptoms in the metrics of a run, each with the flag that helps. Plain functions over rows of metrics.
 
 A rule looks at the second half of the rows, which is where a run stays, and says nothing where its metrics are missing.
 """

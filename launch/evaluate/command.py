@@ -40,7 +40,7 @@ _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confid
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What to evaluate and how."""
+    """The agent to evaluate, and how."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory, zoo:NAME for an agent that comes with engram, or zoo: for a list of them."""
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
-    """What the episodes of these weights say; the same levels for all weights."""
+    """Summary of the episodes of these weights; the same levels for all weights."""
     actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)

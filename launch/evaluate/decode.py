@@ -1,4 +1,4 @@
-"""What a linear decoder reads from a memory: at every step of an episode, does the state tell a fact of the world?
+"""A linear decoder of a memory: at every step of an episode, does the state tell a fact of the world?
 
 All environments play their first episode together. At a step the states [K, D] of those that still play are the inputs
 and the fact's values the classes: one-against-all ridge regression in its dual form,

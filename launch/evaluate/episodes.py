@@ -43,7 +43,7 @@ def rate_interval(outcomes: NDArray[np.floating[Any]]) -> Estimate:
 
 
 class Group(NamedTuple):
-    """What episodes of one kind say."""
+    """Estimates from episodes of one kind."""
 
     episodes: int
     estimates: dict[str, Estimate]
@@ -51,7 +51,7 @@ class Group(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What all episodes say, and those of each kind of level."""
+    """Estimates from all episodes, and from those of each kind of level."""
 
     all: Group
     split: dict[str, dict[int, Group]]

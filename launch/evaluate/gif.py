@@ -53,7 +53,7 @@ def _film(actor: Actor, episodes: int) -> Iterator[tuple[Image.Image, int]]:
 
 
 def _frame(batch: Any, words: str) -> Image.Image:
-    """What environment 0 shows its agent, the whole board, and a line of words."""
+    """The observation of environment 0, the whole board, and a line of words."""
     pictures = [_picture(batch, full) for full in (False, True)]
     width = sum(picture.width for picture in pictures) + MARGIN * 3
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)

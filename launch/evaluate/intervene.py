@@ -32,7 +32,7 @@ Flags = NDArray[np.bool_]
 
 
 class Intervention(NamedTuple):
-    """What is done to the memory, and when."""
+    """A change of the memory, and its time."""
 
     kind: str
     step: int

@@ -31,7 +31,7 @@ class Difference(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What one intervention does."""
+    """Effect of one intervention."""
 
     step: int
     reached: int

@@ -109,7 +109,7 @@ def chosen_runs(figure: Figure, config: ReproduceConfig, every: bool = False) ->
 
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
-    """What will be trained, and how long that takes, before it begins."""
+    """The runs to come and the time that they take, said before they begin."""
     speed = figure.settings[config.size].steps_per_second
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
     hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))

@@ -90,7 +90,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a data file says."""
+    """A figure as its data file describes it."""
 
     name: str
     title: str

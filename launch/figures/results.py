@@ -1,4 +1,4 @@
-"""What the runs of a figure have reached, as one JSON document and one picture."""
+"""Results of a figure's runs as one JSON document and one picture."""
 
 from collections.abc import Sequence
 from pathlib import Path

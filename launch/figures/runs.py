@@ -36,7 +36,7 @@ class FigureRun:
     curve: Curve
     seed: int
     folder: Path
-    """Its run directory; output and evaluation lie beside it."""
+    """The run directory; output and evaluation lie beside it."""
 
     @property
     def label(self) -> str:
@@ -45,12 +45,12 @@ class FigureRun:
 
     @property
     def log(self) -> Path:
-        """What `rl-train` printed."""
+        """Output of `rl-train` and `rl-eval`."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def evaluation_file(self) -> Path:
-        """What `rl-eval` found; there once the run is finished."""
+        """File of `rl-eval`'s results; there once the run is finished."""
         return self.folder.with_name(f"{self.folder.name}.evaluation.json")
 
     @property
@@ -77,7 +77,7 @@ class FigureRun:
         return read_rows(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any]:
-        """What `rl-eval` found."""
+        """Results of `rl-eval`."""
         return json.loads(self.evaluation_file.read_text())
 
     def command(self) -> list[str]:

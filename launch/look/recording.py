@@ -25,7 +25,7 @@ class Recording(NamedTuple):
     boards: list[Picture]
     """The whole board at every step; none in a world without pictures."""
     views: list[Picture]
-    """What the agent sees."""
+    """The observation as a picture."""
     observations: NDArray[np.float32]
     """[T, D]: the numbers that it sees."""
     probabilities: NDArray[np.float32]
@@ -105,7 +105,7 @@ def drawn(batch: Any, full: bool) -> Picture | None:
 
 
 def _flat(observation: Any) -> NDArray[np.float32]:
-    """What environment 0 sees at step 0 of an unroll, as one vector."""
+    """The observation of environment 0 at step 0 of an unroll, as one vector."""
     if isinstance(observation, torch.Tensor):
         return observation[0, 0].flatten().float().numpy()
     parts = observation.values() if isinstance(observation, dict) else observation

@@ -1,1 +1,1 @@
-"""What a run reports: rows of metrics, TensorBoard, the panel in a terminal."""
+"""Reports of a run: rows of metrics, TensorBoard, the panel in a terminal."""

@@ -1,4 +1,4 @@
-"""What happened between two rows of metrics: learner's means, finished episodes, and where the time went."""
+"""Statistics between two rows of metrics: learner's means, finished episodes, and where the time went."""
 
 import math
 import time

@@ -34,7 +34,7 @@ def new_name(directory: Path) -> Path:
 
 
 def beginning(step: int) -> bytes:
-    """What a file begins with: TensorBoard forgets what earlier files say of the steps after `step`."""
+    """First event of a file: TensorBoard drops what earlier files say of the steps after `step`."""
     restart = _proto.SessionLog(status=_proto.SessionLog.START)
     return _records(
         _proto.Event(wall_time=time.time(), file_version="brain.Event:2"),
@@ -56,7 +56,7 @@ def configuration(step: int, settings: Mapping[str, Any]) -> bytes:
 
 
 def columns(step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> bytes:
-    """What the hparams tab shows of all runs in a directory, in this order: settings, and last values of metrics."""
+    """Columns of the hparams tab for all runs in a directory, in this order: settings, and last values of metrics."""
     experiment, _, _ = hparams(_plain(settings), dict.fromkeys(metrics, 0.0))
     return _at(step, experiment)
 
@@ -73,7 +73,7 @@ def picture(step: int, tag: str, png: bytes, width: int, height: int) -> bytes:
 
 
 def layout(step: int, charts: Charts) -> bytes:
-    """What the custom-scalars tab shows, from top to bottom; sections are open."""
+    """Charts of the custom-scalars tab, from top to bottom; sections are open."""
     categories = [
         _layout.Category(
             title=section,

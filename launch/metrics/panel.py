@@ -118,7 +118,7 @@ class Panel:
         return Box(self._content(), title=title, title_align="left", border_style="dim")
 
     def _content(self) -> RenderableType:
-        """What stands in the panel."""
+        """Lines of the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")

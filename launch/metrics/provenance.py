@@ -1,4 +1,4 @@
-"""What a measurement was made on and with: the facts that every benchmark's result carries."""
+"""Machine, commit and versions of a measurement: the facts that every benchmark's result carries."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""What one core does alone: the parts of training, each timed by itself.
+"""Speed of one processor core alone: the parts of training, each timed by itself.
 
     env      step_into of a batch of environments, random actions
     infer    Agent.step on rows of real unrolls, the state carried along
@@ -40,7 +40,7 @@ Work = Callable[[], float]
 
 
 class Cost(NamedTuple):
-    """What an environment step costs."""
+    """Cost of an environment step."""
 
     wall: float
     """Seconds that pass."""

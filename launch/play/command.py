@@ -45,7 +45,7 @@ _HELP = f"""Play a world ({", ".join(world_names())}), or watch a trained agent 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig:
-    """What to play and how."""
+    """The world or agent to play, and how."""
 
     name: tyro.conf.Positional[str] = ""
     """World, by its short name or id; or a run directory, or zoo:NAME, to watch its agent and take over from it."""

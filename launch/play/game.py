@@ -72,7 +72,7 @@ class Game:
             self.scores.append(self.score)
 
     def facts(self) -> str:
-        """What the world reports of the episode."""
+        """Episode fields that the world reports."""
         values = self.batch.episode_facts(np.array([0]))[0]
         named = zip(self.batch.episode_fields, values, strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)

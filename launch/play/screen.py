@@ -167,7 +167,7 @@ class Palette:
         self._pairs: dict[tuple[int, int], int] = {}
 
     def attribute(self, ink: Colour | None, floor: Colour | None) -> int:
-        """What curses calls this pair of colours."""
+        """Number of this pair of colours in curses."""
         if ink is None and floor is None:
             return 0
         pair = (self._number(ink), self._number(floor))

@@ -45,7 +45,7 @@ class PopulationViewConfig:
 
 
 class Population:
-    """What a population's log says of it by now."""
+    """A population as its log describes it by now."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.path = run.path

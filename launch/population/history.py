@@ -14,7 +14,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "replacement": ("member", "from", "reason", "healthy", "scores", "old", "new"),
     "resume": ("from_step",),
 }
-"""What every kind of event says, besides `event`, `time` and `step`."""
+"""Fields of every kind of event, besides `event`, `time` and `step`."""
 
 
 TYPES: dict[str, type] = {

@@ -78,7 +78,7 @@ class Member(Protocol):
 
     @property
     def number(self) -> int:
-        """Its index among the members."""
+        """Index among the members."""
         ...
 
     @property
@@ -157,7 +157,7 @@ class PopulationHost:
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """What follows from the last update: evaluations, copies, replacements; returns the members that they change.
+        """Carry out what follows from the last update: evaluations, copies, replacements; returns the changed members.
 
         Evaluations wait until the slowest member has done another update, so that members of one speed meet in one.
         """
@@ -170,7 +170,7 @@ class PopulationHost:
         return changed + (self._evaluate(due) if due else [])
 
     def metrics(self, member: Member) -> dict[str, float]:
-        """What a member's next row says of its place in the population."""
+        """Metrics of a member's place in the population, for its next row."""
         return {
             "population/generation": float(self.controller.generation),
             "population/ancestor": float(self.controller.ancestors[member.number]),

@@ -11,7 +11,7 @@ from ..metrics.panel import Panel, short
 
 
 class MemberRow(NamedTuple):
-    """What is shown of one member."""
+    """Facts shown of one member."""
 
     member: int
     steps: int
@@ -33,7 +33,7 @@ class PopulationPanel(Panel):
     _rows: Sequence[MemberRow] = ()
 
     def members(self, rows: Sequence[MemberRow]) -> None:
-        """What to show of all members from now on, in their order."""
+        """Show these facts of all members from now on, in their order."""
         self._rows = rows
 
     def _line(self) -> str:

@@ -57,7 +57,7 @@ class ProbeConfig:
 
     @property
     def name(self) -> str:
-        """What such a run is called."""
+        """Name of such a run."""
         return f"{self.task}-{self.core}".replace("/", "-").replace(":", "-")
 
 
@@ -70,7 +70,7 @@ BY_TASK: dict[str, dict[str, Any]] = {
     "stories:Babi": {"batch_size": 128, "embedding_size": 256},
     "text:Text": {"batch_size": 32, "max_grad_norm": 0.1, "embedding_size": 256},
 }
-"""What the papers' recipes have besides the defaults, by the class of the task; the first two papers' batches are 1600
+"""Settings of the papers' recipes besides the defaults, by class of task. The first two papers' batches are 1600
 and 128 sequences, their heads four hidden layers of 256."""
 
 BY_CORE: dict[str, dict[str, Any]] = {"rmc": {"lr": 3e-4}, "gtrxl": {"lr": 3e-4}}

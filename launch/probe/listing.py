@@ -35,7 +35,7 @@ def list_tasks(console: Console) -> None:
 
 
 def say_result(result: dict[str, Any], console: Console) -> None:
-    """What a probe came to, beside chance and the published number."""
+    """Result of a probe, beside chance and the published number."""
     console.print(
         f"{result['task']} with {result['core']} ({result['parameters']:,} parameters in the core): "
         f"{result['updates']:,} updates in {result['minutes']:.1f} min, {result['ms_per_update']:.1f} ms each",

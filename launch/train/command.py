@@ -172,7 +172,7 @@ def make_learners(
 
 
 def member_seed(seed: int, member: int) -> int:
-    """What a member's first weights are drawn with; the first member has those of a run without a population."""
+    """Seed of a member's first weights; the first member has those of a run without a population."""
     return seed if member == 0 else int(np.random.SeedSequence(seed, spawn_key=(member,)).generate_state(1)[0])
 
 
@@ -222,7 +222,7 @@ def load(trainer: Trainer, saved: dict[str, Any]) -> None:
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int) -> Panel:
-    """What shows the run to a person."""
+    """The panel that shows the run in a terminal."""
     kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
     return kind(total, path, config.name, step=step, time_limit=60 * config.time_limit)
@@ -237,7 +237,7 @@ def check_population(directory: RunDirectory, saved: dict[str, Any] | None) -> N
 
 
 def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
-    """What copies this run's checkpoints to --checkpoint-url."""
+    """The mirror that copies this run's checkpoints to --checkpoint-url."""
     from .mirror import Mirror  # its file systems are imported where they are wanted
 
     assert config.checkpoint_url is not None
@@ -265,7 +265,7 @@ def describe(config: RunConfig, learner: Learner, device: torch.device, changed:
 
 
 def farewell(config: RunConfig, path: Path, reason: str, steps: int, unsaved: int = 0) -> str:
-    """What happened and what to run next; `unsaved` steps are in no checkpoint."""
+    """The outcome and the commands to run next; `unsaved` steps are in no checkpoint."""
     kept = f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
     lines = [f"{'finished' if reason == 'done' else f'stopped ({reason})'} after {steps:,} steps; {kept}"]
     if reason != "done" or unsaved:

@@ -198,7 +198,7 @@ def number(text: str) -> float:
 
 
 def unknown_word(word: str, known: set[str], prog: str) -> str:
-    """What is wrong with a word that no flag takes, with the flags that come near."""
+    """Message for a word that no flag takes, with the flags that come near."""
     name = word.partition("=")[0]
     dashes = name.startswith("-")
     said = f"unknown flag {name!r}" if dashes else f"unexpected word {word!r}"

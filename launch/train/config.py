@@ -165,7 +165,7 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """What a run of this configuration is called."""
+        """Name of a run of this configuration."""
         return f"{self.env}-{self.agent.core}".replace("/", "-").replace(":", "-")
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:
-    """What the saved configuration of a run would import besides engram, as `setting = module:name`."""
+    """Modules that a run's saved configuration would import besides engram, as `setting = module:name`."""
     agent, learner = (config.get(part) for part in ("agent", "learner"))
     values = {
         "env": config.get("env"),

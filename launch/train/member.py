@@ -39,7 +39,7 @@ class Member:
         self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
         self.batcher = Batcher(config.columns)
         self.settings: Values = {}
-        """What differs from the run's configuration."""
+        """Settings that differ from the run's configuration."""
         self.failing = 0
         """Updates in a row without a finite loss."""
         self.evaluated: float | None = None

@@ -158,7 +158,7 @@ EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
     ("t-maze", "concrete"): {"viewport_size": 8},
 }
-"""What an easy setting changes in CORES."""
+"""Changes of an easy setting to CORES."""
 
 EASY: dict[str, Preset] = {"boxworld": _EASY_BOXWORLD, "pomdp-graph": _EASY_GRAPH, "t-maze": _EASY_T_MAZE}
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""

@@ -70,7 +70,7 @@ def resumed_config(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
-    """What differs between two configurations (setting, old, new) and must not within one run."""
+    """Differences between two configurations (setting, old, new) that are not allowed within one run."""
     # Settings that an algorithm did not have yet when a run was written down have their defaults.
     old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
     return [each for each in differences(old, new) if each[0] not in MAY_CHANGE]

@@ -242,7 +242,7 @@ def _unwritable(path: Path, problem: OSError) -> RunDirectoryError:
 
 
 def _names(path: Path) -> list[str]:
-    """What is in a directory, sorted; nothing if it does not exist. Raises RunDirectoryError if it cannot be read."""
+    """Names in a directory, sorted; none if it does not exist. Raises RunDirectoryError if it cannot be read."""
     try:
         return sorted(os.listdir(path))
     except FileNotFoundError:

@@ -48,7 +48,7 @@ def parse_run(
 
 
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
-    """What differs from the preset, or from the file of --config, in words; empty if nothing that matters does."""
+    """Differences from the preset, or from the file of --config, in words; empty if nothing that matters differs."""
     words = dashed(arguments)
     plain = _for_algorithm(_default(words), value_of("--algorithm", words))
     plain = replace(plain, learner=_complete(plain.learner, plain.learner))
@@ -104,7 +104,7 @@ def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
 
 
 def _default(words: Sequence[str]) -> RunConfig:
-    """What holds before any flag: the preset of --env and --core, or a saved configuration."""
+    """Configuration before any flag: the preset of --env and --core, or a saved configuration."""
     file = value_of("--config", words)
     try:
         if file is not None:

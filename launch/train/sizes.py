@@ -1,4 +1,4 @@
-"""What a run's networks and unrolls take, against the memory that there is, before anything is built."""
+"""Memory of a run's networks and unrolls, compared with the memory that there is before anything is built."""
 
 import sys
 from collections.abc import Callable

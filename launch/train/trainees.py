@@ -10,7 +10,7 @@ class Trainee(NamedTuple):
     """A member as a checkpoint has it."""
 
     weights: dict[str, Any]
-    """Its agent's state."""
+    """State of the member's agent."""
     score: float | None
     """Mean return of its last training episodes; None if none has ended."""
 

@@ -32,10 +32,10 @@ FINISH_SECONDS = 20.0
 
 
 class Population(Protocol):
-    """What lets the members of a run learn from each other."""
+    """Contract of the part that lets the members of a run learn from each other."""
 
     def metrics(self, member: Member) -> dict[str, float]:
-        """What a member's next row says of its place in the population."""
+        """Metrics of a member's place in the population, for its next row."""
         ...
 
     def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
@@ -43,7 +43,7 @@ class Population(Protocol):
         ...
 
     def look(self) -> list[int]:
-        """What follows from the last update; returns the members whose weights it has changed."""
+        """Carry out what follows from the last update; returns the members whose weights it has changed."""
         ...
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:

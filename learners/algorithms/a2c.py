@@ -14,7 +14,7 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class A2CSettings:
-    """What A2C alone reads."""
+    """Settings that A2C alone reads."""
 
     gae_lambda: float = 1.0
     """Lambda of generalised advantage estimation, 0..1; 1 is the n-step return with bootstrap."""

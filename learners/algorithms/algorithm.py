@@ -30,7 +30,7 @@ class Pass(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What values and policy are moved towards, float [T, B] each, without gradient."""
+    """Targets of values and policy, float [T, B] each, without gradient."""
 
     values: Tensor
     advantages: Tensor

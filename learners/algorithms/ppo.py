@@ -19,7 +19,7 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class PPOSettings:
-    """What PPO alone reads."""
+    """Settings that PPO alone reads."""
 
     epochs: int = 4
     """Passes over each batch, at least 1."""

@@ -17,7 +17,7 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class VTraceSettings:
-    """What V-trace alone reads."""
+    """Settings that V-trace alone reads."""
 
     clip_rho: float = 1.0
     """Clip of importance ratios in the value targets (rho bar); 0 does not clip."""

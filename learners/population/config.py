@@ -17,7 +17,7 @@ class PopulationConfig:
     """lp-rnn: a member takes the weights of a random other one that a t-test finds better; its settings stay.
     truncation: the worst members take the weights and settings of the best, and mutate the settings."""
     explore: tuple[str, ...] = ()
-    """What differs between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
+    """Settings that differ between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
     warmup: int = 30_000
     """Episodes that a member finishes before it is evaluated for the first time, at least 0."""
     interval: int = 30_000

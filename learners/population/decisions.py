@@ -23,7 +23,7 @@ Scores = Sequence[Sequence[float]]
 
 
 class Decision(NamedTuple):
-    """What is to happen to one member, and why."""
+    """Decision about one member, and its reason."""
 
     member: int
     opponent: int | None
@@ -55,7 +55,7 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """What happens to the evaluated members.
+    """Decisions about the evaluated members.
 
     Args:
         config: the scheme and its numbers.

@@ -1,4 +1,4 @@
-"""What differs between the members of a population: the words that name it, first values, and mutations of them.
+"""Settings that differ between members of a population: the words that name them, first values, mutations.
 
     learner.lr=loguniform(1e-5,1e-3)        log(value) is uniform
     learner.entropy_cost=uniform(0,0.02)
@@ -64,7 +64,7 @@ class Explored(NamedTuple):
 
 
 def first_values(explored: Sequence[Explored], members: int, rng: np.random.Generator) -> list[Values]:
-    """What every member begins with."""
+    """First values of every member."""
     return [{each.setting: each.sample(rng) for each in explored} for _ in range(members)]
 
 
@@ -91,7 +91,7 @@ def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
 
 
 def parse(words: Sequence[str]) -> tuple[Explored, ...]:
-    """What `--pbt.explore` words mean. Raises ValueError naming the word, what is wrong and what is allowed."""
+    """The search space of `--pbt.explore` words. Raises ValueError naming the word, the mistake and what is allowed."""
     explored = tuple(_parse(word) for word in words)
     names = [each.setting for each in explored]
     for name in names:

@@ -75,7 +75,7 @@ class SequenceModel(nn.Module):
         return self.head(outputs[asked]).unflatten(-1, (self.groups, self.classes)), state, loss
 
     def shown(self, inputs: Tensor) -> Tensor:
-        """What the core sees [T, B, D]; a blank step is all zeros."""
+        """Inputs of the core [T, B, D]; a blank step is all zeros."""
         if not self.symbols:
             return inputs
         blank = (inputs < 0).unsqueeze(-1)

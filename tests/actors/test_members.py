@@ -51,7 +51,7 @@ def test_a_pool_is_shared_by_all_members() -> None:
 
 
 def test_members_have_environments_of_their_own() -> None:
-    """What one member does is not seen by another, and the first member's levels are those without a population."""
+    """One member's work is not seen by another, and the first member's levels are those without a population."""
     alone, together = actors(), actors()
     expected = [alone.unroll(of(0)) for _ in range(3)]
     for each in expected:

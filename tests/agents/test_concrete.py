@@ -151,7 +151,7 @@ def test_pieces_of_an_unroll_are_the_unroll(name):
 
 
 def impulse_responses(name, lags, num_pools, reset_before=None):
-    """What every pool holds of an input of 1 that came `lag` steps before, float64 [len(lags), num_pools].
+    """Values of every pool after an input of 1 that came `lag` steps before, float64 [len(lags), num_pools].
 
     With reset_before, the row has seen other inputs and was reset this many steps before the impulse.
     """

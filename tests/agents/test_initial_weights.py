@@ -1,4 +1,4 @@
-"""What a configuration says of a new agent's weights."""
+"""Settings of a new agent's weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a process that runs networks sets before it starts."""
+"""Settings of a process that runs networks, made before it starts."""
 
 import subprocess
 import sys

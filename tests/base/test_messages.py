@@ -1,4 +1,4 @@
-"""What messages say: the name, its value, what is allowed, the nearest name."""
+"""Parts of messages: the name, its value, what is allowed, the nearest name."""
 
 from dataclasses import dataclass
 

@@ -36,7 +36,7 @@ RAY_PROCESS = re.compile(r"raylet|gcs_server|ray::|/ray/|\bray start\b")
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What the tour found, by name."""
+    """Results of the tour, by name."""
     why = hosts.why_not()
     if not why and importlib.util.find_spec("aiohttp") is None:
         why = 'ray[default] is not installed: pip install -e ".[cluster]"'

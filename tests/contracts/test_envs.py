@@ -1,4 +1,4 @@
-"""What every world promises, over everything registered: a new world is tested by being registered."""
+"""The contract of every world, over everything registered: a new world is tested by being registered."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ every_world = pytest.mark.parametrize("name", NAMES)
 
 
 class Record(NamedTuple):
-    """What T steps of N copies showed; observation has the shape [T, N, ...]."""
+    """Outputs of T steps of N copies; observation has the shape [T, N, ...]."""
 
     observation: np.ndarray
     reward: np.ndarray

@@ -101,7 +101,7 @@ def in_context() -> list[str]:
 
 
 def copy_context(place: Path) -> Path:
-    """What the engine would send to the build."""
+    """Files that the engine would send to the build."""
     for name in in_context():
         source, target = ROOT / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)

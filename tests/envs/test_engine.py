@@ -1,4 +1,4 @@
-"""What all compiled games share: streams of randomness, checks of actions and parameters."""
+"""Parts that all compiled games share: streams of randomness, checks of actions and parameters."""
 
 import numpy as np
 

@@ -296,7 +296,7 @@ for i in range(10**9):
 def test_a_writer_that_is_ended_at_any_moment_leaves_whole_checkpoints(
     tmp_path: Path, end: signal.Signals, saves: int
 ) -> None:
-    """It overwrites two steps again and again; what it said it had saved is there, or something newer."""
+    """The writer overwrites two steps again and again; what it said it had saved is there, or something newer."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as writer:
         assert writer.stdout is not None

@@ -32,7 +32,7 @@ class Toy(Core):
 
 
 class NoNamedTuple(Toy):
-    """Its state is a plain tuple."""
+    """The state is a plain tuple."""
 
     def initial_state(self, batch_size):
         return tuple(super().initial_state(batch_size))
@@ -43,7 +43,7 @@ class NoNamedTuple(Toy):
 
 
 class OtherUnroll(Toy):
-    """Its unroll forgets one input."""
+    """The unroll forgets one input."""
 
     def unroll(self, inputs, reset, state, bptt_length=None):
         inputs = torch.cat([inputs[:-1], torch.zeros_like(inputs[-1:])])
@@ -51,7 +51,7 @@ class OtherUnroll(Toy):
 
 
 class ZeroAtStart(Toy):
-    """Its unroll begins from the initial state whatever it is given, as if every piece were a new episode."""
+    """The unroll begins from the initial state whatever it is given, as if every piece were a new episode."""
 
     def unroll(self, inputs, reset, state, bptt_length=None):
         return unroll_step_by_step(self, inputs, reset, self.initial_state(inputs.shape[1]), bptt_length)
@@ -70,7 +70,7 @@ def with_multiplied_reset(self, inputs, reset, state, bptt_length=None):
 
 
 class MultipliedReset(Toy):
-    """Its unroll resets by multiplication with zero: right only where the initial state is zero and nothing is nan."""
+    """The unroll resets by multiplication with zero: right only where the initial state is zero and nothing is nan."""
 
     unroll = with_multiplied_reset
 
@@ -142,7 +142,7 @@ class Detached(Toy):
 
 
 class NeverCut(Toy):
-    """Its unroll takes no notice of bptt_length."""
+    """The unroll takes no notice of bptt_length."""
 
     def unroll(self, inputs, reset, state, bptt_length=None):
         return unroll_step_by_step(self, inputs, reset, state, None)
@@ -188,7 +188,7 @@ class HiddenConstant(Toy):
 
 
 class Unpicklable(Toy):
-    """Its state is a type that only exists inside a function."""
+    """The state is a type that only exists inside a function."""
 
     def initial_state(self, batch_size):
         class Local(NamedTuple):

@@ -154,7 +154,7 @@ class Hosts:
 
 
 def _files(folder: Path, names: Sequence[str]) -> Path:
-    """What a host finds as its home and as its lists of users and hosts; all hosts share one key, made for them."""
+    """A host's home and its lists of users and hosts; all hosts share one key, made for them."""
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True)
     key = folder.parent / "id"

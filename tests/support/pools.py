@@ -1,4 +1,4 @@
-"""What both pools' tests share: actors in real environments, and some that break on purpose."""
+"""Parts that both pools' tests share: actors in real environments, and some that break on purpose."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a tiny configuration, `rl-train` as a process, and how to look at both."""
+"""Parts that tests of whole runs share: a tiny configuration, `rl-train` as a process, and how to look at both."""
 
 import json
 import signal

@@ -8,7 +8,7 @@ from gymnasium.utils import EzPickle
 
 
 class Secretive(gymnasium.Env[Any, Any], EzPickle):
-    """Its copies begin anew, as those of some emulators do."""
+    """Copies of it begin anew, as those of some emulators do."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""What the tests of cores share: random cores and unrolls, and the loop that every fast unroll must equal."""
+"""Parts that tests of cores share: random cores and unrolls, and the loop that every fast unroll must equal."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a relational memory core does between its products of matrices, and the gradients of it, for a CPU.
+"""Attention, norms and gates of the RMC between its products of matrices, and their gradients, for a CPU.
 
 Parts of the compiled loop in `cores/rmc_kernels.py`, each for one batch element or one row, so that its numbers stay in
 the processor's cache from the first operation to the last and do not depend on which others are in the batch.

@@ -104,7 +104,7 @@ def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Ar
 
 @_filters
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
-    """What each filter holds of inputs [T, B, P] after the last step, in `pools` [B, k, P], which start the row.
+    """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them.
 
     Pools before a row's last reset do not matter and are not looked at.
     """

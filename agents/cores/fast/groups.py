@@ -1,4 +1,4 @@
-"""What compiled unrolls have in common: columns of a batch in groups, the gradients of matrices after the loop."""
+"""Parts that compiled unrolls share: a batch's environments in groups, gradients of matrices after the loop."""
 
 from collections.abc import Callable, Sequence
 

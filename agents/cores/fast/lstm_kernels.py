@@ -12,7 +12,7 @@ from .elementwise import add, sigmoid, tanh
 
 
 class Inputs(NamedTuple):
-    """What the loop is given."""
+    """Inputs and weights of the loop."""
 
     gates: Array
     """[T, B, 4 H]: W_x x + b."""
@@ -24,7 +24,7 @@ class Inputs(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the way back needs of the way forward."""
+    """Activations saved by the forward pass for the backward pass."""
 
     h: Array
     c: Array

@@ -1,4 +1,4 @@
-"""What a core reads from its pools at every step of an unroll, without forming the pools (for a CPU).
+"""Reads of a core from its pools at every step of an unroll, without forming the pools (for a CPU).
 
 Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, with p^n a filter of W x, is the same
 filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so all that
@@ -26,7 +26,7 @@ class Filters(NamedTuple):
     decays: Tensor
     """[k]."""
     in_a_row: bool
-    """What is below a pool is the pool before it; else it is the input, for all."""
+    """Each pool filters the pool before it; otherwise all pools filter the input."""
     kept: Tensor
     """[k, k]: what is left of the first pools after T steps."""
 

@@ -146,7 +146,7 @@ class _Unroll(torch.autograd.Function):
 
 
 def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
-    """What compiled functions take, matrices as they are: [outputs, inputs]."""
+    """Weights as compiled functions take them, matrices as they are: [outputs, inputs]."""
     a = Tensors(*arrays(*tensors))  # pyright: ignore[reportArgumentType]
     vectors = Vectors(*(getattr(a, name) for name in Vectors._fields))
     given = Inputs(a.row, a.gates_input, plan.reset, plan.initial, a.memory)  # pyright: ignore[reportArgumentType]

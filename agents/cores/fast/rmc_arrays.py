@@ -13,7 +13,7 @@ from .arrays import Array
 
 
 class RMCShape(NamedTuple):
-    """What the arrays alone do not tell. `gates` is the number of gates per slot: 0, 1 or the slot's width."""
+    """Sizes that the arrays alone do not tell. `gates` is the number of gates per slot: 0, 1 or the slot's width."""
 
     slots: int
     heads: int
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the loop is given."""
+    """Inputs of the loop."""
 
     row: Array
     """[T, B, F]: the projected input."""
@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the way back needs of the way forward."""
+    """Activations saved by the forward pass for the backward pass."""
 
     rows: Array
     """[T, B, N + 1, F]: the memory before each step, after resets, and the projected input."""
@@ -94,7 +94,7 @@ class Record(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the way back writes."""
+    """Gradients written by the backward pass."""
 
     row: Array
     gates_input: Array

@@ -161,7 +161,7 @@ def test_a_failed_actor_is_replaced(how: str) -> None:
 
 
 def test_answers_of_a_process_that_was_given_up_are_not_taken() -> None:
-    """Its second unroll raises; the third, which it makes from whatever state that left, is answered all the same."""
+    """The second unroll raises; the third, made from whatever state that left, is answered all the same."""
     pool = RayPool(make_breaking(which=0, steps=7, how="once"), 1, 3, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
     take(pool)

@@ -82,7 +82,7 @@ def started(env: gymnasium.Env | str, num_envs: int = 3, **parameters: Any) -> t
 
 
 def play(batch: Any, rows: tuple, actions: np.ndarray) -> list[tuple]:
-    """What `rows` showed after each of actions [T, N]."""
+    """Outputs of `rows` after each of actions [T, N]."""
     seen = []
     for row in actions:
         batch.step_into(row, *rows)

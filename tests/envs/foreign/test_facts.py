@@ -1,4 +1,4 @@
-"""What a foreign world's `info` says at the last step of an episode: into the columns of episodes, and to rl-eval."""
+"""A foreign world's last `info` of an episode: into the columns of episodes, and to rl-eval."""
 
 import json
 from pathlib import Path

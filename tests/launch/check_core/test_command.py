@@ -28,7 +28,7 @@ def check(capsys, monkeypatch):
 
 
 def verdicts(out: str) -> dict[str, str]:
-    """What stands before each line's name."""
+    """The mark before each line's name."""
     return {name.strip(): word for word, name in re.findall(r"^  (pass|FAIL)  (.{32})", out, re.MULTILINE)}
 
 

@@ -33,7 +33,7 @@ def healthy(number: int = 40) -> list[Row]:
 
 
 def said(rows: list[Row], config: RunConfig = CONFIG) -> dict[str, str]:
-    """What looks wrong, and the advice."""
+    """Symptoms and the advice."""
     return {each.what: each.advice for each in symptoms(rows, config) if each.verdict != "ok"}
 
 

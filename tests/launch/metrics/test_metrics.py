@@ -35,7 +35,7 @@ def steps(run: Path, name: str = "metrics.jsonl") -> list[int]:
 
 
 def events(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows: (step, value) by tag."""
+    """Scalars in TensorBoard: (step, value) by tag."""
     loaded = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     return {tag: [(x.step, x.value) for x in loaded.Scalars(tag)] for tag in loaded.Tags()["scalars"]}
 

@@ -1,4 +1,4 @@
-"""What a person sees of a population: lineage in words and as a picture, TensorBoard's pages, tables, replays."""
+"""Views of a population: lineage in words and as a picture, TensorBoard's pages, tables, replays."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the words of `rl-train` mean: presets, what may be given on resuming, sizes, and what is written down."""
+"""The words of `rl-train`: presets, those allowed on resuming, sizes, and what is written down."""
 
 import json
 from dataclasses import replace

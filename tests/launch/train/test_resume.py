@@ -68,7 +68,7 @@ def test_a_row_that_a_stop_has_cut_in_two_is_the_whole_row(tmp_path: Path) -> No
 
 
 def test_an_asynchronous_run_goes_on_with_other_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no state of its environments: the levels of its beginning would come a second time."""
+    """An asynchronous run keeps no state of its environments: the levels of its beginning would come a second time."""
     run = tmp_path / "run"
     made: list[ActorFactory] = []
     make: Callable[..., Any] = acting.make_pool
@@ -119,7 +119,7 @@ def test_torchs_random_stream_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_all_of_a_checkpoint_is_synced_to_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files and the directory that names them, then the renaming, then the directory that holds the new name."""
+    """Files and the directory that names them, then the renaming, then the directory that holds the new name."""
     import os
 
     done: list[str] = []

@@ -1,4 +1,4 @@
-"""What a checkpoint or a configuration from elsewhere may do: nothing without being asked for, and said."""
+"""A checkpoint or a configuration from elsewhere may do nothing without being asked for, and said."""
 
 import os
 import sys

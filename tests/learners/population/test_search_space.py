@@ -1,4 +1,4 @@
-"""What differs between members: the words for it, the values drawn, and mistakes met with one clear line."""
+"""Settings that differ between members: words, values drawn, and mistakes met with one clear line."""
 
 import numpy as np
 import pytest
