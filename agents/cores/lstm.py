@@ -19,6 +19,17 @@ class LSTMState(NamedTuple):
     c: Tensor
 
 
+class Cell(nn.LSTMCell):
+    """torch's cell with its equations written out: torch's own operation has no rule for `torch.func.vmap`."""
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> LSTMState:
+        """x [B, input_size] and (h, c), else zeros -> the next (h, c), each [B, hidden_size]."""
+        if hx is None:
+            hx = (input.new_zeros(input.shape[0], self.hidden_size),) * 2
+        gates = linear(input, self.weight_ih, self.bias_ih) + linear(hx[0], self.weight_hh, self.bias_hh)
+        return lstm_step(gates, hx[1])
+
+
 class LSTM(Core):
     """One layer of LSTM.
 
@@ -34,7 +45,7 @@ class LSTM(Core):
         super().__init__()
         at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
-        self.cell = nn.LSTMCell(input_size, hidden_size)
+        self.cell = Cell(input_size, hidden_size)
         remember(self.cell, memory_span)
 
     def initial_state(self, batch_size: int) -> LSTMState:
@@ -45,7 +56,7 @@ class LSTM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        state = LSTMState(*self.cell(inputs, (state.h, state.c)))
+        state = self.cell(inputs, state)
         return state.h, state
 
     @full_precision

@@ -54,6 +54,12 @@ class TinyState(NamedTuple):
     h: torch.Tensor
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    """torch compiles one function at most eight times in a process, whichever test asked."""
+    torch.compiler.reset()
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_values_and_gradients_are_those_of_the_eager_unroll(name, capsys):
     """Traced as for the compiler and run as traced: compiling it all takes minutes."""

@@ -240,6 +240,7 @@ def test_a_terminal_without_colours_is_refused():
 @pytest.mark.parametrize("name", ["maze", "pomdp-graph"])
 def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
     game = Game(name, {}, 5)
+    game.begin()
     actions = np.random.default_rng(1).integers(3, size=40).tolist()
     for action in actions:
         game.act(action)
