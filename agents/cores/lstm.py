@@ -25,7 +25,8 @@ class Cell(nn.LSTMCell):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> LSTMState:
         """x [B, input_size] and (h, c), else zeros -> the next (h, c), each [B, hidden_size]."""
         if hx is None:
-            hx = (input.new_zeros(input.shape[0], self.hidden_size),) * 2
+            zeros = input.new_zeros(input.shape[0], self.hidden_size)
+            hx = (zeros, zeros)
         gates = linear(input, self.weight_ih, self.bias_ih) + linear(hx[0], self.weight_hh, self.bias_hh)
         return lstm_step(gates, hx[1])
 
