@@ -44,9 +44,9 @@ from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.cluster.ray_session import start_ray
 from engram.launch.metrics.provenance import provenance
+from engram.launch.run.config import RunConfig
+from engram.launch.run.presets import preset
 from engram.launch.train.command import ACTOR_NICENESS
-from engram.launch.train.config import RunConfig
-from engram.launch.train.presets import preset
 from engram.learners.batcher import Batcher
 from engram.learners.learner import Learner
 

@@ -15,8 +15,8 @@ from typing import Any
 from collect_runs import command
 
 from engram import zoo
-from engram.launch.train.trained import open_run
-from engram.launch.train.trainees import chosen_members
+from engram.launch.run.trained import open_run
+from engram.launch.run.trainees import chosen_members
 
 
 def evaluation(run: Path, words: list[str]) -> dict[str, Any]:

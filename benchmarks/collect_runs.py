@@ -22,9 +22,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from engram.launch.metrics.provenance import provenance
-from engram.launch.train.config import RunConfig, differences, from_dict
-from engram.launch.train.presets import preset
-from engram.launch.train.run_directory import RunDirectory
+from engram.launch.run.config import RunConfig, differences, from_dict
+from engram.launch.run.presets import preset
+from engram.launch.run.run_directory import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 120

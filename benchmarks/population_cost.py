@@ -25,12 +25,12 @@ import psutil
 from engram.agents.process import prepare_process
 from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
+from engram.launch.run.config import RunConfig, to_dict
+from engram.launch.run.device import find_device
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
 from engram.launch.train.acting import make_pool
 from engram.launch.train.command import make_learners, make_panel, make_trainer
-from engram.launch.train.config import RunConfig, to_dict
-from engram.launch.train.device import find_device
-from engram.launch.train.run_directory import RunDirectory
-from engram.launch.train.run_flags import parse_run
 from engram.launch.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results"

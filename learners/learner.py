@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..actors.unroll import Unroll, environments, to_device
 from ..agents.agent import Agent
-from ..agents.cores.compiled import compile_steps
 from ..agents.specs import entropy as entropy_of
 from ..agents.specs import kl_divergence, log_policy, log_probability
+from ..agents.unrolling.compiled import compile_steps
 from . import losses
 from .algorithms.algorithm import Pass, Targets
 from .boundaries import transitions

@@ -107,24 +107,8 @@ def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
         assert all(name.split(".")[0] != "engram" for name in names), f"{module}:{node.lineno}"
 
 
-SHARED = {
-    "train": {
-        *(
-            "command_line",
-            "config",
-            "device",
-            "presets",
-            "run_directory",
-            "run_flags",
-            "stop_flag",
-            "trained",
-            "trainees",
-        ),
-    },
-    "metrics": None,
-    "cluster": None,
-}
-"""Modules that the folders of launch/ may use of each other, by name; None for all of a folder."""
+SHARED = {"run", "metrics", "cluster"}
+"""Folders of launch/ that the others may use."""
 COMPOSERS = {"launch/train/command.py": {"population"}}
 """Commands that put a product together from another folder's parts."""
 
@@ -139,8 +123,13 @@ def test_the_products_of_launch_do_not_import_each_other(module: Path) -> None:
         if parts[2] in COMPOSERS.get(module.as_posix(), set()):
             continue
         assert parts[2] in SHARED, f"{module} imports {name}"
-        allowed = SHARED[parts[2]]
-        assert allowed is None or (len(parts) > 3 and parts[3] in allowed), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=str)
+def test_a_folder_holds_few_modules(folder: Path) -> None:
+    """Twelve; sixteen where each is one of a kind: a core, a task, a compiled loop."""
+    modules = [path for path in MODULES if path.parent == folder and path.name != "__init__.py"]
+    assert len(modules) <= (12 if folder.parts[0] == "launch" else 16), [path.name for path in modules]
 
 
 @pytest.mark.parametrize("name", MATHS)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .blocks import Blocks, cut_into_blocks
+from ..unrolling.blocks import Blocks, cut_into_blocks
+from ..unrolling.scan import scan
 from .core import Core, at_least_one, full_precision
 from .fast.pool_views import Filters, Views
 from .fast.routes import stands_for
-from .pools import (
+from .parts.pools import (
     BLOCK,
     LinearFilter,
     block_columns,
@@ -24,7 +25,6 @@ from .pools import (
     parallel,
     places,
 )
-from .scan import scan
 
 
 class ConcreteState(NamedTuple):

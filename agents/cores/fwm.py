@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from . import fast_weights
-from .blocks import Blocks, cut_into_blocks
+from ..unrolling.blocks import Blocks, cut_into_blocks
 from .core import Core, at_least_one, full_precision
-from .fast_weights import Block, Read, Write
 from .lstm import LSTM, LSTMState
+from .parts import fast_weights
+from .parts.fast_weights import Block, Read, Write
 
 BLOCK = 32
 """Most steps that are worked on at once in an unroll."""

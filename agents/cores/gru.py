@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..unrolling.trajectories import over_trajectories
 from .core import Core, at_least_one, full_precision
-from .gates import remember
-from .trajectories import over_trajectories
+from .parts.gates import remember
 
 
 class GRUState(NamedTuple):

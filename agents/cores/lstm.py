@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
+from ..unrolling.trajectories import over_trajectories
 from .core import Core, at_least_one, full_precision
 from .fast import lstm as fast
-from .gates import remember
-from .trajectories import over_trajectories
+from .parts.gates import remember
 
 
 class LSTMState(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from ...agents.process import prepare_process
 from ...base.processes import num_cores
 from ..metrics.speed import make_parts
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 
 START_SECONDS = 120.0
 

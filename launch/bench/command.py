@@ -14,10 +14,10 @@ from ...base.messages import duration_in_words
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
 from ..metrics.speed import Cost, Parts, make_parts, measure, with_fused_core
-from ..train.command_line import UsageError, run_command, value_of, without
-from ..train.config import RunConfig, to_dict
-from ..train.device import find_device
-from ..train.run_flags import parse_run
+from ..run.command_line import UsageError, run_command, value_of, without
+from ..run.config import RunConfig, to_dict
+from ..run.device import find_device
+from ..run.run_flags import parse_run
 from .busy_cores import BusyCores
 from .table import processor_time, rates_and_fractions, show
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed

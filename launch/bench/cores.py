@@ -21,9 +21,9 @@ from ...agents.cores.registry import core_names, make_core
 from ...agents.kernels import linear
 from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
-from ..train.command_line import UsageError, parse
-from ..train.device import find_device
-from ..train.presets import CORES
+from ..run.command_line import UsageError, parse
+from ..run.device import find_device
+from ..run.presets import CORES
 
 SETTINGS = {
     "concrete": ("t-maze", 128),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...base.processes import tree_cpu_seconds, tree_memory
-from ..train.command_line import UsageError, without
-from ..train.run_directory import RunDirectory
+from ..run.command_line import UsageError, without
+from ..run.run_directory import RunDirectory
 
 OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit")
 """Flags of `rl-train` that a measurement sets itself."""

@@ -24,7 +24,7 @@ from ...agents.values import AgentOutput, EnvOutput
 from ...envs.tasks.registry import make_task
 from ...learners.supervised.config import SupervisedConfig
 from ...learners.supervised.learner import learn
-from ..train.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, parse, run_command
 
 PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("probe: recall over 10 steps", "recall", {"delay": 10}),

@@ -20,7 +20,7 @@ from ray._private import services, worker
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
-from ..train.command_line import NotAvailableError, UsageError
+from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
 
 OBJECT_STORE_BYTES = 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 from .facts import PORTS, Facts
 from .prediction import Prediction
 

@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...agents.process import prepare_process
-from ..train.command_line import UsageError, run_command, unknown_word
-from ..train.config import RunConfig, from_dict
-from ..train.device import find_device
-from ..train.run_directory import RunDirectory
-from ..train.run_flags import parse_run
+from ..run.command_line import UsageError, run_command, unknown_word
+from ..run.config import RunConfig, from_dict
+from ..run.device import find_device
+from ..run.run_directory import RunDirectory
+from ..run.run_flags import parse_run
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict

@@ -16,7 +16,7 @@ import torch
 from ...actors.unroll import nbytes
 from ...agents.weights import flatten
 from ..metrics.speed import Parts, make_parts, measure, speed_of_light
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 
 RAY_BYTES = 400 * 2**20
 """Ray's own processes on one machine."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 from .checks import Finding
 
 FEWEST = 8

@@ -20,10 +20,10 @@ from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
-from ..train.command_line import UsageError, make_console, parse, run_command
-from ..train.config import RunConfig, to_dict
-from ..train.trained import make_actor, open_run
-from ..train.trainees import Trainee, best_member, chosen_members, described
+from ..run.command_line import UsageError, make_console, parse, run_command
+from ..run.config import RunConfig, to_dict
+from ..run.trained import make_actor, open_run
+from ..run.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, summarise
 from .gif import record
 from .study import decoding_study, intervention_study

@@ -12,7 +12,7 @@ from rich.table import Table
 from ...actors.actor import Actor
 from ...actors.unroll import EPISODE_COLUMNS
 from ...base.messages import nearest
-from ..train.command_line import UsageError
+from ..run.command_line import UsageError
 from .decode import FEWEST, Reading, decode
 from .episodes import RATES, Estimate, mean_interval
 from .intervene import Intervention, Played, parsed, play_all

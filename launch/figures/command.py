@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from ...base.files import replace_file
-from ..train.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, parse, run_command
 from . import page, results
 from .figure import Figure, load, names
 from .runs import FigureRun, RunFailedError, train_all

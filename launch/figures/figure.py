@@ -32,9 +32,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..train.command_line import UsageError
-from ..train.config import RunConfig
-from ..train.run_flags import parse_run
+from ..run.command_line import UsageError
+from ..run.config import RunConfig
+from ..run.run_flags import parse_run
 
 SETTINGS = ("full", "quick")
 

@@ -18,9 +18,9 @@ from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
 from ...base.files import replace_file
 from ...base.messages import nearest
-from ..train.command_line import UsageError, parse, run_command
-from ..train.trained import evaluation_seed, make_actor, open_run
-from ..train.trainees import chosen_members, described
+from ..run.command_line import UsageError, parse, run_command
+from ..run.trained import evaluation_seed, make_actor, open_run
+from ..run.trainees import chosen_members, described
 from . import film, page
 from .recording import MOST_STEPS, Recording, marks, record
 from .seen import seen_panels

@@ -28,7 +28,7 @@ from ...agents.specs import BoxSpec
 from ...agents.values import EnvOutput, map_observation
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 
 UNROLLS = 6
 """Unrolls that the parts are measured on."""

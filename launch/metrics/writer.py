@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import AppendedFile, abandon_after
-from ..train.run_directory import RunDirectory, flat_settings
+from ..run.run_directory import RunDirectory, flat_settings
 from . import events
 from .accumulator import Accumulator
 

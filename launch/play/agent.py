@@ -9,9 +9,9 @@ import torch
 from ...agents.process import prepare_process
 from ...agents.values import EnvOutput
 from ...envs.registration import is_world
-from ..train.command_line import UsageError
-from ..train.trained import evaluation_seed, make_actor, open_run
-from ..train.trainees import chosen_members
+from ..run.command_line import UsageError
+from ..run.trained import evaluation_seed, make_actor, open_run
+from ..run.trainees import chosen_members
 from .game import Game
 
 

@@ -17,7 +17,7 @@ import tyro
 from ... import zoo
 from ...base.files import replace_file
 from ...envs.registration import is_world, world_names
-from ..train.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, parse, run_command
 from .agent import Player
 from .game import Game, load_recording
 from .screen import Screen, legend_of, words

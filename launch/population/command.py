@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ...base.files import replace_file
 from ..metrics.panel import short
-from ..train.command_line import UsageError, make_console, parse, run_command
-from ..train.run_directory import RunDirectory, RunDirectoryError
+from ..run.command_line import UsageError, make_console, parse, run_command
+from ..run.run_directory import RunDirectory, RunDirectoryError
 from .history import read
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture

@@ -14,7 +14,7 @@ from ...learners.population.search_space import PREFIX
 from ..metrics import events
 from ..metrics.panel import short
 from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture, size
 

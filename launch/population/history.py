@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..train.run_directory import RunDirectory, RunDirectoryError
+from ..run.run_directory import RunDirectory, RunDirectoryError
 from .lineage import Lineage
 
 FIELDS: dict[str, tuple[str, ...]] = {

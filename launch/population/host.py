@@ -15,7 +15,7 @@ from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
 from ...learners.population.search_space import Values
 from ..metrics.accumulator import Accumulator
-from ..train.config import RunConfig
+from ..run.config import RunConfig
 from .events import PopulationWriter
 from .panel import MemberRow
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ...learners.population.config import PopulationConfig
 from ...learners.population.decisions import Decision, decide, initial_values, replace_failing
 from ...learners.population.search_space import Values
-from ..train.config import from_dict
+from ..run.config import from_dict
 from .history import Entry
 
 PRECISION = 1e-9

@@ -5,8 +5,8 @@ from contextlib import ExitStack, closing
 
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
-from ..train.config import RunConfig
-from ..train.run_directory import RunDirectory
+from ..run.config import RunConfig
+from ..run.run_directory import RunDirectory
 from .events import PopulationWriter
 from .host import Member, PopulationHost, PopulationLog
 from .panel import PopulationPanel

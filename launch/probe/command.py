@@ -10,10 +10,10 @@ from rich.console import Console
 
 from ...agents.process import prepare_process
 from ...learners import checkpoints
-from ..train.command_line import UsageError, dashed, parse, run_command, value_of, without
-from ..train.config import differences, from_dict, to_dict
-from ..train.run_directory import RunDirectory, RunDirectoryError
-from ..train.stop_flag import StopFlag
+from ..run.command_line import UsageError, dashed, parse, run_command, value_of, without
+from ..run.config import differences, from_dict, to_dict
+from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
 from .run import ProbeRun, find_device, make_learner

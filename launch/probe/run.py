@@ -15,10 +15,10 @@ from ...learners.supervised.learner import SupervisedLearner, examine
 from ...learners.supervised.model import SequenceModel, to_tensors
 from ...learners.supervised.scores import Score
 from ..metrics.writer import MetricsWriter
-from ..train.command_line import UsageError
-from ..train.config import to_dict
-from ..train.run_directory import RunDirectory
-from ..train.stop_flag import StopFlag
+from ..run.command_line import UsageError
+from ..run.config import to_dict
+from ..run.run_directory import RunDirectory
+from ..run.stop_flag import StopFlag
 from .config import ProbeConfig
 
 RESULT = "result.json"

@@ -19,7 +19,7 @@ from rich.console import Console
 from ...agents.cores.registry import core_class, core_names
 from ...base.messages import check_fields, check_range
 from ...envs.tasks.registry import find_task
-from ..train.command_line import UsageError, parse
+from ..run.command_line import UsageError, parse
 from .config import recipe
 from .leaderboard import write_leaderboard
 from .run import RESULT

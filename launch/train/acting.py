@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ...actors.factory import ActorFactory
 from ...actors.pool import ActorPool, LocalPool
-from .config import RunConfig
-from .stop_flag import StopFlag
+from ..run.config import RunConfig
+from ..run.stop_flag import StopFlag
 from .trainer import Trainer
 from .watchdog import Watchdog
 

@@ -24,20 +24,20 @@ from ...learners.learner import Learner
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
+from ..run.command_line import UsageError, make_console, run_command, value_of, without
+from ..run.config import RunConfig, to_dict
+from ..run.device import find_device
+from ..run.presets import is_easier_than_paper
+from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError, refuse_unusable
+from ..run.run_flags import LIST, TRUST, changed_from_preset, parse_run
+from ..run.stop_flag import StopFlag
+from ..run.urls import is_url, redacted
 from .acting import Acting, StoppedError
-from .command_line import UsageError, make_console, run_command, value_of, without
-from .config import RunConfig, to_dict
-from .device import find_device
 from .member import Member
-from .presets import is_easier_than_paper
 from .resume import drop_code, is_own, newest_state, resumed_config
-from .run_directory import CONFIG, RunDirectory, RunDirectoryError, refuse_unusable
-from .run_flags import LIST, TRUST, changed_from_preset, parse_run
 from .sizes import check_counts, check_memory
-from .stop_flag import StopFlag
 from .supervisor import supervise
 from .trainer import Trainer
-from .urls import is_url, redacted
 
 if TYPE_CHECKING:
     from .mirror import Mirror

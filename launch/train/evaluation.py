@@ -7,9 +7,9 @@ import torch
 
 from ...actors.episodes import known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
-from .config import RunConfig
+from ..run.config import RunConfig
+from ..run.trained import make_actor
 from .member import Member
-from .trained import make_actor
 
 MOST_ENVS = 128
 UNROLL_LENGTH = 20

@@ -11,7 +11,7 @@ from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import WORLDS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from .presets import CORES, EASY, PAPER
+from ..run.presets import CORES, EASY, PAPER
 
 Line = tuple[str, str]
 """A name and what it is."""

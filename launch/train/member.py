@@ -11,7 +11,7 @@ from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
 from ..metrics.accumulator import Accumulator, Settled
 from ..metrics.writer import MetricsWriter
-from .config import RunConfig, to_dict
+from ..run.config import RunConfig, to_dict
 
 
 class Member:

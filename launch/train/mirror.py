@@ -21,10 +21,10 @@ from typing import Any
 import fsspec
 
 from ...learners import checkpoints
-from .command_line import UsageError
-from .imports import announce_imports
-from .run_directory import CONFIG, RunDirectory, new_path
-from .urls import redacted
+from ..run.command_line import UsageError
+from ..run.imports import announce_imports
+from ..run.run_directory import CONFIG, RunDirectory, new_path
+from ..run.urls import redacted
 
 LAST_WAIT = 60.0
 """Seconds that the end of a run waits for its last checkpoint to be copied."""

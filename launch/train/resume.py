@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ...learners import checkpoints
-from . import saved
-from .command_line import UsageError, value_of
-from .config import RunConfig, differences, from_dict
-from .run_directory import RunDirectory
-from .run_flags import parse_run
-from .urls import is_redacted
+from ..run import saved
+from ..run.command_line import UsageError, value_of
+from ..run.config import RunConfig, differences, from_dict
+from ..run.run_directory import RunDirectory
+from ..run.run_flags import parse_run
+from ..run.urls import is_redacted
 
 MAY_CHANGE = {
     "total_steps",

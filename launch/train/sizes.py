@@ -11,7 +11,7 @@ from ...agents.agent import Agent
 from ...agents.values import map_observation
 from ...base.messages import size_in_words
 from ...base.processes import memory_bytes
-from .config import RunConfig
+from ..run.config import RunConfig
 
 COPIES = 4
 """Of every parameter: itself, its gradient and two moments of the optimiser."""

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from ...learners import checkpoints
-from .command_line import UsageError, value_of, without
-from .config import to_dict
-from .run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
-from .run_flags import TRUST, parse_run
-from .urls import is_url
+from ..run.command_line import UsageError, value_of, without
+from ..run.config import to_dict
+from ..run.run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
+from ..run.run_flags import TRUST, parse_run
+from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""

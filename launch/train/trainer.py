@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
 from ...learners import checkpoints
-from .config import RunConfig, to_dict
+from ..run.config import RunConfig, to_dict
+from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.saved import Best
+from ..run.stop_flag import StopFlag
 from .evaluation import Evaluator
 from .member import Member
-from .run_directory import RunDirectory, RunDirectoryError
-from .saved import Best
-from .stop_flag import StopFlag
 
 if TYPE_CHECKING:
     from .mirror import Mirror

@@ -6,10 +6,10 @@ from pathlib import Path
 from ... import zoo
 from ...agents.agent import Agent
 from ...learners.checkpoints import CheckpointError
-from .command_line import UsageError
-from .run_directory import RunDirectory, RunDirectoryError
-from .trained import find_checkpoint, open_run
-from .trainees import Trainee, best_member, trainees_of
+from ..run.command_line import UsageError
+from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.trained import find_checkpoint, open_run
+from ..run.trainees import Trainee, best_member, trainees_of
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.compiled import compile_steps
 from engram.agents.cores.core import Core
+from engram.agents.unrolling.compiled import compile_steps
 from unrolls import values_and_gradients
 
 ROWS, SIZE = 3, 5
@@ -25,7 +25,7 @@ SMALL = {
 NO_COMPILER = """
 import torch
 from engram.agents.cores import make_core
-from engram.agents.cores.compiled import compile_steps
+from engram.agents.unrolling.compiled import compile_steps
 core = make_core("rmc", 5, num_slots=2, num_heads=2, head_size=4)
 inputs, reset = torch.randn(3, 2, 5), torch.zeros(3, 2, dtype=torch.bool)
 eager = core.unroll(inputs, reset, core.initial_state(2))[0]

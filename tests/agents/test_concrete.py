@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.blocks import cut_into_blocks
 from engram.agents.cores.core import unroll_step_by_step
+from engram.agents.unrolling.blocks import cut_into_blocks
 from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6

@@ -111,7 +111,7 @@ def test_strong_writes_are_scaled_to_norm_one():
 
 def test_a_full_write_is_read_back():
     """With beta = 1 and unit keys the retrieved value is the one written last, whatever was there (theorem B.1)."""
-    from engram.agents.cores import fast_weights
+    from engram.agents.cores.parts import fast_weights
 
     torch.manual_seed(0)
     key1, key2 = (torch.nn.functional.normalize(torch.randn(2, 4, dtype=torch.float64)) for _ in range(2))

@@ -5,7 +5,7 @@ import torch
 
 from engram.agents.cores import scan as scans
 from engram.agents.cores.fast.scan import can_compile, scan_compiled
-from engram.agents.cores.scan import scan, scan_blocks
+from engram.agents.unrolling.scan import scan, scan_blocks
 
 BATCH, WIDTH = 3, 2
 WAYS = pytest.mark.parametrize("way", [scan_blocks, scan_compiled], ids=["blocks", "compiled"])

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 
 

@@ -17,8 +17,8 @@ import pytest
 from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for, workers
 

@@ -10,8 +10,8 @@ import pytest
 
 from engram import zoo
 from engram.launch.evaluate import command as evaluate
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.trained import open_run
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.trained import open_run
 from engram.launch.train.warm_start import start_from
 
 EPISODES = 128

@@ -22,8 +22,8 @@ from engram.launch.bench.table import processor_time, rates_and_fractions
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.metrics import provenance as machine
 from engram.launch.metrics.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.config import RunConfig
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.config import RunConfig
 
 CPU = torch.device("cpu")
 TINY = ["--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--batch-size", "4"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engram.launch.bench.cores import CoresConfig, main, paper_core
-from engram.launch.train.command_line import UsageError
+from engram.launch.run.command_line import UsageError
 
 SHORT = ["--seconds", "0.01", "--batch-sizes", "2", "3", "--threads", "1", "--unroll-length", "3"]
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from engram.base.processes import tree
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 
 TOKEN = "0123456789abcdef" * 4
 TINY = [

@@ -21,9 +21,9 @@ from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import Finding, examine, processors, share_of, shared_memory, size, token, versions
 from engram.launch.doctor.facts import Facts, look
 from engram.launch.doctor.prediction import Prediction, predict
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.config import RunConfig
-from engram.launch.train.presets import preset
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.config import RunConfig
+from engram.launch.run.presets import preset
 
 COMMANDS = Path(sys.executable).parent
 TINY = [

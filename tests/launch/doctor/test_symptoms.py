@@ -7,8 +7,8 @@ import pytest
 
 from engram.launch.doctor.command import run as doctor
 from engram.launch.doctor.symptoms import Row, read_rows, symptoms
+from engram.launch.run.config import RunConfig
 from engram.launch.train import command as train
-from engram.launch.train.config import RunConfig
 
 CONFIG = RunConfig(local=True)
 

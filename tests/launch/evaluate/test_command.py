@@ -17,9 +17,9 @@ from engram.launch.evaluate.command import compared, run, show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.metrics import accumulator
+from engram.launch.run.trained import make_actor
+from engram.launch.run.trainees import Trainee
 from engram.launch.train import command as train
-from engram.launch.train.trained import make_actor
-from engram.launch.train.trainees import Trainee
 from engram.learners import checkpoints
 
 FIELDS = ("solved", "path_length", "num_distractors")

@@ -19,8 +19,8 @@ from engram.launch.evaluate.command import run
 from engram.launch.evaluate.decode import decode, reading
 from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
+from engram.launch.run.trained import make_actor
 from engram.launch.train import command as train
-from engram.launch.train.trained import make_actor
 
 WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}
 N = 6

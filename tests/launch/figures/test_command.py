@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engram.launch.figures import command, figure, page
-from engram.launch.train.command_line import UsageError
+from engram.launch.run.command_line import UsageError
 
 SMALL = '''
 title = "A small figure"

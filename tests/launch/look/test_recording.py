@@ -6,7 +6,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.look.recording import Mark, Recording, marks, record
-from engram.launch.train.trained import make_actor
+from engram.launch.run.trained import make_actor
 
 WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}
 

@@ -21,7 +21,7 @@ from engram.envs.registration import make_batch, world_names
 from engram.launch.play.command import main
 from engram.launch.play.game import Game
 from engram.launch.play.screen import UPPER_HALF, Glyph, beside, compose, legend_of, nearest, words
-from engram.launch.train.command_line import UsageError
+from engram.launch.run.command_line import UsageError
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 PATIENCE = 240.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engram.launch.population import command as population_view
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 
 WORDS = [
     *("--env", "pomdp-graph", "--env-args", "num_steps=8", "--core", "lstm", "--core-args", "hidden_size=4"),

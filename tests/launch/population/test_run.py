@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from engram.launch.population import command as population_view
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 from engram.launch.train.member import Member
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints

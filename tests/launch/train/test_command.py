@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 
 TINY = [
     *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=16", "--local", "--seed", "5"),

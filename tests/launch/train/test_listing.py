@@ -5,8 +5,8 @@ import pytest
 from engram import zoo
 from engram.agents.cores.registry import core_names
 from engram.envs.registration import WORLDS
+from engram.launch.run.presets import PRESETS
 from engram.launch.train.command import run
-from engram.launch.train.presets import PRESETS
 from engram.learners.algorithms.registry import algorithm_names
 
 

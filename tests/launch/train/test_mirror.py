@@ -7,8 +7,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
 from engram.launch.train.mirror import Mirror, fetch, holds_run
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved

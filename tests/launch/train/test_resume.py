@@ -13,10 +13,10 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.launch.evaluate import command as evaluate
+from engram.launch.run.stop_flag import StopFlag
 from engram.launch.train import acting, saved
 from engram.launch.train import command as train
 from engram.launch.train.mirror import Mirror
-from engram.launch.train.stop_flag import StopFlag
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved

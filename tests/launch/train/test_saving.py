@@ -12,13 +12,13 @@ import torch
 
 from engram.actors.failures import ActorFailureError
 from engram.launch.metrics.accumulator import Accumulator, Settled
+from engram.launch.run import saved
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
-from engram.launch.train import saved
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.config import RunConfig, from_dict, to_dict
 from engram.launch.train.member import Member
-from engram.launch.train.run_directory import RunDirectory
-from engram.launch.train.run_flags import parse_run
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved
@@ -298,7 +298,7 @@ def test_commands_that_read_a_run_pass_over_what_cannot_be_read(three: Path, tmp
 
 
 def train_checkpoint(run: Path, which: str) -> tuple[Path, dict[str, Any]]:
-    from engram.launch.train.trained import find_checkpoint
+    from engram.launch.run.trained import find_checkpoint
 
     return find_checkpoint(RunDirectory.open(run, lock=False), which)
 

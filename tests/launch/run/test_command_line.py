@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import engram
-from engram.launch.train.command_line import dashed, flags_of, value_of, whole_number
-from engram.launch.train.config import RunConfig, from_dict, to_dict
+from engram.launch.run.command_line import dashed, flags_of, value_of, whole_number
+from engram.launch.run.config import RunConfig, from_dict, to_dict
 
 COMMANDS = {
     "rl-train": "train",

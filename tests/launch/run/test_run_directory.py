@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engram.base.files import AppendedFile, replace_file
-from engram.launch.train.run_directory import RunDirectory, RunDirectoryError, differing
+from engram.launch.run.run_directory import RunDirectory, RunDirectoryError, differing
 
 CONFIG: dict[str, Any] = {
     "env": "boxworld",
@@ -151,7 +151,7 @@ def test_a_closed_run_is_free_and_reading_needs_no_lock(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_and_death_unlocks(tmp_path: Path) -> None:
     hold = (
-        "import time; from engram.launch.train.run_directory import RunDirectory\n"
+        "import time; from engram.launch.run.run_directory import RunDirectory\n"
         f"run = RunDirectory.create({str(tmp_path)!r}, {{'seed': 1}}, name='x')\n"
         "print('locked', flush=True); time.sleep(60)"
     )

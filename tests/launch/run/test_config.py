@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.launch.train.config import RunConfig
+from engram.launch.run.config import RunConfig
 
 
 def test_actors_share_the_environments_of_an_update() -> None:

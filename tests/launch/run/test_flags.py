@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from engram.agents.agent import AgentConfig
+from engram.launch.run.command_line import NotAvailableError, UsageError
+from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.presets import preset
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import changed_from_preset, parse_run
+from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
 from engram.launch.train import command as train
-from engram.launch.train.command_line import NotAvailableError, UsageError
-from engram.launch.train.config import RunConfig, from_dict, to_dict
-from engram.launch.train.presets import preset
-from engram.launch.train.run_directory import RunDirectory
-from engram.launch.train.run_flags import changed_from_preset, parse_run
 from engram.launch.train.sizes import check_counts, check_memory
-from engram.launch.train.urls import check_url, redacted
 from runs import TINY
 
 

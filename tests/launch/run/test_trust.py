@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from engram.launch.evaluate.command import main as evaluate
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.imports import announce_imports, named_modules
 from engram.launch.train import command as train
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.imports import announce_imports, named_modules
 from engram.learners import checkpoints
 
 TINY = [
@@ -90,7 +90,7 @@ def test_imports_of_a_configuration_from_elsewhere_are_announced(tmp_path, capsy
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give a file away")
 def test_a_run_of_another_user_says_what_it_imports(tmp_path, capsys):
-    from engram.launch.train.run_directory import RunDirectory
+    from engram.launch.run.run_directory import RunDirectory
 
     file = tmp_path / "config.toml"
     file.write_text('env = "my_worlds:World"\n')

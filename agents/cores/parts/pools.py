@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .blocks import Blocks
+from ...unrolling.blocks import Blocks
 
 BLOCK = 16
 """Steps per block: longer blocks cost more products per step, shorter ones more starts to chain."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import check_unroll
-from .core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
+from ..cores.contract import check_unroll
+from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .fast.scan import can_compile, scan_compiled
+from ..cores.fast.scan import can_compile, scan_compiled
 
 SHORT = 24
 """A block of at most so many steps is worked through step by step."""

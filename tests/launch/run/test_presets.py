@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from engram.launch.train.command_line import UsageError
-from engram.launch.train.config import RunConfig, from_dict
-from engram.launch.train.presets import EASY, PAPER, preset
-from engram.launch.train.run_flags import parse_run
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.config import RunConfig, from_dict
+from engram.launch.run.presets import EASY, PAPER, preset
+from engram.launch.run.run_flags import parse_run
 
 
 @pytest.mark.parametrize(("env", "core", "episode", "parameters"), [("pomdp-graph", "fwm", 30, 10_933)])

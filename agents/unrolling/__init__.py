@@ -1,0 +1,1 @@
+"""How a core is run over T steps other than one by one: blocks, trajectories, scans, compiled steps."""
