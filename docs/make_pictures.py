@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/environments.md: of each world the whole board, and beside it what an agent sees.
+"""Draw the pictures of docs/reference/environments.md: of each world the whole board, and beside it what an agent sees.
 
 python docs/make_pictures.py [WORLD ...]
 """

@@ -19,7 +19,7 @@ class LearnerConfig:
     algorithm: str = "vtrace"
     """vtrace (IMPALA, corrected for lag), a2c or ppo (both synchronous), another registered name, or module:Class."""
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Settings of the algorithm, KEY=VALUE; docs/algorithms.md lists them."""
+    """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""
     entropy_cost: float = 0.01

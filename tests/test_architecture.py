@@ -176,7 +176,7 @@ def test_what_is_imported_is_declared_explained_and_pinned() -> None:
     used = {name.split(".")[0] for module in tests for name in imports(module)}
     assert used - STDLIB - {"engram"} - helpers <= {MODULE_OF.get(name, name) for name in to_run | extras}
 
-    page = (ROOT / "docs" / "dependencies.md").read_text()
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text()
     assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == to_run | extras
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)

@@ -1,4 +1,4 @@
-"""`rl-bench`: how close training comes to the speed of light of this machine (docs/speed.md)."""
+"""`rl-bench`: how close training comes to the speed of light of this machine (docs/explanation/speed.md)."""
 
 import importlib.util
 import json

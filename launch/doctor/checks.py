@@ -69,7 +69,7 @@ def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
         if own is None:
             findings.append(Finding(name, "not installed", "problem", f"pip install -c constraints.txt {name}"))
         elif other:
-            advice = "one image, or one constraints.txt, for all nodes (docs/cluster.md)"
+            advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
             findings.append(Finding(name, f"{own} here, {', '.join(other)}", "problem", advice))
         else:
             findings.append(Finding(name, own, "ok"))

@@ -118,7 +118,8 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
             facts.append(seen._replace(cores=cores))
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
-            lost.append(Finding(f"node {name}", last, "problem", "install the same engram there (docs/cluster.md)"))
+            advice = "install the same engram there (docs/tutorials/cluster.md)"
+            lost.append(Finding(f"node {name}", last, "problem", advice))
     ray.shutdown()
     return facts, lost
 

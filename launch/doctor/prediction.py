@@ -21,7 +21,7 @@ from ..run.config import RunConfig
 RAY_BYTES = 400 * 2**20
 """Ray's own processes on one machine."""
 REACHED = (0.6, 0.95)
-"""Fractions of the speed of light that training has reached (docs/speed.md)."""
+"""Fractions of the speed of light that training has reached (docs/explanation/speed.md)."""
 CHECKPOINT_COPIES = 3
 """Times a checkpoint holds the size of the weights: weights and at most two moments."""
 

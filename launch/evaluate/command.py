@@ -65,7 +65,7 @@ class EvaluationConfig:
     """Episodes in it."""
     intervene: str = ""
     """Change the memory and compare with the same episodes undisturbed: wipe@STEP, swap@STEP, freeze@STEP:END or
-    noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/insight.md)."""
+    noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/how-to/insight.md)."""
     sweep: bool = False
     """With --intervene: also at every later step, --every steps apart."""
     decode: str = ""

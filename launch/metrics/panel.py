@@ -76,7 +76,7 @@ class Panel:
                 self._live.stop()
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Show `step`, and metrics by the names of docs/metrics.md; what is not given stays as it was."""
+        """Show `step`, and metrics by the names of docs/reference/metrics.md; what is not given stays as it was."""
         self._step = step
         if self._first_update is None:
             # What came before, starting actors and compiling worlds and cores, says nothing about what is to come.

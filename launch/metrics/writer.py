@@ -1,4 +1,4 @@
-"""A run's numbers on disk: TensorBoard events and `metrics.jsonl`, row by row the same (docs/metrics.md)."""
+"""A run's numbers on disk: TensorBoard events and `metrics.jsonl`, row by row the same (docs/reference/metrics.md)."""
 
 import json
 import math

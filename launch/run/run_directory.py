@@ -2,7 +2,7 @@
 
     config.toml         the resolved configuration
     checkpoints/        step-*/
-    metrics.jsonl       every row of metrics (docs/metrics.md)
+    metrics.jsonl       every row of metrics (docs/reference/metrics.md)
     tensorboard/        the same numbers as events
     population.jsonl    what population-based training did
     members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population

@@ -1,4 +1,4 @@
-"""`ray up` on hosts of our own, a training run on them, `ray down`: the tour of docs/cluster.md, word for word.
+"""`ray up` on hosts of our own, a training run on them, `ray down`: docs/tutorials/cluster.md, word for word.
 
 pytest -m cluster tests/cluster
 ENGRAM_RECORD=benchmarks/results/cluster-local.json pytest -m cluster tests/cluster     keeps what was found
@@ -65,7 +65,7 @@ def runs(process: str) -> bool:
 
 
 def tour(network: Hosts) -> dict[str, Any]:
-    """Everything that a reader of docs/cluster.md does, with what can be seen on the hosts meanwhile."""
+    """Everything that a reader of docs/tutorials/cluster.md does, with what can be seen on the hosts meanwhile."""
     operator, machines = network.operator, network.hosts
     (operator.home / "cluster.yaml").write_text(yaml.safe_dump(own_addresses(machines)))
     operator.environment["RAY_AUTH_MODE"] = "token"

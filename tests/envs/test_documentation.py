@@ -1,4 +1,4 @@
-"""docs/environments.md says of every world what the code says."""
+"""docs/reference/environments.md says of every world what the code says."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,14 @@ from PIL import Image
 from engram.envs.registration import WORLDS, make_batch, world_parameters
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "environments.md").read_text()
+PAGE = (DOCS / "reference" / "environments.md").read_text()
 
 every_world = pytest.mark.parametrize("name", WORLDS)
 
 
 def section(name: str) -> str:
     """The part of the page that shows the world's picture."""
-    return next(part for part in PAGE.split("\n## ") if f"(images/{name}.png)" in part)
+    return next(part for part in PAGE.split("\n## ") if f"(../images/{name}.png)" in part)
 
 
 @every_world

@@ -118,7 +118,7 @@ def test_images_pin_ray_and_python(name: str) -> None:
 
 
 def test_the_page_names_every_value_that_is_the_readers() -> None:
-    page = (ROOT / "docs" / "cluster.md").read_text()
+    page = (ROOT / "docs" / "tutorials" / "cluster.md").read_text()
     for name in CLOUDS:
         assert "# yours" in (FOLDER / f"{name}.yaml").read_text()
     for word in ("SecurityGroupIds", "ImageId", "IamInstanceProfile", "project_id", "subnetwork", "sourceImage"):

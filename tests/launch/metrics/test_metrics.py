@@ -472,7 +472,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     collected.note_actors(1, 0, 0)
     with MetricsWriter(tmp_path, 0, never) as writer:
         writer.write(learner.steps, collected.take(learner.steps))
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
     tables = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     listed = [cells[0].strip().strip("`") for cells in tables]
     of_one_run = [name for name in listed if not name.startswith("population/")]

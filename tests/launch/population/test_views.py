@@ -30,7 +30,7 @@ from engram.learners.population.config import PopulationConfig
 from engram.learners.population.decisions import replace_failing
 
 Event = dict[str, Any]
-METRICS_PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+METRICS_PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
 
 
 def start(members: int = 3, **others: Any) -> Event:

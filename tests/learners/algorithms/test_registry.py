@@ -38,7 +38,7 @@ def test_whole_numbers_serve_where_fractions_are_meant() -> None:
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "algorithms.md").read_text()
     listed = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| ([\w.]+) \|", page, re.MULTILINE)
     settings = [
         (name, each.name, str(each.default))
