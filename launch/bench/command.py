@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from ...agents.process import prepare_process
 from ...base.messages import duration_in_words
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
 from ..metrics.speed import Cost, Parts, make_parts, measure, with_fused_core
-from ..run.command_line import UsageError, run_command, value_of, without
+from ..run.command_line import UsageError, make_console, run_command, value_of, without
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
 from ..run.run_flags import parse_run
@@ -79,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     file = Path(own["--json"]) if own["--json"] else None
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"--json {file}: there is no directory {file.parent}")
-    console = Console()
+    console = make_console()
     result = bench(config, words, plan, console.print)
     show(result, console)
     if file is not None:

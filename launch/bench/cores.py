@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 import tyro
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from ...agents.cores.registry import core_names, make_core
 from ...agents.kernels import linear
 from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
-from ..run.command_line import UsageError, parse
+from ..run.command_line import UsageError, make_console, parse
 from ..run.device import find_device
 from ..run.presets import CORES
 
@@ -197,7 +196,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure as the words say; returns the exit code."""
     sys.path.append("")  # so that module:Class finds a user's own files
     config = parse(CoresConfig, arguments, "rl-bench cores", _HELP)
-    console = Console()
+    console = make_console()
     device = find_device(config.device)
     prepare_process(1)
     names = config.cores or (*core_names(), *VARIANTS)

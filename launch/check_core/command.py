@@ -24,7 +24,7 @@ from ...agents.values import AgentOutput, EnvOutput
 from ...envs.tasks.registry import make_task
 from ...learners.supervised.config import SupervisedConfig
 from ...learners.supervised.learner import learn
-from ..run.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, make_console, parse, run_command
 
 PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("probe: recall over 10 steps", "recall", {"delay": 10}),
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
-    console = Console()
+    console = make_console()
     try:
         core = make_core(config.core, config.input_size, **config.core_args)
     except ValueError as problem:

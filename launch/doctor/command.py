@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...agents.process import prepare_process
-from ..run.command_line import UsageError, run_command, unknown_word
+from ..run.command_line import UsageError, make_console, run_command, unknown_word
 from ..run.config import RunConfig, from_dict
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--json" in arguments:
         print(json.dumps(as_json(findings, prediction, nodes), indent=1))
     else:
-        show(findings, prediction, Console())
+        show(findings, prediction, make_console())
     return int(worst(findings) == "problem")
 
 
@@ -90,7 +90,7 @@ def examine_run(path: str, words: Sequence[str]) -> int:
     if "--json" in words:
         print(json.dumps({"verdict": worst(found), "findings": [each._asdict() for each in found]}, indent=1))
     else:
-        show_findings(found, Console())
+        show_findings(found, make_console())
     return int(worst(found) != "ok")
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from ...base.files import replace_file
-from ..run.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, make_console, parse, run_command
 from . import page, results
 from .figure import Figure, load, names
 from .runs import FigureRun, RunFailedError, train_all
@@ -69,7 +69,7 @@ class ReproduceConfig:
 def main(arguments: Sequence[str]) -> int:
     """List or reproduce as the words say; returns the exit code: 0 once every run is finished, else 1."""
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
-    console = Console()
+    console = make_console()
     if config.list:
         console.print(listing(config.results))
         return 0
@@ -123,16 +123,16 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 def listing(folder: Path) -> Table:
     """Every figure in a row: the paper's result, ours where there is one, steps and hours."""
-    table = Table(title="figures", title_justify="left")
+    table = Table(box=None, pad_edge=False)
     for column in ("figure", "paper", "the paper", "ours", "steps", "core-hours", "quick"):
-        table.add_column(column, no_wrap=column in ("figure", "steps", "core-hours", "quick"))
+        table.add_column(column, no_wrap=column in ("figure", "steps", "core-hours", "quick"), overflow="fold")
     for name in names():
         figure = load(name)
         full, quick = figure.settings["full"], figure.settings.get("quick")
         table.add_row(
             name,
             figure.paper,
-            ", ".join(f"{line.label} {line.value:g}" for line in figure.published),
+            "; ".join(f"{line.label} {line.value:g}" for line in figure.published),
             _ours(folder / f"{name}.json"),
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tyro
-from rich.console import Console
 
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
@@ -18,7 +17,7 @@ from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
 from ...base.files import replace_file
 from ...base.messages import nearest
-from ..run.command_line import UsageError, parse, run_command
+from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.trained import evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
 from . import film, page
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
-    console = Console()
+    console = make_console()
     trained, path, trainees, _ = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, False)[0]

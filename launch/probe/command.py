@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from ...agents.process import prepare_process
 from ...learners import checkpoints
-from ..run.command_line import UsageError, dashed, parse, run_command, value_of, without
+from ..run.command_line import UsageError, dashed, make_console, parse, run_command, value_of, without
 from ..run.config import differences, from_dict, to_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     words = dashed(arguments)
     if words[:1] == ["--list"]:
-        list_tasks(Console())
+        list_tasks(make_console())
         return 0
     if words[:1] == ["suite"]:
         from .suite import main as suite  # its pictures take a second to import
@@ -88,7 +86,7 @@ def resumed(directory: RunDirectory, words: Sequence[str]) -> ProbeConfig:
 def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
     """Train, test and say the result, in a new run directory or one that exists."""
     prepare_process(1)
-    console = Console()
+    console = make_console()
     is_new = directory is None
     if directory is None:
         make_learner(config, find_device(config.device))  # a mistake leaves no directory behind

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from ...agents.cores.registry import core_class, core_names
 from ...base.messages import check_fields, check_range
 from ...envs.tasks.registry import find_task
-from ..run.command_line import UsageError, parse
+from ..run.command_line import UsageError, make_console, parse
 from .config import recipe
 from .leaderboard import write_leaderboard
 from .run import RESULT
@@ -100,7 +98,7 @@ def main(words: Sequence[str]) -> int:
     """Run the suite that the words say; returns the exit code."""
     config = parse(SuiteConfig, words, "rl-probe suite", __doc__ or "")
     cells = cells_of(config)
-    out, console = Path(config.out), Console()
+    out, console = Path(config.out), make_console()
     out.mkdir(parents=True, exist_ok=True)
     _keep_settings(config, out)
     failed: list[str] = []
