@@ -134,7 +134,7 @@ class PomdpGraphBatch(BatchedEnv):
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.
 
-        The adjacency is [action][from][to], 0 or 1; the redraws are the (goal, agent) that follow one another at
+        The adjacency is `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) that follow one another at
         successes and time-outs.
         """
         (goal, agent), *redraws = self.state.places[index].tolist()

@@ -1,0 +1,82 @@
+"""Pages of the API: one for each folder of the package that is meant to be imported."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("api", "envs", "agents", "actors", "learners", "zoo")
+"""What is meant to be imported; launch/ is reached by commands."""
+
+
+def folders() -> dict[str, list[Path]]:
+    """The modules of every package below FOLDERS, by its dotted name without `engram`."""
+    found: dict[str, list[Path]] = {}
+    for top in FOLDERS:
+        for init in sorted((ROOT / top).rglob("__init__.py")):
+            modules = sorted(path for path in init.parent.glob("*.py") if names(path))
+            if modules:
+                found[".".join(init.parent.relative_to(ROOT).parts)] = modules
+    return found
+
+
+def names(module: Path) -> list[str]:
+    """Public functions and classes that a module defines."""
+    return [
+        node.name
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def dotted(module: Path) -> str:
+    """A module's name as it is imported."""
+    parts = module.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("engram", *(part for part in parts if part != "__init__")))
+
+
+def titles() -> list[tuple[str, str]]:
+    """Title and page of every folder."""
+    return [(name, f"reference/api/{name}.md") for name in folders()]
+
+
+def pages() -> dict[str, str]:
+    """Every folder's page."""
+    return {f"reference/api/{name}.md": _page(name, modules) for name, modules in folders().items()}
+
+
+def _page(name: str, modules: list[Path]) -> str:
+    parts = [f"# engram.{name}", _docstring(ROOT.joinpath(*name.split(".")) / "__init__.py")]
+    for module in modules:
+        parts += [f"## {dotted(module)}", _docstring(module) if module.name != "__init__.py" else ""]
+        parts += [f"::: {dotted(module)}.{each}" for each in names(module)]
+    return "\n\n".join(parts)
+
+
+def _docstring(module: Path) -> str:
+    """A module's docstring; what is indented or drawn stays as it is."""
+    text = ast.get_docstring(ast.parse(module.read_text())) or ""
+    head, _, rest = text.partition("\n\n")
+    return f"{head}\n\n```text\n{rest}\n```" if rest else head
+
+
+def overview() -> str:
+    """A table of the folders."""
+    rows = [f"| [`engram.{name}`](api/{name}.md) | {_first_line(name)} |" for name in folders()]
+    return "\n".join(["| package | |", "|---|---|", *rows])
+
+
+def _first_line(name: str) -> str:
+    return _docstring(ROOT.joinpath(*name.split(".")) / "__init__.py").split("\n\n")[0].replace("\n", " ")
+
+
+def missing(site: Path) -> list[str]:
+    """Public names without a heading of their own in the built site."""
+    found: list[str] = []
+    for name, modules in folders().items():
+        html = (site / "reference" / "api" / f"{name}.html").read_text()
+        anchors = set(re.findall(r'id="(engram[\w.]+)"', html))
+        found += [
+            full for module in modules for each in names(module) if (full := f"{dotted(module)}.{each}") not in anchors
+        ]
+    return found

@@ -1,0 +1,72 @@
+"""Hooks of `mkdocs build`: generated parts of pages, pages of the API, and pages that show files outside docs/.
+
+A page that has a generated part says so with a comment, such as `<!-- generated: commands -->`; on GitHub it shows the
+text around it.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import api_pages
+import command_pages
+import setting_tables
+import source_pages
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+GENERATED = re.compile(r"<!-- generated: ([\w-]+) -->")
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": command_pages.commands,
+    "settings": setting_tables.settings,
+    "presets": setting_tables.presets,
+    "api": api_pages.overview,
+}
+OPTIONAL = {"python.md": "Reference"}
+"""Pages that enter the navigation, as the last of a section, where they exist."""
+log = logging.getLogger("mkdocs.engram")
+_shown: dict[str, str] = {}
+
+
+def on_config(config: Any) -> Any:
+    """Make what mkdocstrings reads: a folder in which the repository is called `engram`."""
+    folder = ROOT / "build" / "api"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "engram").is_symlink():
+        (folder / "engram").symlink_to(ROOT, target_is_directory=True)
+    for page, section in OPTIONAL.items():
+        entries = next(entry[section] for entry in config["nav"] if section in entry)
+        if (ROOT / "docs" / page).exists() and page not in str(config["nav"]):
+            entries.append({"Python": page})
+    reference = next(entry["Reference"] for entry in config["nav"] if "Reference" in entry)
+    api = next(entry for entry in reference if isinstance(entry, dict) and "API" in entry)
+    api["API"] = ["reference/api.md", *({title: page} for title, page in api_pages.titles())]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of the API, and one for every file of the repository that a page links to."""
+    for page, text in api_pages.pages().items():
+        files.append(File.generated(config, page, content=text))
+    _shown.update(source_pages.linked(ROOT))
+    for path, page in _shown.items():
+        file = File.generated(config, page, content=source_pages.page(ROOT, path, _shown))
+        file.inclusion = file.inclusion.NOT_IN_NAV
+        files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill the generated parts; links that leave docs/ go to the pages that show those files."""
+    text = GENERATED.sub(lambda part: PARTS[part.group(1)](), markdown)
+    if page.file.generated_by is None:
+        text = source_pages.redirect(text, f"docs/{page.file.src_uri}", page.file.src_uri, _shown)
+    return text
+
+
+def on_post_build(config: Any) -> None:
+    """Warn, which fails a strict build, of public names without an entry."""
+    for name in api_pages.missing(Path(config["site_dir"])):
+        log.warning("no entry in the API reference: %s", name)
