@@ -109,7 +109,7 @@ def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
 
 SHARED = {"run", "metrics", "cluster"}
 """Folders of launch/ that the others may use."""
-COMPOSERS = {"launch/train/command.py": {"population"}}
+COMPOSERS = {"launch/train/command.py": {"look", "population"}}
 """Commands that put a product together from another folder's parts."""
 
 

@@ -44,11 +44,13 @@ class Recording(NamedTuple):
     """Every step of the core."""
 
 
-def record(actor: Actor) -> Recording:
+def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Recording:
     """The next episode of an actor's only environment.
 
     Args:
         actor: at the beginning of an episode, with an unroll length of 1.
+        pictures: draw boards and views too.
+        most: steps after which it is cut off.
     """
     batch, spec = actor.batch, actor.agent.action_spec
     boards: list[Picture] = []
@@ -57,10 +59,10 @@ def record(actor: Actor) -> Recording:
     facts: list[dict[str, NDArray[np.int64]]] = []
     fields: dict[str, float] = {}
     with recorded(actor.agent.core) as calls:
-        while len(rows) < MOST_STEPS:
-            for pictures, full in ((boards, True), (views, False)):
-                if (picture := drawn(batch, full)) is not None:
-                    pictures.append(picture)
+        while len(rows) < most:
+            for found, full in ((boards, True), (views, False)):
+                if pictures and (picture := drawn(batch, full)) is not None:
+                    found.append(picture)
             facts.append(batch.facts() if hasattr(batch, "facts") else {})
             unroll = actor.unroll()
             env, agent = unroll.env, unroll.agent
@@ -134,6 +136,7 @@ def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark
     rewards = recording.rewards
     usual = float(np.median(rewards))
     large = np.abs(rewards - usual) > 0.1 * max(1e-9, float(np.abs(rewards - usual).max(initial=0.0)))
+    large &= rewards != 0
     large[0] = False
     if np.count_nonzero(large) <= len(rewards) // 4:
         found += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in np.flatnonzero(large)]

@@ -80,6 +80,9 @@ class RunConfig:
     eval_every: int = 0
     """Steps between two evaluations on levels that training never sees (metrics eval/*, and which checkpoint is best);
     0 has none. Training waits for them."""
+    look_every: int = 0
+    """Steps between two pictures of the memory at work on one level, in TensorBoard's images, and state/* metrics; 0
+    has none. Training waits for them, at most 1% of its time."""
     eval_episodes: int = 100
     """Episodes of an evaluation, at least 1."""
     checkpoint_every: float = 60.0
@@ -107,6 +110,7 @@ class RunConfig:
             ("time_limit", 0),
             ("log_every", 1),
             ("eval_every", 0),
+            ("look_every", 0),
             ("eval_episodes", 1),
             ("checkpoint_every", 0),
             ("keep_checkpoints", 1),

@@ -200,7 +200,12 @@ def make_trainer(
         population, report = add_population(config, members, fields, directory, panel, steps_of(saved), files)
     mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
-    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror, kept)
+    watcher = None
+    if config.look_every:
+        from ..look.watching import Watcher  # pictures are imported where they are wanted
+
+        watcher = Watcher(config)
+    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror, kept, watcher)
     if saved:
         load(trainer, saved)
     elif population:

@@ -25,6 +25,7 @@ MAY_CHANGE = {
     "log_every",
     "eval_every",
     "eval_episodes",
+    "look_every",
     "checkpoint_every",
     "keep_checkpoints",
     "checkpoint_url",

@@ -59,6 +59,18 @@ class Population(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Contract of the part that looks at the members' memories."""
+
+    def look(self, member: Member, before: int) -> None:
+        """Called after an update of a member that had learnt from so many steps before it."""
+        ...
+
+    def receive(self, member: Member, unroll: Unroll) -> None:
+        """Called with every unroll on its way to a member."""
+        ...
+
+
 class Trainer:
     """One run in progress: members fed by a shared pool of actors, with metrics and checkpoints.
 
@@ -72,6 +84,7 @@ class Trainer:
         population: lets the members learn from each other; None where there is one.
         mirror: copies checkpoints to another place.
         kept: the run's own checkpoints; None where all in the directory are.
+        watcher: shows the members' memories; None where nobody looks.
     """
 
     def __init__(
@@ -85,9 +98,11 @@ class Trainer:
         population: Population | None = None,
         mirror: "Mirror | None" = None,
         kept: checkpoints.Kept | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
+        self.watcher = watcher
         self.best: Best | None = None
         """The best checkpoint so far."""
         self.kept = kept or checkpoints.Kept(directory.checkpoints)
@@ -160,6 +175,9 @@ class Trainer:
         if self.evaluator:
             with self.lock:
                 self.evaluator.look(member, before)
+        if self.watcher:
+            with self.lock:
+                self.watcher.look(member, before)
         self.report(self.steps, None)
         if member.due():
             self._log(member)
@@ -255,6 +273,8 @@ class Trainer:
             unroll = self.pool.next()
             if unroll is None:
                 return None
+            if self.watcher:
+                self.watcher.receive(self.members[unroll.member], unroll)
             self.members[unroll.member].receive(unroll)
 
     def _next_synchronous(self) -> tuple[Member, Unroll] | None:
@@ -264,6 +284,8 @@ class Trainer:
         if unrolls is None:
             return None
         for unroll in unrolls:
+            if self.watcher:
+                self.watcher.receive(member, unroll)
             member.note(unroll)
         return member, join(unrolls)
 

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
+from engram.agents.inside.statistics import STATE_METRICS
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.metrics.accumulator import Accumulator
@@ -466,6 +467,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
         learner = Learner(agent, LearnerConfig(algorithm=algorithm), total_steps=100)
         collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
     collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
+    collected.note(dict.fromkeys(STATE_METRICS, 1.0))  # with --look-every
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
     collected.note_lag(0.0)

@@ -1,0 +1,56 @@
+"""Numbers that say how a memory is used: how large its states are, how many directions they take, how old they are."""
+
+import torch
+from torch import Tensor
+
+from ..cores.core import CoreState, state_leaves
+from .trace import Trace
+
+STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank", "state/staleness")
+SATURATED = 0.95
+"""Size from which a number between -1 and 1 counts as one at its bound."""
+MOST_STATES = 128
+"""States of an episode that the effective rank is made of, evenly chosen."""
+
+
+def statistics(trace: Trace) -> dict[str, float]:
+    """The first three of STATE_METRICS over an episode; those that this memory has."""
+    leaves = _numbers(trace.after)
+    if not leaves:
+        return {}
+    states = torch.cat(leaves, 1)
+    found = {"state/norm": float(states.norm(dim=1).mean()), "state/effective_rank": effective_rank(states)}
+    bounded = [leaf for leaf in leaves if float(leaf.abs().max()) <= 1.0]
+    if bounded:
+        found["state/saturation"] = float((torch.cat(bounded, 1).abs() > SATURATED).float().mean())
+    return found
+
+
+def effective_rank(states: Tensor) -> float:
+    """The number of directions in which states [K, D] differ from their mean, each counted by its share.
+
+    exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
+
+    From 1 (all on one line) to the smaller of K - 1 and D; 0 if all states are the same.
+    """
+    chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
+    centred = states[chosen].double()
+    centred = centred - centred.mean(0)
+    # The squared singular values are the eigenvalues of X X^T, which is small where states are large.
+    values = torch.linalg.eigvalsh(centred @ centred.T).clamp(min=0).sqrt()
+    total = float(values.sum())
+    if total <= 1e-9 * max(float(states.abs().max()), 1e-30):
+        return 0.0
+    shares = values[values > 1e-6 * total] / total
+    return float((-(shares * shares.log()).sum()).exp())
+
+
+def staleness(stored: CoreState, fresh: CoreState) -> float:
+    """Distance of stored states from fresh ones, as a share of the fresh ones' norm; mean over environments [B]."""
+    old, new = (torch.cat(_numbers(state), 1) for state in (stored, fresh))
+    return float(((old - new).norm(dim=1) / new.norm(dim=1).clamp(min=1e-8)).mean())
+
+
+def _numbers(state: CoreState) -> list[Tensor]:
+    """Leaves [B, ...] that are not counters, each as [B, K]."""
+    return [leaf.flatten(1).float() for leaf in state_leaves(state) if leaf.is_floating_point() and leaf.dim() > 1]

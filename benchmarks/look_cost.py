@@ -1,0 +1,116 @@
+"""The cost of looking at a memory: of acting where nobody looks, and of a run with `--look-every`.
+
+    python benchmarks/look_cost.py [--seconds 120]
+
+writes results/look-cost.json. Acting: an actor whose core has been recorded and one whose core never was make unrolls
+in turn, by processor time; the ratio of two neighbours is one sample. Training: runs in which a picture is due at every
+update, and the share of their seconds that pictures and statistics took.
+"""
+
+import argparse
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from engram.actors.actor import Actor
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.agents.inside import recorded
+from engram.agents.process import prepare_process
+from engram.base.files import replace_file
+from engram.launch.look.watching import Watcher
+from engram.launch.metrics.provenance import provenance
+from engram.launch.run.config import to_dict
+from engram.launch.run.device import find_device
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
+from engram.launch.train.acting import make_pool
+from engram.launch.train.command import make_learners, make_panel, make_trainer
+
+RESULT = Path(__file__).parent / "results" / "look-cost.json"
+PAIRINGS = (("t-maze", "gru"), ("boxworld", "rmc"))
+STEPS = 2
+"""Of an unroll."""
+
+
+def actor(env: str, core: str) -> Actor:
+    """An actor of 32 environments."""
+    agent = AgentConfig(core=core)
+    return ActorFactory(env=env, agent=agent, num_envs=32, unroll_length=STEPS, seed=0).make_actor(0)
+
+
+def seconds(one: Actor) -> float:
+    """Processor time of an unroll."""
+    started = time.process_time()
+    one.unroll()
+    return time.process_time() - started
+
+
+def acting(env: str, core: str, limit: float) -> dict[str, Any]:
+    """The ratio of the two actors' times, and that of two actors that were never recorded: what chance does."""
+    looked_at, never, control = (actor(env, core) for _ in range(3))
+    with recorded(looked_at.agent.core):
+        looked_at.unroll()
+    for each in (looked_at, never, control):
+        each.unroll()
+    samples: list[tuple[float, float]] = []
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        base = seconds(never)
+        samples.append((seconds(looked_at) / base, seconds(control) / base))
+    draw = np.random.default_rng(0)
+    found: dict[str, Any] = {"samples": len(samples)}
+    for name, ratios in zip(("recorded_before", "control"), np.array(samples).T, strict=True):
+        medians = np.median(draw.choice(ratios, (2000, len(ratios))), axis=1)
+        low, high = np.quantile(medians, (0.025, 0.975))
+        found[name] = {"median_ratio": round(float(np.median(ratios)), 4), "low": round(low, 4), "high": round(high, 4)}
+    return found
+
+
+def training(env: str, core: str, limit: float) -> dict[str, Any]:
+    """A run in this process whose pictures are due at every update."""
+    with TemporaryDirectory() as folder, ExitStack() as files:
+        words = ["--env", env, "--core", core, "--look-every", "1", "--local", "--run-dir", f"{folder}/run"]
+        config = parse_run(words)
+        learners, fields = make_learners(config, config.factory(), find_device("cpu"))
+        pool = make_pool(config, config.factory(), print)
+        directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="cost"))
+        panel = make_panel(config, directory.path, 0)
+        trainer = make_trainer(config, learners, fields, pool, directory, panel, None, files)
+        watcher = trainer.watcher
+        assert isinstance(watcher, Watcher)
+        for member in trainer.members:
+            pool.publish(member.weights())
+        started = time.monotonic()
+        while time.monotonic() - started < limit:
+            trainer.update()
+        whole = time.monotonic() - started
+        return {
+            "seconds": round(whole, 1),
+            "pictures": watcher.pictures,
+            "seconds_of_looking": round(watcher.spent, 3),
+            "share": round(watcher.spent / whole, 5),
+        }
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each of the four measurements")
+    given = parser.parse_args()
+    prepare_process(1)
+    found: dict[str, Any] = {**provenance(), "acting": {}, "training": {}}
+    for env, core in PAIRINGS:
+        found["acting"][f"{env} {core}"] = acting(env, core, given.seconds)
+        found["training"][f"{env} {core}"] = training(env, core, given.seconds)
+        print(json.dumps({kind: found[kind][f"{env} {core}"] for kind in ("acting", "training")}), flush=True)
+    replace_file(RESULT, json.dumps(found, indent=1).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
