@@ -1,9 +1,13 @@
-"""Settings of a process that runs networks on a CPU, made before it starts."""
+"""Settings of a process that runs networks on a CPU: for good in a command, for a while in somebody's program."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import torch
 
 from ..base.processes import keep_freed_memory, use_huge_pages
 from .cores.fast.blas import one_thread_per_product
+from .threads import num_threads, use_threads
 
 
 def prepare_process(threads: int) -> None:
@@ -12,3 +16,19 @@ def prepare_process(threads: int) -> None:
     one_thread_per_product()
     if keep_freed_memory():
         use_huge_pages()
+
+
+@contextmanager
+def settings_of_a_command() -> Generator[None]:
+    """The threads that a command would use, and torch's random numbers put by, until the `with` statement ends.
+
+    What cannot be taken back, how the C library keeps memory, is left alone.
+    """
+    threads, learner_threads = torch.get_num_threads(), num_threads()
+    with one_thread_per_product(), torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            use_threads(learner_threads)
+            torch.set_num_threads(threads)  # after the learner's threads, which set it as well

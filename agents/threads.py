@@ -59,6 +59,11 @@ def use_threads(count: int) -> None:
     _others = ThreadPoolExecutor(_count, "learner", _prepare) if _count else None
 
 
+def num_threads() -> int:
+    """Threads that `beside` and `share` use in all."""
+    return _count + 1
+
+
 def _forget_threads() -> None:
     """A forked child has the variables and not the threads: what it gave away would never be done."""
     global _others, _count

@@ -57,7 +57,10 @@ class ConvTorso(nn.Module):
         self.scale = spec.scale
         self.moments = _moments(features, config)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
-        planes = torch.stack(torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij"))
+        # On the CPU also where the weights have no numbers: torch imports its compiler to make these without.
+        with torch.device("cpu"):
+            places = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
+            planes = torch.stack(places)
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
         self.output_size = rows * cols * (channels[-1] + self.get_buffer("planes").shape[0])
 

@@ -24,13 +24,13 @@ import psutil
 
 from engram.agents.process import prepare_process
 from engram.base.processes import tree_memory
+from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
 from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import RunConfig, to_dict
 from engram.launch.run.device import find_device
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train.acting import make_pool
-from engram.launch.train.command import make_learners, make_panel, make_trainer
 from engram.launch.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +60,8 @@ def open_run(words: list[str], folder: Path, files: ExitStack) -> tuple[Trainer,
     """A run in this process, ready for its first update."""
     config: RunConfig = parse_run([*words, "--local", "--run-dir", str(folder)])
     factory = config.factory()
-    learners, fields = make_learners(config, factory, find_device("cpu"))
+    agents, fields = make_agents(config, factory, find_device("cpu"))
+    learners = make_learners(config, agents)
     meter = Meter(make_pool(config, factory, print))
     directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="cost"))
     panel = make_panel(config, directory.path, 0)
@@ -145,7 +146,7 @@ def main() -> None:
     words = ["--env", options.env, "--core", options.core]
     population = ["--population", str(options.members), *SCHEME]
     config = parse_run(words)
-    learners, _ = make_learners(config, config.factory(), find_device("cpu"))
+    learners = make_learners(config, make_agents(config, config.factory(), find_device("cpu"))[0])
     parameters = sum(p.numel() for p in learners[0].agent.parameters())
     result: dict[str, Any] = provenance("scipy") | {
         "env": options.env,

@@ -109,8 +109,15 @@ def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
 
 SHARED = {"run", "metrics", "cluster"}
 """Folders of launch/ that the others may use."""
-COMPOSERS = {"launch/train/command.py": {"look", "population"}}
-"""Commands that put a product together from another folder's parts."""
+COMPOSERS = {
+    **{
+        f"launch/api/{name}.py": {"train", "population", "evaluate", "look"}
+        for name in ("training", "run", "evaluation")
+    },
+    "launch/train/command.py": {"api"},
+    "launch/play/agent.py": {"api"},
+}
+"""Modules that put a product together from another folder's parts: the functions for Python, and commands over them."""
 
 
 @pytest.mark.parametrize("module", [path for path in MODULES if path.parts[0] == "launch"], ids=str)

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("api", "envs", "agents", "actors", "learners", "zoo")
-"""What is meant to be imported; launch/ is reached by commands."""
+FOLDERS = ("launch/api", "envs", "agents", "actors", "learners", "zoo")
+"""What is meant to be imported; the rest of launch/ is reached by commands."""
 
 
 def folders() -> dict[str, list[Path]]:

@@ -70,6 +70,16 @@ class ForeignBatch:
         values, reward[:], terminated[:], truncated[:], _ = self.vector.step(self._actions.read(self._checked(actions)))
         self._observations.write(values, observation)
 
+    def as_agents_see(self, values: Any, count: int) -> Observation:
+        """Batched observations of the world [N, ...] as arrays [N, ...] of `single_observation_space`."""
+        arrays = empty(self.single_observation_space, count)
+        self._observations.write(values, arrays)
+        return arrays
+
+    def as_the_world_takes(self, actions: Array) -> Array:
+        """An agent's actions [N, ...] as the world's own."""
+        return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
+
     def episode_facts(self, indices: Array) -> Array:
         """float32 [K, len(episode_fields)]: what the last `info` of copies `indices` says; nan for what is missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)

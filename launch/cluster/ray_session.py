@@ -44,6 +44,7 @@ def start_ray(num_actors: int, address: str | None = None, cpus_per_actor: float
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not having taken over SIGTERM, which is meant
     if address is None:
         _start_private(num_actors, cpus_per_actor)
     else:

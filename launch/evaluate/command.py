@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -136,10 +136,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
     """Summary of the episodes of these weights; the same levels for all weights."""
-    actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
-        episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
+        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
+
+
+def evaluate(
+    factory: ActorFactory,
+    weights: dict[str, Any],
+    config: EvaluationConfig,
+    report: Callable[[int], None] = lambda _: None,
+) -> Summary:
+    """Summary of the episodes of these weights; `report` is called with the number of those played."""
+    actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
+    episodes = play(actor, config.episodes, report)
     return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
 
 

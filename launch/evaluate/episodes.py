@@ -57,6 +57,16 @@ class Summary(NamedTuple):
     split: dict[str, dict[int, Group]]
     """By level field, then by its value."""
 
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Of all episodes: `return`, `length`, and the world's own, such as `solved`."""
+        return self.all.estimates
+
+    def __str__(self) -> str:
+        """All episodes in a line."""
+        said = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
+        return f"{self.all.episodes:,} episodes: {', '.join(said)}"
+
 
 def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str]) -> Summary:
     """Estimates from episodes.

@@ -1,4 +1,4 @@
-"""Progress for a person: a live panel in a terminal, one line per report anywhere else."""
+"""Progress for a person: a live panel in a terminal or a notebook, one line per report anywhere else."""
 
 import math
 import time
@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
+
+from .notebook import NotebookDisplay
 
 REDRAW_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -59,7 +61,7 @@ class Panel:
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
         self._drawn_at, self._drawn_step = -math.inf, step
         self._entered = self._clock()
-        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_interactive else None
+        self._live = _live(self.console)
 
     def __enter__(self) -> "Panel":
         if self._live:
@@ -136,7 +138,8 @@ class Panel:
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
         if self.run_path:
             grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
-        grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
+        key = "Interrupt the kernel" if self.console.is_jupyter else "Ctrl-C"
+        grid.add_row("to stop", Text(f"{key}, which saves a checkpoint first", style="dim"))
         return grid
 
     def _progress_row(self) -> Text:
@@ -230,6 +233,13 @@ _ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
         ),
     ),
 )
+
+
+def _live(console: Console) -> Live | NotebookDisplay | None:
+    """What draws the panel in place; None where only lines can be written."""
+    if console.is_jupyter:
+        return NotebookDisplay()
+    return Live(console=console, auto_refresh=False) if console.is_interactive else None
 
 
 def _range(values: deque[float]) -> tuple[float, float]:

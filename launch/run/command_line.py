@@ -208,17 +208,29 @@ def unknown_word(word: str, known: set[str], prog: str) -> str:
     return f"{said}; {prog} --help names the flags"
 
 
-def flags_of(cls: Any, prefix: str = "", bare: bool = False) -> set[str]:
-    """Every flag of a configuration dataclass; annotated parts (OmitArgPrefixes) put no prefix before all of theirs."""
-    flags: set[str] = set()
+def flags_of(cls: Any) -> set[str]:
+    """Every flag of a configuration dataclass."""
+    return {"--" + name.replace("_", "-") for name in settings_of(cls)}
+
+
+Path = tuple[str, ...]
+"""Names of fields, from a configuration down to one of its parts'."""
+
+
+def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
+    """Where each setting of a configuration dataclass is, field by field, by the name that its user writes.
+
+    Annotated parts (OmitArgPrefixes) put no prefix before all of theirs.
+    """
+    found: dict[str, Path] = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(inner):
             omit = bare or inner is not hint
-            flags |= flags_of(inner, "" if omit else f"{prefix}{name}.", omit)
+            found |= settings_of(inner, "" if omit else f"{prefix}{name}.", omit, (*path, name))
         else:
-            flags.add("--" + (prefix + name).replace("_", "-"))
-    return flags
+            found[prefix + name] = (*path, name)
+    return found
 
 
 def _registry() -> ConstructorRegistry:

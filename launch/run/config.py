@@ -274,7 +274,7 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
                 raise ValueError(f"{path + key} is {value!r}; expected a table of settings")
             values[key] = from_dict(hint, value, f"{path}{key}.")  # pyright: ignore[reportArgumentType]
         else:
-            values[key] = _typed(hint, value, path + key)
+            values[key] = typed(hint, value, path + key)
     return cls(**values)
 
 
@@ -286,7 +286,7 @@ def _with_moved(learner: dict[str, Any]) -> dict[str, Any]:
     return kept | {"algorithm_args": own | learner.get("algorithm_args", {})} if own else kept
 
 
-def _typed(hint: Any, value: Any, name: str) -> Any:
+def typed(hint: Any, value: Any, name: str) -> Any:
     """A plain value as the type that its field declares. Raises ValueError for a value of another type."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -294,7 +294,7 @@ def _typed(hint: Any, value: Any, name: str) -> Any:
     if origin in (types.UnionType, Union):
         for each in inner:
             with contextlib.suppress(ValueError):
-                return _typed(each, value, name)
+                return typed(each, value, name)
     elif origin is Literal:
         if any(value == each and type(value) is type(each) for each in inner):
             return value
@@ -304,7 +304,7 @@ def _typed(hint: Any, value: Any, name: str) -> Any:
         same = len(inner) == 2 and inner[1] is ...
         if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
             hints = inner[:1] * len(value) if same else inner
-            return tuple(_typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
+            return tuple(typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
     elif hint is float and type(value) in (int, float):
         if abs(value) < float("inf"):
             return float(value)

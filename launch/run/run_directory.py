@@ -156,6 +156,23 @@ class RunDirectory:
             raise _unwritable(self.path, problem) from problem
         self.rewrite_config(config)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a process is training here."""
+        try:
+            file = os.open(self.path / LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return False
+
     def close(self) -> None:
         """Release the lock."""
         if self._lock is not None:

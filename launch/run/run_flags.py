@@ -1,20 +1,23 @@
-"""The words of `rl-train` as a run's configuration.
+"""The words of `rl-train`, or the settings of a call in Python, as a run's configuration.
 
 Flags of the network and the learner need no prefix (`--core`, `--lr`), those of a population have one
-(`--pbt.interval`). The order of precedence: flags, then --config FILE, then --preset, then defaults.
+(`--pbt.interval`); in Python `lr=1e-3` and `pbt={"interval": 5}`. The order of precedence: flags, then --config FILE,
+then --preset, then defaults.
 """
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from ...base.messages import nearest
 from ...learners.config import LearnerConfig
-from .command_line import UsageError, dashed, parse, value_of, without
-from .config import MOVED, RunConfig, from_dict, to_dict
+from .command_line import UsageError, dashed, parse, settings_of, value_of, without
+from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
-from .presets import PRESETS, preset
+from .presets import PRESETS
+from .presets import preset as preset_of
 from .run_directory import differing
 
 TRUST = "--trust-checkpoint"
@@ -34,13 +37,68 @@ def parse_run(
     """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
     words = dashed(arguments)
     _refuse_moved(words)
-    default = base or _for_algorithm(_default(words), value_of("--algorithm", words))
+    default = base or _default(words)
     words = without(words, ("--preset", "--config"))
     known = (*OTHER_FLAGS, *other_flags)
     config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
     address = value_of("--ray-address", words)
     if config.local and address is not None:
         raise UsageError(f"--ray-address {address} has no effect with --local; allowed: one of them")
+    return _finished(config, default)
+
+
+def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
+    """The configuration that settings by their flags' names stand for, `--num-actors` being `num_actors`.
+
+    `preset` and `config` (a file) count among them; `base` replaces presets and defaults (to go on with a run). Raises
+    UsageError naming the setting, what is allowed and the nearest name.
+    """
+    given = dict(settings)
+    default = base
+    if base is None:
+        chosen = {name: given.pop(name, None) for name in ("preset", "config")}
+        default = _default_of(**chosen, **{name: given.get(name) for name in ("env", "core", "algorithm")})
+    assert default is not None
+    try:
+        values = _by_path(given)
+        config = _replaced(default, values)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    return _finished(config, default)
+
+
+def _by_path(settings: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Values of settings by where they are in a RunConfig."""
+    known = settings_of(RunConfig)
+    groups = {name.partition(".")[0] for name in known if "." in name}
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        group = name in groups and isinstance(value, Mapping)
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if group else {name: value}
+    for name in flat:
+        if name in MOVED:
+            raise UsageError(
+                f"unknown setting {name!r}; it is one of {MOVED[name]}: algorithm_args={{{name!r}: VALUE}}"
+            )
+        if name not in known:
+            raise UsageError(f"unknown setting {name!r}; did you mean: {nearest(name, known)}?")
+    return {known[name]: value for name, value in flat.items()}
+
+
+def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """A configuration with the values at these places, of the types that their fields declare."""
+    hints, changed = get_type_hints(type(config)), dict[str, Any]()
+    for each in fields(config):
+        inside = {path[1:]: value for path, value in values.items() if path[0] == each.name}
+        if is_dataclass(getattr(config, each.name)) and inside:
+            changed[each.name] = _replaced(getattr(config, each.name), inside)
+        elif inside:
+            changed[each.name] = typed(hints[each.name], inside[()], each.name)
+    return replace(config, **changed)
+
+
+def _finished(config: RunConfig, default: RunConfig) -> RunConfig:
+    """The configuration with the parameters of world, core and algorithm that are the default's, if they are of one."""
     try:
         return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
     except ValueError as problem:
@@ -50,7 +108,7 @@ def parse_run(
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
     """Differences from the preset, or from the file of --config, in words; empty if nothing that matters differs."""
     words = dashed(arguments)
-    plain = _for_algorithm(_default(words), value_of("--algorithm", words))
+    plain = _default(words)
     plain = replace(plain, learner=_complete(plain.learner, plain.learner))
     found = [
         f"{name} {_shown(new)} ({_shown(old)})"
@@ -104,16 +162,24 @@ def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
 
 
 def _default(words: Sequence[str]) -> RunConfig:
-    """Configuration before any flag: the preset of --env and --core, or a saved configuration."""
-    file = value_of("--config", words)
+    """Configuration before any flag."""
+    return _default_of(
+        **{name: value_of(f"--{name}", words) for name in ("config", "preset", "env", "core", "algorithm")}
+    )
+
+
+def _default_of(
+    config: str | Path | None, preset: str | None, env: str | None, core: str | None, algorithm: str | None
+) -> RunConfig:
+    """A saved configuration, or the preset of a world and a core, for an algorithm."""
+    if config is not None:
+        return _for_algorithm(saved_config(Path(config)), algorithm)
+    plain = RunConfig()
     try:
-        if file is not None:
-            return saved_config(Path(file))
-        plain = RunConfig()
-        env, core = value_of("--env", words) or plain.env, value_of("--core", words) or plain.agent.core
-        return preset(value_of("--preset", words) or PRESETS[0], env, core)
+        found = preset_of(preset or PRESETS[0], env or plain.env, core or plain.agent.core)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
+    return _for_algorithm(found, algorithm)
 
 
 def saved_config(file: Path) -> RunConfig:

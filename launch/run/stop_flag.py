@@ -5,20 +5,25 @@ from types import FrameType
 
 
 class StopFlag:
-    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once."""
+    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once.
+
+    Args:
+        signals: those that are heard inside the `with` statement. Only the main thread can hear any.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
         self.reason = ""
+        self._signals = signals
 
     def __enter__(self) -> "StopFlag":
-        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._previous = {number: signal.signal(number, self._note) for number in self._signals}
         return self
 
     def renew(self) -> None:
         """Take the signals over again, after a library has installed handlers of its own."""
-        for number in self.SIGNALS:
+        for number in self._signals:
             signal.signal(number, self._note)
 
     def __exit__(self, *_: object) -> None:

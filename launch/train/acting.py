@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,22 +32,51 @@ class Acting:
         self.exit_code = 1
         """Of the process, if Ray cannot be stopped and it has to end at once."""
         self._pool: ActorPool | None = None
+        self._report: Callable[[str], None] = print
+        self._starting: threading.Thread | None = None
+        self._made, self._over = threading.Event(), threading.Event()
+        self._problem: BaseException | None = None
 
     def __enter__(self) -> "Acting":
         return self
 
-    def start(self, report: Callable[[str], None]) -> ActorPool:
-        """Start the actors."""
-        try:
-            self._pool = make_pool(self.config, self._factory, report)
-        except SystemExit:  # Ray's handler of SIGTERM while it starts
-            self._stop.reason = self._stop.reason or "SIGTERM"
-            raise StoppedError from None
-        finally:
-            self._stop.renew()  # Ray has installed handlers of its own
-        if self._stop.reason:
+    def begin(self, report: Callable[[str], None]) -> None:
+        """Start Ray and its actors beside what the caller does next; actors in this process are made by `start`.
+
+        Starting Ray is mostly waiting, and in another thread than the main one it installs no signal handlers. The
+        thread lives as long as they do: Linux ends processes that asked for it with the thread that started them.
+        """
+        self._report = report
+        if not self.config.local:
+            self._starting = threading.Thread(target=self._hold_pool, daemon=True)
+            self._starting.start()
+
+    def start(self) -> ActorPool:
+        """The actors, as soon as they are started."""
+        if self._starting is None:
+            self._make_pool()
+        self._wait()
+        self._stop.renew()  # Ray has installed handlers of its own, below Python's
+        if self._problem:
+            raise self._problem
+        if self._stop.reason or self._pool is None:
             raise StoppedError
         return self._pool
+
+    def _make_pool(self) -> None:
+        try:
+            self._pool = make_pool(self.config, self._factory, self._report)
+        except BaseException as problem:
+            self._problem = problem
+
+    def _hold_pool(self) -> None:
+        self._make_pool()
+        self._made.set()
+        self._over.wait()
+
+    def _wait(self) -> None:
+        if self._starting is not None:
+            self._made.wait()
 
     def watch(self, trainer: Trainer, run: Path) -> contextlib.AbstractContextManager[object]:
         """Watch over the training loop."""
@@ -68,6 +98,7 @@ class Acting:
         return Watchdog(trainer, 60 * self.config.stall_timeout, dead_part, rescue, StopFlag.SIGNALS)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._wait()
         if self._pool is not None:
             try:
                 self._pool.close()
@@ -82,6 +113,7 @@ class Acting:
                 if kind is not None:
                     sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
                 leave_at_once(self.exit_code)
+        self._over.set()
 
 
 def leave_at_once(code: int) -> None:

@@ -1,7 +1,7 @@
 """Going on with a run: its configuration, what of it may be changed, and the newest checkpoint that fits."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,20 +43,33 @@ NO_EFFECT = ("--preset", "--config", "--run-dir")
 _log = logging.getLogger(__name__)
 
 
-def resumed_config(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
-    """A run's own configuration with the few settings that may be given on resuming it."""
-    for flag in NO_EFFECT:
-        if value_of(flag, words) is not None:
-            raise UsageError(
-                f"{flag} has no effect with --resume: {directory.path} goes on in its place and with its own settings; "
-                f"--resume can change: {', '.join(sorted(MAY_CHANGE - {'run_dir'}))}"
-            )
+def resumed_by_words(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
+    """`resumed_config` with the words of `rl-train --resume`."""
+    given = [flag for flag in NO_EFFECT if value_of(flag, words) is not None]
+    return resumed_config(directory, lambda base: parse_run(words, base=base), given)
+
+
+def resumed_config(
+    directory: RunDirectory, change: Callable[[RunConfig], RunConfig], no_effect: Sequence[str] = ()
+) -> RunConfig:
+    """A run's own configuration with the few settings that may be given on resuming it.
+
+    Args:
+        directory: the run's.
+        change: gives a configuration the settings that were given.
+        no_effect: names among them that mean something for a new run only.
+    """
+    for name in no_effect:
+        raise UsageError(
+            f"{name} has no effect with --resume: {directory.path} goes on in its place and with its own settings; "
+            f"--resume can change: {', '.join(sorted(MAY_CHANGE - {'run_dir'}))}"
+        )
     try:
         old = from_dict(RunConfig, directory.config())
     except (ValueError, TypeError, AttributeError) as problem:
         raise UsageError(f"{directory.path / 'config.toml'}: {problem}") from problem
     # A time limit was meant for the part of the run that it was given for.
-    new = parse_run(words, base=replace(old, time_limit=0.0))
+    new = change(replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):
         raise UsageError(
             f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "

@@ -41,10 +41,13 @@ def gemm(dtype: torch.dtype) -> int:
     return address
 
 
-def one_thread_per_product() -> None:
-    """Let SciPy's library use one thread in the whole process: threads are shared out above it, by environments."""
+def one_thread_per_product() -> threadpool_limits:
+    """Let SciPy's library use one thread in the whole process: threads are shared out above it, by environments.
+
+    For as long as a `with` statement on the result runs; without one, from now on.
+    """
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
-    threadpool_limits(1, "blas")
+    return threadpool_limits(1, "blas")
 
 
 def _address(name: str) -> int:

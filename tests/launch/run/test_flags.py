@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engram.agents.agent import AgentConfig
+from engram.launch.api.training import Outcome
 from engram.launch.run.command_line import NotAvailableError, UsageError
 from engram.launch.run.config import RunConfig, from_dict, to_dict
 from engram.launch.run.presets import preset
@@ -51,7 +52,9 @@ def test_presets_are_found_by_every_name_of_a_world(name: str) -> None:
 
 def test_the_papers_task_is_proposed_only_where_a_paper_has_one() -> None:
     def proposed(*words: str) -> bool:
-        return "paper's task" in train.farewell(parse_run(list(words)), Path("runs/a"), "done", 7)
+        return "paper's task" in train.farewell(
+            parse_run(list(words)), Outcome(path=Path("runs/a"), reason="done", steps=7)
+        )
 
     assert proposed("--preset", "easy")
     assert not proposed()
@@ -207,21 +210,17 @@ def test_a_run_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> Non
 def test_a_stop_while_actors_start_is_an_orderly_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ray's own handler ends the process while Ray starts; a signal before and after it is noted."""
+    """A signal that comes while the actors are started is noted, and heard when they are."""
     import os
     import signal
 
     make = acting.make_pool
 
-    def ends(*arguments: object) -> object:
-        raise SystemExit(signal.SIGTERM)
-
     def noted(*arguments: object) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
         return make(*arguments)  # type: ignore[arg-type]
 
-    for make_pool in (ends, noted):
-        monkeypatch.setattr(acting, "make_pool", make_pool)
-        assert run_train(*TINY, "--local", "--run-dir", tmp_path / "run") == 0
-        assert "stopped (SIGTERM) before training began" in capsys.readouterr().out
-        assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(acting, "make_pool", noted)
+    assert run_train(*TINY, "--local", "--run-dir", tmp_path / "run") == 0
+    assert "stopped (SIGTERM) before training began" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()

@@ -13,8 +13,9 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.launch.evaluate import command as evaluate
+from engram.launch.run import saved
 from engram.launch.run.stop_flag import StopFlag
-from engram.launch.train import acting, saved
+from engram.launch.train import acting
 from engram.launch.train import command as train
 from engram.launch.train.mirror import Mirror
 from engram.launch.train.trainer import Trainer

@@ -1,0 +1,105 @@
+"""Seconds from the command to the first update of `rl-train`, part by part.
+
+    python benchmarks/start_time.py [--repeat 3] [--env boxworld --core rmc ...: flags of rl-train]
+
+The real command in a process of its own, with a clock around the functions that the parts begin and end with. Compiled
+code is on disk: a run before the measured ones sees to that. Parts overlap (Ray starts beside the building of
+networks), so that they do not add up; the moments are seconds since the process began. The fastest of the repetitions
+counts, since neighbours on the machine only slow. Printed, and written to benchmarks/results/start.json.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from engram.launch.metrics.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "start.json"
+PROGRAM = """
+import json, os, sys, time
+import psutil
+born = psutil.Process().create_time()
+moments = {"interpreter": time.time() - born}
+
+def note(name):
+    moments.setdefault(name, round(time.time() - born, 2))
+
+class Watched:
+    "The stream of the output, which notes the first text in it."
+    def __init__(self, stream): self.stream = stream
+    def write(self, text):
+        note("first output")
+        return self.stream.write(text)
+    def __getattr__(self, name): return getattr(self.stream, name)
+
+sys.stdout = Watched(sys.stdout)
+from engram.launch.train import command
+note("command imported")
+
+def timed(owner, name, before, after):
+    inner = getattr(owner, name)
+    def outer(*args, **kwargs):
+        if before: note(before)
+        found = inner(*args, **kwargs)
+        if found is not None or after != "first unroll": note(after)
+        return found
+    setattr(owner, name, outer)
+
+def watch():
+    from engram.launch.api import training
+    from engram.launch.train import trainer
+    note("everything imported")
+    timed(training, "make_learners", "networks begin", "networks are built")
+    timed(trainer.Trainer, "update", "training begins", "first update")
+    from engram.learners.learner import Learner
+    timed(Learner, "step", "first unroll is there", "first update learnt")
+    if "--local" not in sys.argv:
+        from engram.launch.cluster import ray_session
+        from engram.actors.remote.pool import RayPool
+        timed(ray_session, "start_ray", "Ray begins to start", "Ray is started")
+        timed(RayPool, "__init__", None, "actors asked for")
+
+original = command.run_training
+def run_training(*args, **kwargs):
+    note("configuration read")
+    watch()
+    return original(*args, **kwargs)
+command.run_training = run_training
+try:
+    command.run(sys.argv[2:])
+finally:
+    open(sys.argv[1], "w").write(json.dumps(moments))
+"""
+
+
+def start(words: list[str], folder: Path) -> dict[str, float]:
+    """Moments of one run that ends after its first updates."""
+    moments = folder / "moments.json"
+    command = [sys.executable, "-c", PROGRAM, str(moments), *words, "--total-steps", "1", "--run-dir"]
+    subprocess.run([*command, tempfile.mkdtemp(dir=folder)], check=True, stdout=subprocess.DEVNULL)
+    return json.loads(moments.read_text())
+
+
+def main() -> None:
+    """Measure with and without Ray."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=3)
+    options, words = parser.parse_known_args()
+    words = words or ["--env", "boxworld", "--core", "rmc"]
+    result: dict[str, Any] = provenance() | {"flags": words, "repeat": options.repeat}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, more in (("ray", []), ("local", ["--local"])):
+            runs = [start([*words, *more], Path(folder)) for _ in range(options.repeat + 1)][1:]
+            result[name] = min(runs, key=lambda moments: moments["first update"])
+            print(name)
+            for moment, seconds in sorted(result[name].items(), key=lambda pair: pair[1]):
+                print(f"  {seconds:6.2f}  {moment}")
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

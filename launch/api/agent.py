@@ -1,0 +1,200 @@
+"""A trained agent in somebody's own loop: observations in, actions out; it keeps its memory itself."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ...actors.actor import Actor
+from ...agents.agent import AgentState
+from ...agents.specs import ChoiceSpec
+from ...agents.values import AgentOutput, EnvOutput, map_observation
+from ...envs.foreign import ForeignBatch
+from ..run.config import RunConfig
+from ..run.trained import make_actor, open_run
+from ..run.trainees import chosen_members
+
+Array = NDArray[Any]
+
+
+class TrainedAgent:
+    """Acts in one environment or in many at once, and remembers what it has seen of each episode.
+
+    An episode begins at the first `act` after `reset`; with many environments, wherever `began` says so.
+
+        observation, _ = env.reset()
+        agent.reset()
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(agent.act(observation, reward))
+
+    Args:
+        config: the run that trained it.
+        actor: holds the network, and the world, whose spaces say what observations and actions are.
+    """
+
+    def __init__(self, config: RunConfig, actor: Actor) -> None:
+        self.config = config
+        """The configuration of the run that trained it."""
+        self.network, self._world, self._generator = actor.agent, actor.batch, actor.generator
+        foreign = isinstance(actor.batch, ForeignBatch)
+        vector: Any = actor.batch.vector if foreign else actor.batch
+        self.observation_space: spaces.Space[Any] = vector.single_observation_space
+        """Space of one environment's observations."""
+        self.action_space: spaces.Space[Any] = vector.single_action_space
+        """Space of one environment's actions."""
+        self.needs_reward = self.network.config.previous_reward
+        """Whether the reward of the last action is among the agent's inputs."""
+        self._state: AgentState | None = None
+        self._output: AgentOutput | None = None
+        self._many = False
+
+    def reset(self) -> None:
+        """Forget: the next observation is the first of an episode, in however many environments."""
+        self._state, self._output, self._many = None, None, False
+
+    def act(self, observation: Any, reward: Any = None, *, began: Any = None) -> Any:
+        """The action for one observation, or the actions for those of B environments.
+
+        Args:
+            observation: of the form of `observation_space`: one, or [B, ...] (in every array, if there are several).
+            reward: of the last action, a number or [B]; needed by agents whose core sees it (`needs_reward`).
+            began: whether this observation is the first of an episode, a truth value or [B]: with Gymnasium's vector
+                environments, `terminated | truncated` of the step before. After `reset` it is, wherever it comes from.
+
+        Returns:
+            The action as the world takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
+        """
+        count, many = self._count(observation)
+        first = np.zeros(count, np.bool_) if began is None else _column("began", began, count, np.bool_)
+        if self._state is None:
+            self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
+        if len(self._state.over) != count:
+            raise ValueError(
+                f"{count} observations for the memories of {len(self._state.over)} environments; expected as many, "
+                "or reset() first"
+            )
+        if reward is None and self.needs_reward and not first.all():
+            raise ValueError("reward is missing; expected: act(observation, reward), the core sees the last reward")
+        rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
+        none = torch.zeros(count, dtype=torch.bool)
+        self._output, self._state = self.network.step(
+            EnvOutput(self._read(observation, many), torch.from_numpy(rewards.astype(np.float32)), none, none),
+            self._state._replace(over=torch.from_numpy(first)),
+            self._generator,
+        )
+        self._many = many
+        actions = self._output.action.numpy()
+        if isinstance(self._world, ForeignBatch):
+            actions = self._world.as_the_world_takes(actions)
+        if many:
+            return actions
+        return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
+
+    def acted(self, action: Any) -> None:
+        """Say which action was taken, as the network numbers it, where it was not the one that `act` returned."""
+        assert self._state is not None, "act() comes first"
+        old = self._state.previous_action
+        self._state = self._state._replace(previous_action=torch.as_tensor(action, dtype=old.dtype).reshape(old.shape))
+
+    @property
+    def memory(self) -> dict[str, Array]:
+        """Arrays in the memory by name, [K] of one environment, [B, K] of many; empty before the first `act`."""
+        if self._state is None:
+            return {}
+        return {name: self._own(part) for name, part in self.network.core.describe(self._state.core).items()}
+
+    @property
+    def probabilities(self) -> Array:
+        """The last probabilities of the actions, [A] or [B, A]; for a single discrete choice only."""
+        spec = self.network.action_spec
+        if not (isinstance(spec, ChoiceSpec) and len(spec.choices) == 1):
+            raise ValueError(f"actions are of {self.action_space}; probabilities there are of a Discrete space only")
+        return self._own(torch.softmax(self._last().logits, -1))
+
+    @property
+    def value(self) -> Array:
+        """The return that the agent last expected, [] or [B]."""
+        return self._own(self._last().value)
+
+    def _last(self) -> AgentOutput:
+        if self._output is None:
+            raise ValueError("nothing was asked yet; act() comes first")
+        return self._output
+
+    def _own(self, values: torch.Tensor) -> Array:
+        array = values.numpy(force=True).copy()
+        return array if self._many else array[0]
+
+    def _count(self, observation: Any) -> tuple[int, bool]:
+        """The number of environments, and whether it is a batch. Raises ValueError for another shape."""
+        space, part = self.observation_space, observation
+        while isinstance(space, spaces.Dict | spaces.Tuple):
+            name = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+            if isinstance(space, spaces.Dict) and (not isinstance(part, dict) or name not in part):
+                raise ValueError(f"observation is a {type(part).__name__}; expected a dict with {', '.join(space)}")
+            space, part = space[name], part[name]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        shape, expected = np.shape(part), space.shape or ()
+        if shape == expected:
+            return 1, False
+        if shape[1:] == expected and len(shape) > len(expected) and shape[0]:
+            return shape[0], True
+        raise ValueError(f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it")
+
+    def _read(self, observation: Any, many: bool) -> Any:
+        """Observations as tensors [B, ...]."""
+        if not many:
+            observation = _with_axis(observation)
+        if isinstance(self._world, ForeignBatch):
+            observation = self._world.as_agents_see(observation, self._count(observation)[0])
+        else:
+            observation = np.asarray(observation, self.observation_space.dtype)
+        return map_observation(lambda x: torch.from_numpy(np.ascontiguousarray(x)), observation)
+
+
+def _with_axis(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: _with_axis(part) for key, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_with_axis(part) for part in observation)
+    return np.asarray(observation)[None]
+
+
+def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
+    column = np.asarray(values, dtype).reshape(-1)
+    if len(column) != count:
+        raise ValueError(f"{name} has {len(column)} values; expected {count}, one for every environment")
+    return column
+
+
+def load_agent(
+    run: str | Path,
+    *,
+    checkpoint: str = "latest",
+    member: int = -1,
+    greedy: bool = False,
+    seed: int = 0,
+    env_args: dict[str, Any] | None = None,
+) -> TrainedAgent:
+    """A trained agent.
+
+    Args:
+        run: run directory, or "zoo:NAME" for one that comes with engram.
+        checkpoint: latest, best (of the highest mean return in training) or the number of its step.
+        member: of a population, -1 for the best.
+        greedy: take the likeliest action instead of drawing one.
+        seed: of the drawn actions, at least 0.
+        env_args: parameters of the world that differ from the training run's.
+
+    Raises:
+        ValueError: there is no such run, checkpoint or member; the message names what there is.
+    """
+    trained = open_run(str(run), checkpoint)
+    factory = replace(trained.config.factory(), env_args=trained.config.env_args | (env_args or {}))
+    weights = trained.trainees[chosen_members(trained.trainees, member, False)[0]].weights
+    with torch.random.fork_rng([]):  # first weights are drawn, and replaced at once
+        actor = make_actor(factory, weights, seed=seed, greedy=greedy, num_envs=1, unroll_length=1)
+    return TrainedAgent(trained.config, actor)

@@ -1,0 +1,56 @@
+"""`engram.evaluate`: `rl-eval` as a function."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...agents.process import settings_of_a_command
+from ..evaluate.command import EvaluationConfig
+from ..evaluate.command import evaluate as evaluate_weights
+from ..evaluate.episodes import Summary
+from ..run.trained import open_run
+from ..run.trainees import chosen_members
+
+
+def evaluate(
+    run: str | Path,
+    *,
+    episodes: int = EvaluationConfig.episodes,
+    checkpoint: str = EvaluationConfig.checkpoint,
+    seed: int = EvaluationConfig.seed,
+    member: int = EvaluationConfig.member,
+    greedy: bool = EvaluationConfig.greedy,
+    env_args: dict[str, Any] | None = None,
+) -> Summary:
+    """How well a trained agent does on levels it has never seen; the same numbers as `rl-eval` says.
+
+    Args:
+        run: run directory, or "zoo:NAME" for an agent that comes with engram.
+        episodes: to play, at least 1.
+        checkpoint: latest, best (of the highest mean return in training) or the number of its step.
+        seed: of levels and actions, at least 0; no seed here makes levels of the training run.
+        member: of a population, -1 for the best.
+        greedy: take the likeliest action instead of drawing one from the policy, which is what was trained.
+        env_args: parameters of the world that differ from the training run's.
+
+    Returns:
+        `estimates["return"]` and the like: a mean and the interval that holds the true one with 95% confidence; `split`
+        has the same by the kind of level.
+
+    Raises:
+        ValueError: there is no such run, checkpoint or member, or a number is not allowed.
+    """
+    config = EvaluationConfig(
+        run=str(run),
+        episodes=episodes,
+        checkpoint=checkpoint,
+        seed=seed,
+        member=member,
+        greedy=greedy,
+        env_args=env_args or {},
+    )
+    trained = open_run(config.run, config.checkpoint)
+    factory = replace(trained.config.factory(), env_args=trained.config.env_args | config.env_args)
+    with settings_of_a_command():
+        weights = trained.trainees[chosen_members(trained.trainees, config.member, False)[0]].weights
+        return evaluate_weights(factory, weights, config)

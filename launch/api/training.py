@@ -1,0 +1,295 @@
+"""One run from its configuration to its end. `rl-train` and `engram.train` both come here; nothing is printed here."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...actors.factory import ActorFactory
+from ...actors.failures import ActorFailureError
+from ...actors.pool import ActorPool
+from ...agents.agent import Agent
+from ...agents.threads import use_threads
+from ...envs.foreign import ForeignBatch
+from ...learners import checkpoints
+from ...learners.learner import Learner
+from ..metrics.panel import Panel
+from ..metrics.writer import MetricsWriter
+from ..population.panel import PopulationPanel
+from ..run.command_line import UsageError
+from ..run.config import RunConfig, to_dict
+from ..run.device import find_device
+from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
+from ..run.run_flags import TRUST
+from ..run.stop_flag import StopFlag
+from ..run.urls import redacted
+from ..train.acting import Acting, StoppedError
+from ..train.member import Member
+from ..train.resume import drop_code, is_own, newest_state
+from ..train.sizes import check_counts, check_memory
+from ..train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from ..train.mirror import Mirror
+
+NOT_SAVED = 3
+"""Exit code of a run whose last steps could not be saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    path: Path | None
+    """The run's directory; None if it ended before there was one."""
+    reason: str
+    """done, time limit, a signal's name, or another word for who asked for the end."""
+    began: bool = True
+    """Whether training began."""
+    steps: int = 0
+    """Steps that all members have learnt from."""
+    unsaved: int = 0
+    """Steps that no checkpoint holds."""
+    failure: BaseException | None = None
+    """The error that ended it: an actor that failed once too often, or a second Ctrl-C."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command that has run it."""
+        if isinstance(self.failure, KeyboardInterrupt):
+            return 130
+        return 1 if self.failure else NOT_SAVED if self.unsaved else 0
+
+
+Show = Callable[[RunConfig, Path | None, int], Panel]
+"""Makes what shows a run, from its configuration, its directory (None before there is one) and its first step."""
+
+
+def make_panel(config: RunConfig, path: Path | None, step: int) -> Panel:
+    """The panel that shows a run in a terminal."""
+    kind = PopulationPanel if config.population else Panel
+    total = config.total_steps * config.num_members
+    return kind(total, path, config.name, step=step, time_limit=60 * config.time_limit)
+
+
+def train(
+    config: RunConfig,
+    directory: RunDirectory | None,
+    stop: StopFlag,
+    *,
+    show: Show = make_panel,
+    at_end: Callable[[Outcome], None] = lambda _: None,
+    trust: bool = False,
+    changed: str = "",
+) -> Outcome:
+    """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
+
+    A new directory is made when everything else is ready, so that a start that fails leaves nothing behind.
+
+    Args:
+        config: the run.
+        directory: an open one to go on in; None for a new run.
+        stop: ends the run when it is set.
+        show: makes what shows the run to a person.
+        at_end: hears the outcome before the actors are stopped, which may take a while.
+        trust: unpickle environments that were saved as code.
+        changed: differences from the preset, in words.
+
+    Raises:
+        UsageError: the configuration does not fit the world, the machine or the checkpoint.
+    """
+    if directory is None:
+        refuse_unusable(config.run_dir, to_dict(config))
+    factory, device = config.factory(), find_device(config.device)
+    agents, fields = make_agents(config, factory, device)
+    saved = newest_state(directory, config) if directory else None
+    if directory and config.population:
+        check_population(directory, saved)
+    if config.start_from and not saved:
+        from ..train.warm_start import start_from  # evaluation is imported along with it
+
+        start_from(config.start_from, agents)
+    begin_anew = saved is not None and not trust and drop_code(saved)
+    factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
+    with stop, Acting(config, factory, stop) as acting:
+        with show(config, directory.path if directory else None, steps_of(saved)) as panel:
+            acting.begin(panel.message)
+            panel.message(describe(config, agents[0], device, changed))
+            learners = make_learners(config, agents)
+            if directory:
+                panel.message(
+                    f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint"
+                )
+            if begin_anew:
+                panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
+            outcome = _run(config, learners, fields, acting, stop, panel, directory, saved)
+            acting.exit_code = outcome.exit_code
+        at_end(outcome)
+    return outcome
+
+
+def _run(
+    config: RunConfig,
+    learners: Sequence[Learner],
+    fields: tuple[str, ...],
+    acting: Acting,
+    stop: StopFlag,
+    panel: Panel,
+    directory: RunDirectory | None,
+    saved: dict[str, Any] | None,
+) -> Outcome:
+    """Start the actors and train to the end."""
+    plain = to_dict(config)
+    try:
+        pool = acting.start()
+        use_threads(config.num_learner_threads)
+        old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
+        panel.run_path = directory.path
+        with directory, ExitStack() as files:
+            trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
+            if old:
+                directory.rewrite_config(plain)
+            with acting.watch(trainer, directory.path):
+                reason = trainer.run(stop)
+        return Outcome(path=directory.path, reason=reason, steps=trainer.steps, unsaved=trainer.unsaved)
+    except StoppedError:
+        return Outcome(path=panel.run_path, reason=stop.reason, began=False)
+    except (ActorFailureError, KeyboardInterrupt) as problem:
+        return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
+
+
+def compiled_before() -> bool:
+    """Whether some compiled code is on disk, where numba keeps it."""
+    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[2] / "agents")
+    return next(place.rglob("*.nbi"), None) is not None
+
+
+def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
+    """A freshly initialised agent for each member, and the names of the world's episode fields."""
+    try:
+        check_counts(config)
+        batch = factory.make_batch(num_envs=1)
+        if isinstance(batch, ForeignBatch):
+            batch.check()
+        check_memory(config, factory, batch)
+        agents: list[Agent] = []
+        for member in range(config.num_members):
+            torch.manual_seed(member_seed(config.seed, member))
+            agents.append(factory.make_agent(batch).to(device))
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    fields = tuple(batch.episode_fields)
+    batch.close()
+    return agents, fields
+
+
+def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
+    """A learner for each agent. The first optimiser takes a second or two: torch imports its compiler with it."""
+    return [Learner(agent, config.learner, config.total_steps) for agent in agents]
+
+
+def member_seed(seed: int, member: int) -> int:
+    """Seed of a member's first weights; the first member has those of a run without a population."""
+    return seed if member == 0 else int(np.random.SeedSequence(seed, spawn_key=(member,)).generate_state(1)[0])
+
+
+def make_trainer(
+    config: RunConfig,
+    learners: Sequence[Learner],
+    fields: tuple[str, ...],
+    pool: ActorPool,
+    directory: RunDirectory,
+    panel: Panel,
+    saved: dict[str, Any] | None,
+    files: ExitStack,
+) -> Trainer:
+    """The run, at its beginning or where `saved` left it; `files` closes what it writes to."""
+    members: list[Member] = []
+    for number, learner in enumerate(learners):
+        folder = directory.member(number).path if config.population else directory.path
+        steps = saved["members"][number]["learner"]["steps"] if saved else 0
+        writer = files.enter_context(MetricsWriter(folder, steps, panel.message))
+        members.append(Member(number, config, learner, writer, pool.num_actors, fields))
+    population, report = None, panel.update
+    if config.population:
+        from ..population.run import add_population  # statistics and pictures take seconds to import
+
+        population, report = add_population(config, members, fields, directory, panel, steps_of(saved), files)
+    mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
+    kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
+    watcher = None
+    if config.look_every:
+        from ..look.watching import Watcher  # pictures are imported where they are wanted
+
+        watcher = Watcher(config)
+    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror, kept, watcher)
+    if saved:
+        load(trainer, saved)
+    elif population:
+        population.begin()
+    for member in members:
+        member.show_settings()
+    return trainer
+
+
+def load(trainer: Trainer, saved: dict[str, Any]) -> None:
+    """Continue from a checkpoint's state. Raises CheckpointError if it is not one of this run's."""
+    try:
+        trainer.load_state(saved)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {problem}"
+        raise checkpoints.CheckpointError(
+            f"{trainer.directory.path}: its newest checkpoint holds no state of this run ({what})"
+        ) from problem
+
+
+def check_population(directory: RunDirectory, saved: dict[str, Any] | None) -> None:
+    """Raise RunDirectoryError if the log of a population that has a checkpoint is damaged."""
+    if saved:
+        from ..population.history import check
+
+        check(directory)
+
+
+def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
+    """The mirror that copies this run's checkpoints to --checkpoint-url."""
+    from ..train.mirror import Mirror  # its file systems are imported where they are wanted
+
+    assert config.checkpoint_url is not None
+    return Mirror(config.checkpoint_url, directory.path / CONFIG, config.keep_checkpoints, panel.message)
+
+
+def steps_of(saved: dict[str, Any] | None) -> int:
+    """Environment steps that all members had learnt from when a checkpoint was written."""
+    return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
+
+
+def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
+    """The run in a few lines, for the top of the screen."""
+    parameters = sum(p.numel() for p in agent.parameters())
+    members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
+    actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
+    where = "in this process" if config.local else "in actor processes, 1 torch thread each"
+    lines = [
+        f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
+        f"{config.learner.algorithm} on {device}",
+        f"{actors} x {config.factory().num_envs} environments {where}; "
+        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}",
+    ]
+    return "\n".join([*lines, changed] if changed else lines)
+
+
+def refuse_taken(url: str | None) -> None:
+    """Raise UsageError if a run's checkpoints are at `url` already."""
+    if url is not None:
+        from ..train.mirror import holds_run
+
+        if holds_run(url):
+            raise UsageError(
+                f"--checkpoint-url {redacted(url)} holds a run; to go on with it: --resume {redacted(url)}"
+            )

@@ -1,0 +1,47 @@
+"""`engram.make_env`: any world that `rl-train --env` takes, as a Gymnasium environment."""
+
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from ...base.messages import check_keys
+from ...envs.engine import BatchedEnv
+from ...envs.foreign.names import find_foreign
+from ...envs.registration import find_world, is_world, world_parameters
+
+
+def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None = None, **parameters: Any) -> Any:
+    """A world: one `gymnasium.Env`, or `num_envs` copies as a `gymnasium.vector.VectorEnv`.
+
+    The copies begin a new episode by themselves: the step after `terminated | truncated` ignores its action and shows
+    the next episode's first observation (Gymnasium's NEXT_STEP).
+
+    Args:
+        env: short name ("boxworld", "boxworld-twin"), Gymnasium id or "module:Class".
+        num_envs: copies; None for one environment.
+        render_mode: None, or "rgb_array" for pictures by `render()`.
+        **parameters: of the world.
+
+    Raises:
+        ValueError: there is no such world or parameter; the message names the nearest.
+    """
+    foreign = None if is_world(env) else find_foreign(env)
+    if foreign is None:
+        world, given = find_world(env)
+        check_keys(env, "parameter", parameters, world_parameters(world))
+        options: dict[str, Any] = given | parameters | {"render_mode": render_mode}
+        if num_envs is None:
+            return gymnasium.make(world.id, disable_env_checker=True, **options)
+        return gymnasium.make_vec(world.id, num_envs=num_envs, **options)
+    make, allowed = foreign
+    check_keys(env, "parameter", parameters, parameters if allowed is None else allowed)
+    if render_mode is not None:
+        parameters["render_mode"] = render_mode
+    if isinstance(make, type) and issubclass(make, BatchedEnv):
+        if num_envs is None:
+            raise ValueError(f"num_envs is None; {env} is a batched world, allowed: at least 1")
+        return make(num_envs, **parameters)
+    if num_envs is None:
+        return make(**parameters)
+    return SyncVectorEnv([lambda: make(**parameters)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)

@@ -1,0 +1,250 @@
+"""engram.train and engram.Run: real runs, the numbers of `rl-train`, and a process that is afterwards as it was."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import threadpoolctl
+import torch
+
+import engram
+from engram.agents.threads import num_threads
+from engram.launch.run.run_flags import parse_run
+from engram.launch.train import command
+from runs import TINY, last_step, rows, steps_saved, wait_for
+
+SMALL = {
+    **{"env": "boxworld", "core": "lstm", "core_args": {"hidden_size": 16}, "seed": 5, "show": False},
+    **{"env_args": {"path_lengths": 1, "num_distractors": 0, "max_steps": 12}, "envs_per_actor": 4, "batch_size": 4},
+    **{"unroll_length": 6, "log_every": 1, "conv_channels": (2,)},
+}
+"""TINY as settings."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run."""
+    return engram.train(**SMALL, total_steps=300, run_dir=str(tmp_path_factory.mktemp("runs") / "a"))
+
+
+def state_of_the_process():
+    """All that a library has to leave alone."""
+    return {
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        "wakeup": signal.set_wakeup_fd(-1),
+        "threads": torch.get_num_threads(),
+        "learner": num_threads(),
+        "others": {thread.name for thread in threading.enumerate()},
+        "blas": sorted((each["filepath"], each["num_threads"]) for each in threadpoolctl.threadpool_info()),
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002 (the global one)
+        "python": random.getstate(),
+        "warnings": list(warnings.filters),
+        "environment": dict(os.environ),
+        "path": list(sys.path),
+        "gradients": torch.is_grad_enabled(),
+        "directory": os.getcwd(),
+    }
+
+
+def test_it_trains_as_the_command_does(run, tmp_path):
+    assert (run.reason, run.progress().running) == ("done", False)
+    assert command.main([*TINY, "--local", "--total-steps", "300", "--run-dir", str(tmp_path / "b")]) == 0
+    other = engram.Run(tmp_path / "b")
+    ours, theirs = run.metrics, other.metrics
+    learnt = [name for name in ours if name.split("/")[0] in ("step", "loss", "episode", "policy", "vtrace", "learner")]
+    assert len(learnt) > 10
+    for name in learnt:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert [path.name for path in run.checkpoints] == [path.name for path in other.checkpoints]
+
+
+def test_the_process_is_afterwards_as_it_was(run, tmp_path):
+    torch.set_num_threads(2)
+    try:
+        engram.train(**SMALL, total_steps=60, learner_threads=2, run_dir=str(tmp_path / "warm"))  # imports are done
+        before = state_of_the_process()
+        trained = engram.train(**SMALL, total_steps=60, learner_threads=2, run_dir=str(tmp_path / "a"))
+        trained.evaluate(episodes=4)
+        trained.agent()
+        assert state_of_the_process() == before
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_what_is_in_a_run(run):
+    assert run.config == engram.configure(
+        **{name: value for name, value in SMALL.items() if name != "show"},
+        local=True,
+        total_steps=300,
+        run_dir=str(run.path),
+    )
+    metrics = run.metrics
+    assert metrics["step"].tolist() == [row["step"] for row in rows(run.path)]
+    assert all(values.shape == metrics["step"].shape for values in metrics.values())
+    assert [path.name for path in run.checkpoints] == [f"step-{step:012}" for step in steps_saved(run.path)]
+    assert run.progress().fraction == 1
+    assert engram.Run(run.path).reason == ""
+    found = run.evaluate(episodes=30, greedy=True)
+    assert found.all.episodes == 30
+    assert found.estimates["return"] == engram.evaluate(run.path, episodes=30, greedy=True).estimates["return"]
+    assert "return" in str(found)
+
+
+def test_resuming_gives_the_numbers_of_a_run_in_one_go(tmp_path):
+    whole = engram.train(**SMALL, sync=True, lr_schedule="constant", total_steps=200, run_dir=str(tmp_path / "whole"))
+    part = engram.train(**SMALL, sync=True, lr_schedule="constant", total_steps=100, run_dir=str(tmp_path / "part"))
+    again = part.resume(total_steps=200, show=False)
+    assert (again.path, again.progress().steps) == (part.path, whole.progress().steps)
+    np.testing.assert_array_equal(again.metrics["loss/total"], whole.metrics["loss/total"])
+    for settings, said in (
+        ({"lr": 0.5}, "was trained with learner.lr"),
+        ({"run_dir": "x"}, "run_dir has no effect"),
+        ({"totalsteps": 1}, "unknown setting 'totalsteps'; did you mean: total_steps"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            part.resume(show=False, **settings)
+
+
+def test_an_interrupt_ends_the_run_with_a_checkpoint(tmp_path):
+    place = tmp_path / "a"
+
+    def interrupt():
+        wait_for(lambda: last_step(place) > 0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    run = engram.train(**SMALL, run_dir=str(place))
+    thread.join()
+    assert run.reason == "SIGINT"
+    assert steps_saved(place) == [run.progress().steps]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_trains_in_a_thread_that_hears_no_signals(tmp_path):
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(engram.train(**SMALL, total_steps=60, run_dir=str(tmp_path / "a")))
+    )
+    thread.start()
+    thread.join()
+    assert found[0].reason == "done"
+
+
+def test_a_run_in_a_process_of_its_own(tmp_path):
+    run = engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "a"))
+    began = run.progress()
+    assert began.running
+    wait_for(lambda: run.progress().steps > began.steps)
+    assert "loss/total" in run.progress().metrics
+    assert "running" in repr(run)
+    with pytest.raises(ValueError, match="trained by another process"):
+        engram.Run(run.path).stop()
+    assert run.stop() is run
+    assert run.reason == "stop()"
+    assert steps_saved(run.path) == [run.progress().steps]
+    assert not run.progress().running
+    assert run.stop().reason == "stop()"
+
+
+PARENT = """
+import os, sys, engram
+run = engram.train("boxworld", "lstm", conv_channels=(2,), unroll_length=6, batch_size=4, log_every=1, wait=False,
+                   run_dir=sys.argv[1])
+print(run._child._process.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_run_ends_with_the_process_that_started_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, str(tmp_path / "a")], capture_output=True, text=True, timeout=120
+    )
+    child = int(done.stdout)
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE, 60)
+    assert len(steps_saved(tmp_path / "a")) == 1
+
+
+def test_what_ends_another_process_is_raised_here(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "taken"))
+    with pytest.raises(ValueError, match="known to this process only"):
+        engram.train("__main__:Mine", wait=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"totl_steps": 3}, "unknown setting 'totl_steps'; did you mean: total_steps"),
+        ({"core": "lsmt"}, "unknown core 'lsmt'; did you mean: lstm"),
+        ({"env": "boxwrld"}, "unknown environment 'boxwrld'; did you mean: boxworld"),
+        ({"preset": "hard"}, "unknown preset 'hard'; allowed: paper, easy"),
+        ({"lr": "fast"}, "lr is 'fast'; expected a number"),
+        ({"lr": -1.0}, "lr is -1.0"),
+        ({"pbt": {"intervl": 3}}, "unknown setting 'pbt.intervl'; did you mean: pbt.interval"),
+        ({"pbt": 3}, "unknown setting 'pbt'"),
+        ({"clip_rho": 2.0}, "one of vtrace: algorithm_args={'clip_rho': VALUE}"),
+        ({"core_args": {"hiden_size": 3}}, "no option 'hiden_size'; did you mean: hidden_size"),
+        ({"env_args": {"max_step": 3}}, "no parameter 'max_step'; did you mean: max_steps"),
+        ({"ray_address": "auto"}, "ray_address is 'auto'; allowed: with local=False"),
+        ({"num_actors": 0}, "num_actors is 0"),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_meant(settings, said, tmp_path):
+    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace("{", r"\{")):
+        engram.train(**SMALL | {"run_dir": str(tmp_path / "a")} | settings)
+    assert not (tmp_path / "a").exists()
+
+
+def test_settings_mean_what_the_flags_mean(tmp_path):
+    words = (
+        "--env t-maze --core concrete --preset easy --lr 2e-4 --pbt.interval 700 --conv-channels 3 4 --algorithm a2c "
+        "--core-args viewport_size=4 --sync --envs-per-actor 8 --previous-action"
+    )
+    same = engram.configure(
+        "t-maze",
+        "concrete",
+        preset="easy",
+        lr=2e-4,
+        pbt={"interval": 700},
+        conv_channels=(3, 4),
+        algorithm="a2c",
+        core_args={"viewport_size": 4},
+        sync=True,
+        envs_per_actor=8,
+        previous_action=True,
+    )
+    assert same == parse_run(words.split())
+
+
+def test_importing_engram_is_cheap_and_its_names_are_found():
+    program = (
+        "import sys, engram; heavy = {'torch', 'ray', 'rich', 'tyro', 'matplotlib'} & set(sys.modules); "
+        "assert not heavy, heavy; assert set(engram.__all__) <= set(dir(engram)); "
+        "[getattr(engram, name) for name in engram.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        engram.trian  # noqa: B018
+    assert Path(engram.__file__).parent == Path(command.__file__).parents[2]
+
+
+def test_a_run_ends_in_time_when_nobody_looks(tmp_path):
+    """`wait` after the end gives the outcome of a process that went unwatched."""
+    run = engram.train(**SMALL, total_steps=100, wait=False, run_dir=str(tmp_path / "a"))
+    deadline = time.monotonic() + 60
+    while run.progress().running and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run.wait().reason == "done"
