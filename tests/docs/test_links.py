@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert set(pages(site["nav"])) == there - {"python.md"}
+
+
+def test_links_of_the_readme_work_on_a_package_index() -> None:
+    absolute = runpy.run_path(str(ROOT / "docs" / "site" / "absolute_links.py"))["absolute"]
+    text = absolute((ROOT / "README.md").read_text(), "https://example.org/engram", "v1")
+    links = LINK.findall(FENCED.sub("", text))
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "![An agent" in text
+    assert "https://example.org/engram/raw/v1/docs/images/boxworld-agent.gif" in links
+    assert absolute("[a](#b) [c](https://d.org/e)", "https://x", "v1") == "[a](#b) [c](https://d.org/e)"
