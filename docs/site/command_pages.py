@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -28,27 +29,40 @@ def commands() -> str:
 def section(name: str, entry: str) -> str:
     """One command: what it does, how it is called, its arguments."""
     module = importlib.import_module(entry.partition(":")[0])
-    parts = [f"## {name}", (module.__doc__ or "").split(": ", 1)[-1].strip().capitalize()]
-    parser, printed = _asked_for_help(module)
+    summary = (module.__doc__ or "").split("\n\n")[0].split(": ", 1)[-1].strip()
+    parts = [f"## {name}", summary[:1].upper() + summary[1:]]
+    parser, text, printed = _asked_for_help(module)
     if parser is None:
         return "\n\n".join([*parts, f"```text\n{printed.strip()}\n```"])
-    text = parser.description.split("\n\n--version prints")[0].strip()
-    if len(text) > len(parts[-1]) + 20:
-        parts.append(f"```text\n{text}\n```")
+    paragraphs = text.strip().split("\n\n")
+    parts[-1:] = map(_paragraph, paragraphs if len(text) > len(parts[-1]) else parts[-1:])
     if name == SETTINGS:
         parts.append("Every other flag is a setting of the run: [configuration](configuration.md).")
     else:
-        parts += ["```text\n" + " ".join(parser.format_usage().split()) + "\n```", *_tables(parser)]
+        usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
+        parts += [
+            "```text\n" + textwrap.fill(usage, 80, subsequent_indent="    ", break_on_hyphens=False) + "\n```",
+            *_tables(parser),
+        ]
     return "\n\n".join(parts)
 
 
-def _asked_for_help(module: Any) -> tuple[Any, str]:
-    """The parser that a command builds for `--help`, or None and what it prints if it has none of tyro's."""
+def _paragraph(text: str) -> str:
+    """A paragraph of a description; one with columns stays as it is."""
+    if re.search(r"\S {3,}\S", text):
+        return f"```text\n{text}\n```"
+    return cell(text)
+
+
+def _asked_for_help(module: Any) -> tuple[Any, str, str]:
+    """The parser that a command builds for `--help` and its description, or None and what it prints without one."""
     caught: list[Any] = []
+    described: list[str] = []
 
     def catch(kind: Any, **given: Any) -> None:
         known = {key: value for key, value in given.items() if key in ("prog", "description", "default", "registry")}
         caught.append(tyro.extras.get_parser(kind, **known))
+        described.append(known["description"].split("\n\n--version prints")[0])
         raise _Caught
 
     out, real = io.StringIO(), tyro.cli
@@ -58,7 +72,7 @@ def _asked_for_help(module: Any) -> tuple[Any, str]:
             module.main(["--help"])
     finally:
         tyro.cli = real
-    return (caught[0] if caught else None), out.getvalue()
+    return (caught[0], described[0], "") if caught else (None, "", out.getvalue())
 
 
 def _tables(parser: Any) -> list[str]:

@@ -58,6 +58,8 @@ class Population:
         self._last: dict[str, Any] = {}
         try:
             self._follow(run)
+        except RunDirectoryError:
+            raise
         except (TypeError, ValueError, LookupError, AttributeError) as problem:
             what = f"{type(problem).__name__}: {problem}"
             raise RunDirectoryError(f"{run.population_file} is damaged: its events do not fit ({what})") from problem

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ... import zoo
@@ -44,7 +45,7 @@ def show(console: Console) -> None:
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(overflow="fold")
         for name, line in lines:
-            table.add_row(name, line)
+            table.add_row(name, escape(line))
         console.print(table)
         console.print()
 

@@ -535,7 +535,7 @@ def test_rl_eval_takes_the_best_member_another_or_all(
 @pytest.mark.parametrize(
     ("command_line", "words", "said"),
     [
-        (population_view.run, ["{plain}"], "is a run without a population: it has no population.jsonl"),
+        (population_view.run, ["{plain}"], "rl-population: {plain} is a run without a population"),
         (population_view.run, ["nowhere"], "nowhere holds no run"),
         (population_view.run, ["{broken}"], "population.jsonl line 2 is not JSON"),
         (population_view.run, ["{plain}", "--reply"], "did you mean: --replay"),
@@ -560,7 +560,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     capsys.readouterr()
     assert command(command_line, *(word.format_map(places) for word in words)) == 2
     lines = " ".join(capsys.readouterr().err.split())
-    assert said in lines
+    assert said.format_map(places) in lines
     assert "Traceback" not in lines
 
 

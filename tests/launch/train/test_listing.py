@@ -1,12 +1,16 @@
 """rl-train --list names everything that can be named."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from engram import zoo
-from engram.agents.cores.registry import core_names
+from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import WORLDS
 from engram.launch.run.presets import PRESETS
 from engram.launch.train.command import run
+from engram.launch.train.listing import show
 from engram.learners.algorithms.registry import algorithm_names
 
 
@@ -17,3 +21,12 @@ def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
     named = [*WORLDS, *core_names(), *algorithm_names(), *PRESETS, *(f"zoo:{name}" for name in zoo.names())]
     assert [name for name in named if not lines.get(name)] == []
+
+
+def test_brackets_of_a_docstring_are_shown() -> None:
+    lines = [(core_class(name).__doc__ or "").partition("\n")[0] for name in core_names()]
+    assert any("[" in line for line in lines)
+    out = io.StringIO()
+    show(Console(width=400, file=out, highlight=False))
+    said = " ".join(out.getvalue().split())
+    assert [line for line in lines if line not in said] == []
