@@ -70,8 +70,8 @@ class Actor:
     def _restart(self, seed: int) -> None:
         """New episodes in all environments."""
         n = self.batch.num_envs
-        self._row = _Row(self.batch.new_observation(), n)
-        self.batch.reset_into(self._row.observation, seed)
+        self._said = _Said(self.batch.new_observation(), n)
+        self.batch.reset_into(self._said.observation, seed)
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
         self._returns = np.zeros(n, np.float64)
@@ -82,18 +82,18 @@ class Actor:
         if weights is not None:
             self.load(weights)
         started = time.perf_counter()
-        rows, n = self.unroll_length, self.batch.num_envs
+        steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
-        env, views = _allocate_rows(self._row, rows)
+        env, views = _allocate_steps(self._said, steps)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []
-        for t in range(rows):
+        for t in range(steps):
             output, self.state = self.agent.step(views(t), self.state, self.generator)
             outputs.append(output)
             action = output.action.numpy()
             self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
             self._count(env, t, episodes)
-        self._row = env.last()
+        self._said = env.last()
         return Unroll(
             initial_state=map_state(torch.clone, initial_state),
             env=env.tensors(),
@@ -105,8 +105,8 @@ class Actor:
             seconds=time.perf_counter() - started,
         )
 
-    def _count(self, env: "_Rows", t: int, episodes: list[NDArray[np.float32]]) -> None:
-        """Episode returns and lengths; the action at an episode's last row is ignored and not counted."""
+    def _count(self, env: "_Steps", t: int, episodes: list[NDArray[np.float32]]) -> None:
+        """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""
         self._returns += env.reward[t + 1]
         self._lengths += ~(env.terminated[t] | env.truncated[t])
         over = env.terminated[t + 1] | env.truncated[t + 1]
@@ -127,7 +127,7 @@ class Actor:
         return {
             "batch": self.batch.save(),
             "state": leaves,
-            "row": self._row.save(),
+            "row": self._said.save(),
             "generator": self.generator.get_state(),
             "copies": self.copies,
             "returns": self._returns.copy(),
@@ -139,15 +139,15 @@ class Actor:
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
-        self._row.restore(saved["row"])
+        self._said.restore(saved["row"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.copies = saved.get("copies", 0)  # states from before there were populations have none
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 
 
-class _Row:
-    """One row of what the world said, as numpy arrays [N, ...]."""
+class _Said:
+    """What the world said at one step, as numpy arrays [N, ...]."""
 
     def __init__(self, observation: Any, n: int) -> None:
         self.observation = observation
@@ -170,16 +170,16 @@ class _Row:
         self.truncated = np.array(saved["truncated"])
 
 
-class _Rows:
-    """T + 1 rows, preallocated; the world writes straight into them."""
+class _Steps:
+    """Steps 0..T, preallocated; the world writes straight into them."""
 
-    def __init__(self, first: _Row, length: int) -> None:
+    def __init__(self, first: _Said, length: int) -> None:
         n = len(first.reward)
 
         def room(x: NDArray[Any]) -> NDArray[Any]:
-            rows = np.empty((length + 1, *x.shape), x.dtype)
-            rows[0] = x
-            return rows
+            steps = np.empty((length + 1, *x.shape), x.dtype)
+            steps[0] = x
+            return steps
 
         self.observation = map_observation(room, first.observation)
         self.reward, self.terminated, self.truncated = map(room, (first.reward, first.terminated, first.truncated))
@@ -188,22 +188,22 @@ class _Rows:
     def at(self, t: int) -> Any:
         return map_observation(lambda x: x[t], self.observation)
 
-    def last(self) -> _Row:
-        row = _Row(map_observation(lambda x: x[-1].copy(), self.observation), self.n)
-        row.reward, row.terminated, row.truncated = self.reward[-1], self.terminated[-1], self.truncated[-1]
-        return row
+    def last(self) -> _Said:
+        said = _Said(map_observation(lambda x: x[-1].copy(), self.observation), self.n)
+        said.reward, said.terminated, said.truncated = self.reward[-1], self.terminated[-1], self.truncated[-1]
+        return said
 
     def tensors(self) -> EnvOutput:
         leaves = (self.reward, self.terminated, self.truncated)
         return EnvOutput(map_observation(torch.from_numpy, self.observation), *map(torch.from_numpy, leaves))
 
 
-def _allocate_rows(first: _Row, length: int) -> tuple[_Rows, Callable[[int], EnvOutput]]:
-    """Room for an unroll that begins with row `first`, and a view of row t as tensors."""
-    rows = _Rows(first, length)
-    whole = rows.tensors()
+def _allocate_steps(first: _Said, length: int) -> tuple[_Steps, Callable[[int], EnvOutput]]:
+    """Room for an unroll that begins with `first`, and a view of step t as tensors."""
+    steps = _Steps(first, length)
+    whole = steps.tensors()
 
     def view(t: int) -> EnvOutput:
         return EnvOutput(map_observation(lambda x: x[t], whole.observation), *(leaf[t] for leaf in whole[1:]))
 
-    return rows, view
+    return steps, view

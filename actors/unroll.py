@@ -1,13 +1,13 @@
 """The unroll: what an actor sends to the learner.
 
-T steps of B environments under one version of the weights. Rows are aligned so that nothing has to be shifted:
+T steps of B environments under one version of the weights. Steps are aligned so that nothing has to be shifted:
 
-    row t of env    what the world said before the agent's t-th action: the reward there belongs to action t-1
-    row t of agent  the action at that row, with the behaviour policy's logits and value
-    row T of env    the bootstrap row; it is row 0 of the next unroll of the same environments
+    step t of env    what the world said before the agent's t-th action: the reward there belongs to action t-1
+    step t of agent  the action at that step, with the behaviour policy's logits and value
+    step T of env    the one to bootstrap from; it is step 0 of the next unroll of the same environments
 
-Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the row of the last observation carries the flag,
-the action at that row is ignored, and the next row is the first of a new episode.
+Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of the last observation carries the
+flag, the action there is ignored, and the next step is the first of a new episode.
 """
 
 from typing import Any, NamedTuple
@@ -20,18 +20,18 @@ from ..agents.cores.core import map_state
 from ..agents.values import AgentOutput, EnvOutput, map_observation
 
 EPISODE_COLUMNS = ("env_index", "return", "length")
-"""The first columns of `Unroll.episodes`; the world's own episode fields follow."""
+"""The first fields of `Unroll.episodes`; the world's own episode fields follow."""
 
 
 class Unroll(NamedTuple):
     """T steps of B environments."""
 
     initial_state: AgentState
-    """The state the actor had at row 0, leaves [B, ...]."""
+    """The state the actor had at step 0, leaves [B, ...]."""
     env: EnvOutput
-    """T + 1 rows, leaves [T + 1, B, ...]."""
+    """Steps 0..T, leaves [T + 1, B, ...]."""
     agent: AgentOutput
-    """T rows, leaves [T, B, ...]."""
+    """Steps 0..T-1, leaves [T, B, ...]."""
     weights_version: Tensor
     """int64 [B]: the version of the weights that acted."""
     member: int
@@ -44,12 +44,12 @@ class Unroll(NamedTuple):
     """Wall time that acting took."""
 
 
-def columns(unroll: Unroll, part: slice) -> Unroll:
-    """Some environments of an unroll; the finished episodes stay with the part that begins at column 0."""
+def some_environments(unroll: Unroll, part: slice) -> Unroll:
+    """Some environments of an unroll; the finished episodes stay with the part that begins at environment 0."""
     whole = part.start in (None, 0)
     return unroll._replace(
         initial_state=map_state(lambda x: x[part], unroll.initial_state),
-        env=_map_rows(lambda x: x[:, part], unroll.env),
+        env=_map_outputs(lambda x: x[:, part], unroll.env),
         agent=AgentOutput(*(x[:, part] for x in unroll.agent)),
         weights_version=unroll.weights_version[part],
         episodes=unroll.episodes if whole else unroll.episodes[:0],
@@ -60,7 +60,7 @@ def environments(unroll: Unroll, chosen: Tensor) -> Unroll:
     """The environments with these indices (int64 [K]) of a batch, without its finished episodes."""
     return unroll._replace(
         initial_state=map_state(lambda x: x[chosen], unroll.initial_state),
-        env=_map_rows(lambda x: x[:, chosen], unroll.env),
+        env=_map_outputs(lambda x: x[:, chosen], unroll.env),
         agent=AgentOutput(*(x[:, chosen] for x in unroll.agent)),
         weights_version=unroll.weights_version[chosen.cpu()],
         episodes=unroll.episodes[:0],
@@ -73,7 +73,7 @@ def join(parts: list[Unroll]) -> Unroll:
         return parts[0]
     return parts[0]._replace(
         initial_state=map_state(lambda *x: torch.cat(x), *(part.initial_state for part in parts)),
-        env=_map_rows(lambda *x: torch.cat(x, 1), *(part.env for part in parts)),
+        env=_map_outputs(lambda *x: torch.cat(x, 1), *(part.env for part in parts)),
         agent=AgentOutput(*(torch.cat(x, 1) for x in zip(*(part.agent for part in parts), strict=True))),
         weights_version=torch.cat([part.weights_version for part in parts]),
         episodes=torch.cat([part.episodes for part in parts]),
@@ -89,14 +89,16 @@ def to_device(unroll: Unroll, device: torch.device) -> Unroll:
 
     return unroll._replace(
         initial_state=map_state(move, unroll.initial_state),
-        env=_map_rows(move, unroll.env),
+        env=_map_outputs(move, unroll.env),
         agent=AgentOutput(*map(move, unroll.agent)),
     )
 
 
-def _map_rows(function: Any, *rows: EnvOutput) -> EnvOutput:
-    observation = map_observation(function, *(row.observation for row in rows))
-    return EnvOutput(observation, *(function(*leaves) for leaves in zip(*(row[1:] for row in rows), strict=True)))
+def _map_outputs(function: Any, *outputs: EnvOutput) -> EnvOutput:
+    observation = map_observation(function, *(output.observation for output in outputs))
+    return EnvOutput(
+        observation, *(function(*leaves) for leaves in zip(*(output[1:] for output in outputs), strict=True))
+    )
 
 
 def nbytes(unroll: Unroll) -> int:
@@ -111,5 +113,5 @@ def nbytes(unroll: Unroll) -> int:
     to_count = (unroll.initial_state, unroll.agent, unroll.weights_version, unroll.episodes)
     for part in to_count:
         map_state(count, part)
-    _map_rows(count, unroll.env)
+    _map_outputs(count, unroll.env)
     return total

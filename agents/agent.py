@@ -1,6 +1,6 @@
 """The agent: torso -> memory core -> policy and value heads.
 
-`step` is what an actor runs, `unroll` what the learner runs; they are the same function of the same rows (tested).
+`step` is what an actor runs, `unroll` what the learner runs; they are the same function of the same steps (tested).
 What the agent remembers, its AgentState, is the core's state and the few facts that make its inputs and resets exact.
 """
 
@@ -52,7 +52,7 @@ class AgentConfig:
 
 
 class AgentState(NamedTuple):
-    """All that an agent carries from one row to the next; leaves [B, ...]."""
+    """All that an agent carries from one step to the next; leaves [B, ...]."""
 
     core: CoreState
     previous_action: Tensor
@@ -60,7 +60,7 @@ class AgentState(NamedTuple):
     elapsed: Tensor
     """int64 [B]: steps since the start of the episode."""
     over: Tensor
-    """bool [B]: the row just seen ended its episode, so the next row starts from the initial state."""
+    """bool [B]: the step just seen ended its episode, so the next one starts from the initial state."""
 
 
 class AgentUnroll(NamedTuple):
@@ -94,7 +94,7 @@ class Agent(nn.Module):
         """`step` takes the likeliest action instead of drawing one."""
 
     def initial_state(self, batch_size: int) -> AgentState:
-        """The state before the first row of an episode."""
+        """The state before the first step of an episode."""
         device = self.policy.weight.device
         return AgentState(
             core=self.core.initial_state(batch_size),
@@ -107,7 +107,7 @@ class Agent(nn.Module):
     def step(
         self, env: EnvOutput, state: AgentState, generator: torch.Generator | None = None
     ) -> tuple[AgentOutput, AgentState]:
-        """Act on one row [B, ...]: reset where the last row ended an episode, then one forward for all B."""
+        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B."""
         if bool(state.over.any()):
             state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
         inputs = self._inputs(self.torso(env.observation), state.previous_action, env.reward, state.elapsed)
@@ -118,15 +118,15 @@ class Agent(nn.Module):
         return AgentOutput(action, logits, value), AgentState(core_state, action, state.elapsed + 1, over)
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """The learner's pass over R rows: env [R, B, ...], actions [R - 1, B, ...] taken at the rows before the last.
+        """The learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
 
-        `state` is the state the actor had at row 0; gradients are cut every `bptt_length` rows.
+        `state` is the state the actor had at step 0; gradients are cut every `bptt_length` steps.
         """
-        rows, batch = env.reward.shape
+        steps, batch = env.reward.shape
         over = env.terminated | env.truncated
-        # Row t starts an episode if row t-1 ended one; what came before row 0 is in the state.
+        # Step t starts an episode if step t-1 ended one; what came before step 0 is in the state.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
-        features = self.torso(map_observation(lambda x: x.flatten(0, 1), env.observation)).unflatten(0, (rows, batch))
+        features = self.torso(map_observation(lambda x: x.flatten(0, 1), env.observation)).unflatten(0, (steps, batch))
         inputs = self._inputs(features, *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)
@@ -140,7 +140,7 @@ class Agent(nn.Module):
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Previous action, reward and elapsed steps at every row [R, B], as `step` saw them."""
+        """Previous action, reward and elapsed steps at every step [R, B], as `step` saw them."""
         none = no_action(self.action_spec, reset.shape[1], reset.device)
         none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
@@ -173,6 +173,6 @@ class Agent(nn.Module):
         return logits, self.value(outputs).squeeze(-1)
 
 
-def slice_state(state: AgentState, rows: slice) -> AgentState:
+def slice_state(state: AgentState, part: slice) -> AgentState:
     """The state of some environments of a batch."""
-    return map_state(lambda leaf: leaf[rows], state)
+    return map_state(lambda leaf: leaf[part], state)

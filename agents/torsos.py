@@ -1,6 +1,6 @@
 """Torsos: from an observation to one vector per environment.
 
-A torso maps [N, *shape] to [N, output_size]. It has no memory, so the learner runs it on all T * B rows at once.
+A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all T * B observations at once.
 """
 
 from collections.abc import Sequence

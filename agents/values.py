@@ -17,7 +17,7 @@ class EnvOutput(NamedTuple):
     observation: ObservationTensor
     """[..., B, *shape], uint8 or float32."""
     reward: Tensor
-    """[..., B] float32: the reward of the action before this row."""
+    """[..., B] float32: the reward of the action before this step."""
     terminated: Tensor
     """[..., B] bool: the episode ended here by the rules of the task."""
     truncated: Tensor

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Callable
 
-from ..actors.unroll import Unroll, columns, join
+from ..actors.unroll import Unroll, join, some_environments
 
 
 class Batcher:
-    """Cuts and joins unrolls by environment into batches of `batch_size`; every column is handed out exactly once.
+    """Cuts and joins unrolls by environment into batches of `batch_size`; every environment is handed out exactly once.
 
     Unrolls of different members of a population never mix: use one batcher per member.
     """
@@ -18,12 +18,12 @@ class Batcher:
         self._waiting = 0
 
     def add(self, unroll: Unroll) -> None:
-        """Append the columns of an unroll to the queue."""
+        """Append the environments of an unroll to the queue."""
         self._parts.append(unroll)
         self._waiting += len(unroll.weights_version)
 
     def take(self) -> Unroll | None:
-        """The oldest `batch_size` columns, or None while there are fewer."""
+        """The oldest `batch_size` environments, or None while there are fewer."""
         if self._waiting < self.batch_size:
             return None
         taken: list[Unroll] = []
@@ -32,8 +32,8 @@ class Batcher:
             part = self._parts.popleft()
             width = len(part.weights_version)
             if width > missing:
-                self._parts.appendleft(columns(part, slice(missing, width)))
-                part = columns(part, slice(0, missing))
+                self._parts.appendleft(some_environments(part, slice(missing, width)))
+                part = some_environments(part, slice(0, missing))
             taken.append(part)
             missing -= min(width, missing)
         self._waiting -= self.batch_size

@@ -114,15 +114,15 @@ class Learner:
             targets = self._fixed_targets(batch)
             if not self.config.method.targets_once:
                 targets = None
-        rows: list[list[float]] = []
+        done: list[list[float]] = []
         for chosen in self.config.method.minibatches(batch.env.reward.shape[1], generator):
             if chosen is None:
-                rows.append(self._update(batch, targets))
+                done.append(self._update(batch, targets))
             else:
                 chosen = chosen.to(self.device)
                 theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
-                rows.append(self._update(environments(batch, chosen), theirs))
-        return rows
+                done.append(self._update(environments(batch, chosen), theirs))
+        return done
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
@@ -289,12 +289,12 @@ def _valid_steps(batch: Unroll) -> int:
     return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
 
 
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Column means over the updates of a batch; of several, values that are not finite are left out."""
-    if len(rows) == 1:
-        return list(rows[0])
+def _means(updates: Sequence[Sequence[float]]) -> list[float]:
+    """Means of each metric over the updates of a batch; of several, values that are not finite are left out."""
+    if len(updates) == 1:
+        return list(updates[0])
     means: list[float] = []
-    for column in zip(*rows, strict=True):
-        finite = [value for value in column if math.isfinite(value)]
+    for metric in zip(*updates, strict=True):
+        finite = [value for value in metric if math.isfinite(value)]
         means.append(sum(finite) / len(finite) if finite else math.nan)
     return means

@@ -1,8 +1,8 @@
 """Returns and advantages from an unroll: sums over future rewards, each discounted by what lies between.
 
-Time index t runs over the T transitions of an unroll: `rewards[t]` and `discounts[t]` belong to the step from row t to
-row t+1 (see boundaries.py), `values[t]` to row t, `bootstrap_value` to row T. Shapes: T steps, B environments.
-Nothing here carries a gradient.
+Time index t runs over the T transitions of an unroll: `rewards[t]` and `discounts[t]` belong to the transition from
+step t to step t+1 (see boundaries.py), `values[t]` to step t, `bootstrap_value` to step T.
+Shapes: T steps, B environments. Nothing here carries a gradient.
 """
 
 from typing import NamedTuple
@@ -25,14 +25,14 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
     """
     result = torch.empty_like(terms)
     following = last
-    rows = zip(result.unbind(), terms.unbind(), discounts.unbind(), strict=True)
-    for row, term, discount in reversed(list(rows)):
-        following = torch.addcmul(term, discount, following, out=row)
+    steps = zip(result.unbind(), terms.unbind(), discounts.unbind(), strict=True)
+    for out, term, discount in reversed(list(steps)):
+        following = torch.addcmul(term, discount, following, out=out)
     return result
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
-    """Returns bootstrapped from the last row of the unroll, as A3C forms them.
+    """Returns bootstrapped from the last step of the unroll, as A3C forms them.
 
         R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
 
@@ -41,7 +41,7 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap
 
     Args:
         rewards, discounts, values: float [T, B].
-        bootstrap_value: value of row T, float [B]; zeros give returns without bootstrap.
+        bootstrap_value: value of step T, float [B]; zeros give returns without bootstrap.
     """
     check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
     with torch.no_grad():
@@ -61,12 +61,12 @@ def generalised_advantages(
 
     Args:
         rewards, discounts, values: float [T, B].
-        bootstrap_value: value of row T, float [B].
+        bootstrap_value: value of step T, float [B].
         lambda_: in 0..1.
     """
     check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
     with torch.no_grad():
-        deltas = rewards + discounts * next_rows(values, bootstrap_value) - values
+        deltas = rewards + discounts * next_steps(values, bootstrap_value) - values
         advantages = discounted_sum(deltas, lambda_ * discounts, torch.zeros_like(bootstrap_value))
         return Returns(advantages + values, advantages)
 
@@ -80,9 +80,9 @@ def standardised(advantages: Tensor, valid: Tensor) -> Tensor:
     return torch.where(valid, (advantages - mean) / (deviation + 1e-8), 0.0)
 
 
-def next_rows(rows: Tensor, last: Tensor) -> Tensor:
+def next_steps(steps: Tensor, last: Tensor) -> Tensor:
     """Values one step later: [T, B] and those of the step after the last [B] -> [T, B]."""
-    return torch.cat([rows[1:], last.unsqueeze(0)])
+    return torch.cat([steps[1:], last.unsqueeze(0)])
 
 
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:

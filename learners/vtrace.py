@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .returns import check_shapes, discounted_sum, next_rows
+from .returns import check_shapes, discounted_sum, next_steps
 
 
 class VTrace(NamedTuple):
@@ -38,10 +38,10 @@ def from_importance_weights(
 
     Args:
         log_rhos: log importance ratios of the actions taken, float [T, B].
-        discounts: of the step from row t to t+1, 0 where it ends an episode by termination, float [T, B].
-        rewards: of the step from row t to t+1, float [T, B].
-        values: of rows 0..T-1 under the current weights, float [T, B].
-        bootstrap_value: of row T, float [B].
+        discounts: of the transition from step t to t+1, 0 where it ends an episode by termination, float [T, B].
+        rewards: of the transition from step t to t+1, float [T, B].
+        values: of steps 0..T-1 under the current weights, float [T, B].
+        bootstrap_value: of step T, float [B].
         clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
         clip_pg_rho_threshold: rho_pg, likewise, for the advantages alone.
         trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
@@ -52,12 +52,12 @@ def from_importance_weights(
     check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
     with torch.no_grad():
         rhos = log_rhos.exp()
-        deltas = _clip(rhos, clip_rho_threshold) * (rewards + discounts * next_rows(values, bootstrap_value) - values)
+        deltas = _clip(rhos, clip_rho_threshold) * (rewards + discounts * next_steps(values, bootstrap_value) - values)
         corrections = discounted_sum(
             deltas, trace_lambda * discounts * _clip(rhos, 1.0), torch.zeros_like(bootstrap_value)
         )
         vs = values + corrections
-        advantages = rewards + discounts * next_rows(vs, bootstrap_value) - values
+        advantages = rewards + discounts * next_steps(vs, bootstrap_value) - values
         return VTrace(vs, _clip(rhos, clip_pg_rho_threshold) * advantages)
 
 

@@ -3,7 +3,7 @@
 Every check runs the core on small random sequences with resets and compares values and gradients with what they must
 be, in float64 where the core can work in it, so that a difference is a mistake and not rounding.
 
-Shapes: T steps, B rows, D input features.
+Shapes: T steps, B environments, D input features.
 """
 
 from collections.abc import Callable, Iterator
@@ -87,6 +87,6 @@ def _said(problem: Exception) -> str:
 
 
 def core_size(core: Core) -> tuple[int, int]:
-    """Number of parameters, and bytes of one row's state."""
+    """Number of parameters, and bytes of one environment's state."""
     leaves = state_leaves(core.initial_state(1))
     return sum(p.numel() for p in core.parameters()), sum(leaf.nbytes for leaf in leaves)

@@ -1,9 +1,9 @@
 """The contract of a memory core, and the only loop over time.
 
-A core maps one input and its state to one output and the next state, for a batch of independent rows. It never sees
-an episode end, an environment or T: resets and truncation of gradients are done here, once, for every core.
+A core maps one input and its state to one output and the next state, for a batch of independent environments. It never
+sees an episode end, an environment or T: resets and truncation of gradients are done here, once, for every core.
 
-Shapes: B batch rows, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
+Shapes: B environments, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
 tensors [B, ...].
 """
 

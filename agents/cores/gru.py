@@ -3,10 +3,13 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
 from .core import Core, at_least_one, full_precision
+from .fast.gated import unroll as fast
 from .parts.gates import remember
 
 
@@ -50,6 +53,11 @@ class GRU(Core):
     ) -> tuple[Tensor, GRUState, None]:
         """As `Core.unroll`, by torch's fused loop over trajectories (cuDNN on a GPU)."""
         cell = self.cell
+        if type(self) is GRU and fast.suits(self, inputs):
+            from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
+            gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
+            outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
+            return outputs, GRUState(h), None
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 
         def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:

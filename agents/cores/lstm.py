@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
 from .core import Core, at_least_one, full_precision
-from .fast import lstm as fast
+from .fast.gated import unroll as fast
 from .parts.gates import remember
 
 
@@ -68,7 +68,7 @@ class LSTM(Core):
         cell = self.cell
         if type(self) is LSTM and fast.suits(self, inputs):
             gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
-            outputs, *last = fast.run(gates, cell.weight_hh, *state, reset, bptt_length)
+            outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
             return outputs, LSTMState(*last), None
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 

@@ -1,15 +1,14 @@
 """Metalearned Neural Memory (Munkhdalai et al. 2019): a network that is rewritten at every step."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from ..kernels import Linear, linear
-from .contract import under_torch_func
+from ..kernels import Linear
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
-from .lstm import LSTM, LSTMState, lstm_step
+from .fast.mnm import unroll as fast
+from .lstm import LSTM, LSTMState
 
 
 class MemoryWeights(NamedTuple):
@@ -79,7 +78,7 @@ class MNM(Core):
         self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
 
     def initial_state(self, batch_size: int) -> MNMState:
-        """Zeros, and the fixed random memory in every row."""
+        """Zeros, and the fixed random memory for every environment."""
         zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
         layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
         return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
@@ -91,35 +90,32 @@ class MNM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        joined, state = self._step(self._from_input(inputs), state)
+        joined, state = self._step(inputs, state)
         return self.out(joined), state
 
     @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        """As `Core.unroll`; the products with W_x and W_y are done for all T steps at once."""
-        projected = self._from_input(inputs)
-        joined, state, errors = unroll_step_by_step(self, projected, reset, state, bptt_length, self._step)
+        """As `Core.unroll`; the output layer works on all T steps at once."""
+        if type(self) in (MNMp, MNMg) and fast.suits(self, inputs):
+            targets = self.targets if isinstance(self, MNMp) else None
+            joined, errors, c, memory = fast.run(self, targets, inputs, reset, state, bptt_length)
+            h, read = joined[-1].split([self.output_size, self.memory_size], 1)
+            state = MNMState(LSTMState(h, c), read, MemoryWeights(*memory.unbind(1)), errors[-1])
+            return self.out(joined), state, errors
+        joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
-    def _from_input(self, inputs: Tensor) -> Tensor:
-        cell = self.controller.cell
-        return linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
-
-    def _step(self, from_input: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
-        """W_x x + b [B, 4 hidden_size], state -> [h ; v^r] [B, hidden_size + d], next state."""
-        cell = self.controller.cell
-        gates = from_input + linear(state.read, cell.weight_ih[:, self.input_size :])
-        controller = lstm_step(gates + linear(state.controller.h, cell.weight_hh), state.controller.c)
+    def _step(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+        """inputs [B, input_size] -> [h ; v^r] [B, hidden_size + d], next state."""
+        _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
         memory = self._write(state.memory, rate, write_key, value)
         # One pass over the new memory serves the read and the meta error.
         recalled, found = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
-        error = (recalled - value).square().sum((1, 2)) / self.num_heads
+        error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
         read = found.mean(1)
-        if not self.paper_scale:
-            error = error / self.memory_size
         return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -134,13 +130,14 @@ class MNM(Core):
     def _write(self, memory: MemoryWeights, rate: Tensor, key: Tensor, value: Tensor) -> MemoryWeights:
         """M^l - rate s sum_heads D^l (z^{l-1})^T: rate [B, 1], key and value [B, H, d]."""
         layers = recall(memory, key)
-        step = (rate * self._scale()).unsqueeze(2)
+        step = (rate * self.scales()[0]).unsqueeze(2)
         updates = zip(memory, self._updates(memory, layers, value), layers, strict=False)
-        return MemoryWeights(*(_rewrite(m, step * d, z) for m, d, z in updates))
+        return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
 
-    def _scale(self) -> float:
-        """s."""
-        return 2 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
+    def scales(self) -> tuple[float, float]:
+        """s, and the meta error's factor: 1 / H, for means over d 1 / (H d)."""
+        factor = 1 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
+        return 2 * factor, factor
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         """D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""
@@ -165,8 +162,10 @@ class MNMp(MNM):
         super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span)
         self.targets = Linear(memory_size, 3 * memory_size)
 
-    def _scale(self) -> float:
-        return 1.0 if self.paper_scale else super()._scale()
+    def scales(self) -> tuple[float, float]:
+        """As of `MNM`; with `paper_scale` s is 1."""
+        step, error = super().scales()
+        return (1.0 if self.paper_scale else step), error
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         targets = self.targets(value).chunk(3, dim=2)
@@ -192,48 +191,6 @@ class MNMg(MNM):
 
 def recall(memory: MemoryWeights, keys: Tensor) -> list[Tensor]:
     """z^0 = keys [B, K, d], z^1, z^2 (tanh) and z^3 (linear) of the memory network."""
-    z1 = torch.tanh(_apply(keys, memory.m1))
-    z2 = torch.tanh(_apply(z1, memory.m2))
-    return [keys, z1, z2, _apply(z2, memory.m3)]
-
-
-def _apply(inputs: Tensor, layer: Tensor) -> Tensor:
-    """M z for every row z of inputs [B, K, d], M = layer [B, d, d]."""
-    return torch.bmm(inputs, layer.mT) if under_torch_func() else _Apply.apply(inputs, layer)  # pyright: ignore
-
-
-def _rewrite(layer: Tensor, change: Tensor, inputs: Tensor) -> Tensor:
-    """M - sum over heads of change z^T: layer [B, d, d], change and inputs [B, H, d]."""
-    if under_torch_func():
-        return torch.baddbmm(layer, change.mT, inputs, alpha=-1)
-    return _Rewrite.apply(layer, change, inputs)  # pyright: ignore
-
-
-# Torch's own gradients of these two products come as transposed matrices, which costs three times as much: the memory
-# is by far the largest thing here and every pass over it counts.
-
-
-class _Apply(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, layer: Tensor) -> Tensor:
-        ctx.save_for_backward(inputs, layer)
-        return torch.bmm(inputs, layer.mT)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
-        inputs, layer = ctx.saved_tensors
-        return torch.bmm(grad, layer), torch.bmm(grad.mT, inputs)
-
-
-class _Rewrite(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, layer: Tensor, change: Tensor, inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(change, inputs)
-        return torch.baddbmm(layer, change.mT, inputs, alpha=-1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore
-        change, inputs = ctx.saved_tensors
-        return grad, torch.bmm(inputs, grad.mT).neg_(), torch.bmm(change, grad).neg_()
+    z1 = torch.tanh(torch.bmm(keys, memory.m1.mT))
+    z2 = torch.tanh(torch.bmm(z1, memory.m2.mT))
+    return [keys, z1, z2, torch.bmm(z2, memory.m3.mT)]

@@ -1,7 +1,4 @@
-"""Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks").
-
-In the form of the authors' released code, after its correction of the attention scale.
-"""
+"""Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks"), as its authors released it."""
 
 from typing import Literal, NamedTuple
 
@@ -10,7 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
-from .fast import rmc as fast
+from .fast.rmc import unroll as fast
 
 Gate = Literal["unit", "memory"]
 
@@ -30,7 +27,7 @@ def truncated_linear(in_features: int, out_features: int) -> Linear:
 
 
 class RelationalBlock(nn.Module):
-    """One round of attention over rows [B, N+1, F]; the equations are those of `RMC`."""
+    """One round of attention over the slots and the input, [B, N+1, F]; the equations are those of `RMC`."""
 
     def __init__(self, num_heads: int, key_size: int, head_size: int) -> None:
         super().__init__()
@@ -41,13 +38,13 @@ class RelationalBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.mlp_norm = nn.LayerNorm(width)
 
-    def forward(self, rows: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
-        """rows [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all."""
-        projected = self.qkv_norm(self.qkv(rows)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+    def forward(self, slots: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
+        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all."""
+        projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
         scores = q[:, :, :queries] @ k.transpose(2, 3) * self.sizes[0] ** -0.5
         attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        z = y = self.attention_norm(rows[:, :queries] + attended)
+        z = y = self.attention_norm(slots[:, :queries] + attended)
         for depth, layer in enumerate(mlp):
             y = layer(y.relu() if depth > 0 else y)
         return self.mlp_norm(z + y)
@@ -59,12 +56,12 @@ class RMC(Core):
     N slots, H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
 
         x' = W_in x + b_in                                       [B, F]
-        Z  = rows [M_{t-1} ; x']                                 [B, N+1, F]
+        Z  = [M_{t-1} ; x']                                      [B, N+1, F]
         for each block:
             P = LayerNorm(Z W_qkv + b_qkv)                       [B, N+1, H (2K + V)], one norm over all heads
             q, k, v = slices of P per head;  A = softmax(q k^T / sqrt(K)) v       (paper equation 2)
             Z = LayerNorm(Z + A);  Z = LayerNorm(Z + MLP(Z))
-        M~ = the rows of the slots                               [B, N, F]
+        M~ = the first N of Z                                    [B, N, F]
         G  = x' W_gx + b_gx + tanh(M_{t-1}) W_gm + b_gm          halves: input gate, forget gate
         M_t = sigmoid(G_i) tanh(M~) + sigmoid(G_f + 1) M_{t-1}   (paper equations 5-7)
         output = flatten(M_t)                                    [B, N F]
@@ -73,8 +70,6 @@ class RMC(Core):
     layers, none after the last) is one for all blocks. Differences from the paper's text, as in the released code:
     gates read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as
     the identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
-
-    Weights are drawn from a normal of standard deviation 1/sqrt(fan in) cut at two of them; biases start at zero.
     """
 
     def __init__(
@@ -92,8 +87,8 @@ class RMC(Core):
     ) -> None:
         super().__init__()
         key_size = head_size if key_size is None else key_size
-        at_least_one(num_slots=num_slots, num_heads=num_heads, head_size=head_size, key_size=key_size)
-        at_least_one(num_blocks=num_blocks, mlp_layers=mlp_layers)
+        at_least_one(num_slots=num_slots, num_heads=num_heads, head_size=head_size)
+        at_least_one(key_size=key_size, num_blocks=num_blocks, mlp_layers=mlp_layers)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.num_slots, self.num_heads, self.width = num_slots, num_heads, num_heads * head_size
@@ -122,13 +117,13 @@ class RMC(Core):
     @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: RMCState, bptt_length: int | None = None
-    ) -> tuple[Tensor, RMCState, None]:
+    ) -> tuple[Tensor, RMCState, Tensor | None]:
         """As `Core.unroll`; all that depends on the inputs alone is computed for all steps at once."""
         return self._over_time(inputs, reset, state, bptt_length)
 
     def _over_time(
         self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
-    ) -> tuple[Tensor, RMCState, None]:
+    ) -> tuple[Tensor, RMCState, Tensor | None]:
         projected = self.input_projection(inputs)
         gates = projected[..., :0]
         for layer in self.input_gates:
@@ -140,18 +135,16 @@ class RMC(Core):
         if reset is None:
             output, state = self._step(both[0], state)
             return output.unsqueeze(0), state, None
-        outputs, state, _ = unroll_step_by_step(self, both, reset, state, bptt_length, self._step)
-        return outputs, state, None
+        return unroll_step_by_step(self, both, reset, state, bptt_length, self._step)
 
     def _step(self, both: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """x' and its share of the gates [B, F + 2 G], state -> output [B, N F], next state."""
-        projected, gates = both.split([self.width, 2 * self.gates], 1)
-        (memory,) = state
-        rows = torch.cat([memory, projected.unsqueeze(1)], 1)
+        memory, (projected, gates) = state.memory, both.split([self.width, 2 * self.gates], 1)
+        slots = torch.cat([memory, projected.unsqueeze(1)], 1)
         for number, block in enumerate(self.blocks, 1):
-            # Only a further block reads what became of the input's own row.
-            rows = block(rows, self.num_slots + (number < len(self.blocks)), self.mlp)
+            # Only a further block reads what became of the input.
+            slots = block(slots, self.num_slots + (number < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
-            rows = i * rows.tanh() + f * memory
-        return rows.flatten(1), RMCState(rows)
+            slots = i * slots.tanh() + f * memory
+        return slots.flatten(1), RMCState(slots)

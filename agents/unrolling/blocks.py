@@ -4,7 +4,7 @@ A batch of sequences is cut into blocks of consecutive steps which begin at ever
 block a core may work on all steps at once; only what is carried from block to block follows in order. What came before
 a reset is not in the blocks behind it at all, so it cannot reach them, not even as 0 * nan.
 
-Shapes: T steps, B rows, L steps per block, N blocks.
+Shapes: T steps, B environments, L steps per block, N blocks.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Blocks(NamedTuple):
     slot: Tensor
     """int64 [T * B]: where in its block each step is."""
     block: Tensor
-    """int64 [T * B]: the block of each step; row b's first block is block b."""
+    """int64 [T * B]: the block of each step; environment b's first block is block b."""
     previous: list[Tensor]
     """For depth 1, 2, ...: the block before each block of that depth, int64."""
 
@@ -35,11 +35,11 @@ class Blocks(NamedTuple):
 
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
-    """Cut T steps of B rows into blocks of at most `length` steps that begin where `reset` (bool [T, B]) is set.
+    """Cut T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
 
     With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence.
     """
-    rows = reset.shape[1]
+    batch = reset.shape[1]
     time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
     fresh = reset | (time == 0)
     cut = fresh if period is None else fresh | (time % period == 0)
@@ -52,9 +52,9 @@ def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Bl
     sizes = depth[begin].bincount().tolist()
     begin = begin[depth[begin].argsort(stable=True)]
     every = torch.arange(len(slot), device=reset.device)
-    block = torch.empty_like(every).index_copy_(0, begin, every[: len(begin)])[every - slot * rows]
-    steps = begin + torch.arange(length, device=reset.device).unsqueeze(1) * rows
+    block = torch.empty_like(every).index_copy_(0, begin, every[: len(begin)])[every - slot * batch]
+    steps = begin + torch.arange(length, device=reset.device).unsqueeze(1) * batch
     inside = steps < len(every)
     used = inside & (block[torch.where(inside, steps, begin)] == every[: len(begin)])
-    previous = [block[later - rows] for later in begin.split(sizes)[1:]]
+    previous = [block[later - batch] for later in begin.split(sizes)[1:]]
     return Blocks(torch.where(used, steps, begin), used, slot, block, previous)

@@ -19,7 +19,7 @@ from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_b
 def compile_steps(core: Core, backend: str = "inductor") -> None:
     """Let `core.unroll`, where gradients are recorded, be the plain loop over the compiled step.
 
-    Compiling happens at the first unroll and again for another number of rows. Whatever goes wrong with it is said on
+    Compiling happens at the first unroll and again for another number of environments. Whatever goes wrong is said on
     the standard error stream, in one line, and from then on the core's own unroll is used. The backend is one of
     torch.compile's.
     """
@@ -68,7 +68,7 @@ class CompiledUnroll:
         return self._compiled(_alike(inputs), map_state(_alike, state))
 
     def _can_compile(self, inputs: Tensor) -> bool:
-        """Try the step and its gradient on rows of zeros, once for every shape."""
+        """Try the step and its gradient on zeros, once for every shape."""
         kind = (inputs.shape[1:], inputs.dtype, inputs.device)
         if kind in self._tried:
             return True
@@ -86,7 +86,8 @@ class CompiledUnroll:
             return False
         self._tried.add(kind)
         seconds = time.perf_counter() - begin
-        _say(f"{type(self._core).__name__} compiled in {seconds:.0f} s for {inputs.shape[1]} rows on {inputs.device}")
+        name = type(self._core).__name__
+        _say(f"{name} compiled in {seconds:.0f} s for {inputs.shape[1]} environments on {inputs.device}")
         return True
 
 

@@ -3,7 +3,7 @@
 Every stretch between two resets is a sequence of its own to the library, packed by length as in
 `torch.nn.utils.rnn.PackedSequence`: at each step the sequences that still run, longest first.
 
-Shapes: T steps, B environments, S trajectories, R = T * B rows.
+Shapes: T steps, B environments, S trajectories, R = T * B inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def _one_piece(fused: Fused, inputs: Tensor, reset: Tensor, state: list[Tensor])
 
     time = torch.arange(int(lengths[0]), device=place.device).unsqueeze(1)
     running = time < lengths  # [longest, S]
-    rows = ((t + time) * batch + b)[running]  # of the R rows of inputs, as they are packed
+    rows = ((t + time) * batch + b)[running]  # of the R inputs, as they are packed
     fresh = reset[t, b].unsqueeze(1)
     first = [torch.where(fresh, 0.0, leaf.index_select(0, b)).unsqueeze(0) for leaf in state]
     packed, *last = fused(inputs.flatten(0, 1).index_select(0, rows), running.sum(1).cpu(), first)

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from ...actors.unroll import Unroll, columns, join
+from ...actors.unroll import Unroll, join, some_environments
 from ...agents.agent import AgentState
 from ...agents.certificate.certificate import Line, certify, core_size
 from ...agents.certificate.probe import ROWS, STEPS, Failure, Probe
@@ -137,7 +137,7 @@ def state_travels(probe: Probe) -> str:
         seconds=0.0,
     )
     received: Unroll = pickle.loads(pickle.dumps(unroll))
-    parts = [columns(received, slice(0, 1)), columns(received, slice(1, ROWS))]
+    parts = [some_environments(received, slice(0, 1)), some_environments(received, slice(1, ROWS))]
     back = join(parts).initial_state.core
     if type(back) is not type(state):
         raise Failure(f"{type(state).__name__} came back as {type(back).__name__}")

@@ -6,7 +6,7 @@ import torch
 
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll, columns, join
+from engram.actors.unroll import Unroll, join, some_environments
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import state_leaves
 from engram.agents.weights import Weights, flatten, load
@@ -152,7 +152,7 @@ def test_flatten_and_load_round_trip_and_refuse_another_network() -> None:
 
 def test_columns_and_join_are_inverse() -> None:
     unroll = make_factory("rmc").make_actor(0).unroll()
-    again = join([columns(unroll, slice(0, 2)), columns(unroll, slice(2, 5))])
+    again = join([some_environments(unroll, slice(0, 2)), some_environments(unroll, slice(2, 5))])
     assert torch.equal(again.env.observation, unroll.env.observation)
     assert torch.equal(again.agent.logits, unroll.agent.logits)
     assert torch.equal(again.initial_state.core.memory, unroll.initial_state.core.memory)

@@ -7,7 +7,7 @@ import torch
 
 from engram.actors.members import MemberActors, MemberSchedule, WeightsVersion
 from engram.actors.pool import LocalPool
-from engram.actors.unroll import Unroll, columns, join
+from engram.actors.unroll import Unroll, join, some_environments
 from engram.agents.weights import Weights
 from pools import FACTORY, weights
 
@@ -95,7 +95,7 @@ def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:
     first, rest = at_once.unrolls(of(0), 2), at_once.unrolls(WeightsVersion(0, 1), 3)
     assert same(first, join(expected[:2]))
     assert same(rest, join(expected[2:]))
-    assert torch.equal(columns(rest, slice(4, 8)).initial_state.core.h, expected[3].initial_state.core.h)
+    assert torch.equal(some_environments(rest, slice(4, 8)).initial_state.core.h, expected[3].initial_state.core.h)
     assert rest.weights_version.tolist() == [1] * 12
     assert rest.episodes.tolist() == [episode for each in expected[2:] for episode in each.episodes.tolist()]
     assert rest.seconds > 0

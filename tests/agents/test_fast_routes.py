@@ -10,18 +10,32 @@ import torch
 from torch.nn.utils import parametrizations
 
 from engram.agents.cores.fast import blas, routes
-from engram.agents.cores.fast import lstm as fast_lstm
-from engram.agents.cores.fast import rmc as fast_rmc
+from engram.agents.cores.fast.gated import unroll as fast_gated
+from engram.agents.cores.fast.mnm import unroll as fast_mnm
+from engram.agents.cores.fast.rmc import unroll as fast_rmc
+from engram.agents.cores.gru import GRU
 from engram.agents.cores.lstm import LSTM
+from engram.agents.cores.mnm import MNM, MNMg, MNMp
 from engram.agents.cores.rmc import RMC, RMCState
 
-FAST = {RMC: fast_rmc, LSTM: fast_lstm}
+FAST = {RMC: fast_rmc, LSTM: fast_gated, GRU: fast_gated, MNMp: fast_mnm, MNMg: fast_mnm}
 T, B, D = 3, 4, 5
 
 
 def made(kind, **options):
     torch.manual_seed(0)
-    return RMC(D, num_slots=2, num_heads=1, head_size=4, **options) if kind is RMC else LSTM(D, hidden_size=4)
+    if kind is RMC:
+        return RMC(D, num_slots=2, num_heads=1, head_size=4, **options)
+    return kind(D, hidden_size=4, memory_size=4) if issubclass(kind, MNM) else kind(D, hidden_size=4)
+
+
+def parts(core):
+    """Parts that are called once per step, each with the name of one of its weights."""
+    if isinstance(core, RMC):
+        return [(core.blocks[0].qkv, "weight"), (core.mlp[1], "weight")]
+    if isinstance(core, MNM):
+        return [(core.controller.cell, "weight_hh"), (core.interaction, "weight"), (core.rate, "weight")]
+    return [(core.cell, "weight_hh")]
 
 
 def call(core):
@@ -47,20 +61,20 @@ def test_an_untouched_core_has_its_compiled_route(kind):
 @pytest.mark.parametrize("kind", FAST)
 @pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
 def test_hooks_of_parts_are_called(kind, hook):
-    core, seen = made(kind), []
-    part = core.cell if kind is LSTM else core.blocks[0].qkv
-    getattr(part, hook)(lambda *arguments: seen.append(1))
-    assert not stands(core)
-    inputs, reset, state = call(core)
-    core.unroll(inputs.requires_grad_(), reset, state)[0].sum().backward()
-    assert len(seen) == T
+    for number in range(len(parts(made(kind)))):
+        core, seen = made(kind), []
+        getattr(parts(core)[number][0], hook)(lambda *arguments, seen=seen: seen.append(1))
+        assert not stands(core)
+        inputs, reset, state = call(core)
+        core.unroll(inputs.requires_grad_(), reset, state)[0].sum().backward()
+        assert len(seen) == T
 
 
 @pytest.mark.parametrize("kind", FAST)
 def test_parametrised_weights_count(kind):
     core = made(kind)
     plain = core.unroll(*call(core))[0]
-    part, name = (core.cell, "weight_hh") if kind is LSTM else (core.mlp[0], "weight")
+    part, name = parts(core)[0]
     parametrizations.weight_norm(part, name)
     with torch.no_grad():
         getattr(part.parametrizations, name).original0.mul_(3)
@@ -105,7 +119,7 @@ def test_another_step_is_that_of_the_unroll():
 @pytest.mark.parametrize("kind", FAST)
 def test_a_part_in_another_type_has_no_compiled_route(kind):
     core = made(kind)
-    (core.cell if kind is LSTM else core.mlp[1]).double()
+    parts(core)[-1][0].double()
     assert not stands(core)
 
 

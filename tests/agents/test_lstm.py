@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast import lstm as fast
 from engram.agents.cores.fast import routes
+from engram.agents.cores.fast.gated import unroll as fast
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("name", ["lstm", "gru"])
 
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def route(request, monkeypatch):
-    """The LSTM's compiled loop, on a CPU, or torch's operations, for all else."""
+    """The compiled loops, on a CPU, or torch's operations, for all else."""
     monkeypatch.setattr(routes, "enabled", request.param == "compiled")
     return request.param
 
@@ -90,21 +90,23 @@ def test_unroll_is_the_loop_over_steps(name, bptt_length):
     compare_with_loop(small(name), SIZE, bptt_length)
 
 
-def test_each_route_is_the_one_it_says(route):
+@BOTH
+def test_each_route_is_the_one_it_says(name, route):
     inputs, reset = random_inputs(SIZE)
-    core = small("lstm")
+    core = small(name)
     h = unroll(core, inputs, reset, core.initial_state(5))[1].h
     assert (h.grad_fn.name() == "_UnrollBackward") == (route == "compiled")
 
 
-@pytest.mark.parametrize("columns", [1, 3, 4, 100])
-def test_columns_are_computed_in_groups_of_any_size(monkeypatch, columns):
-    core = small("lstm")
+@BOTH
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_environments_are_computed_in_groups_of_any_size(monkeypatch, name, size):
+    core = small(name)
     inputs, reset = random_inputs(SIZE)
     found = []
-    for group in (5, columns):
-        monkeypatch.setattr(fast, "COLUMNS", group)
-        monkeypatch.setattr(fast, "COLUMNS_OF_A_STEP", group)
+    for group in (5, size):
+        monkeypatch.setattr(fast, "GROUP", group)
+        monkeypatch.setattr(fast, "GROUP_OF_A_STEP", group)
         outputs, state = unroll(core, inputs, reset, core.initial_state(5))
         with torch.no_grad():
             step, _ = core(inputs[0], state)
@@ -153,10 +155,11 @@ def test_state_starts_at_zero_in_float32(name):
         assert not leaf.any()
 
 
-def test_the_compiled_route_has_only_first_derivatives(route):
+@BOTH
+def test_the_compiled_route_has_only_first_derivatives(name, route):
     if route == "torch":
         pytest.skip("the library's loop says so in its own words")
-    refuses_second_derivatives(small("lstm"), SIZE)
+    refuses_second_derivatives(small(name), SIZE)
 
 
 @BOTH

@@ -7,11 +7,26 @@ import torch
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import map_state
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
+from engram.agents.cores.fast import routes
+from unrolls import (
+    check_gradients,
+    compare_chunks,
+    compare_with_loop,
+    random_inputs,
+    random_state,
+    randomise,
+)
 
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
 BOTH = pytest.mark.parametrize("name", ["mnm-p", "mnm-g"])
 SCALES = pytest.mark.parametrize("paper_scale", [False, True])
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def route(request, monkeypatch):
+    """The compiled loop, on a CPU, or torch's operations, for all else."""
+    monkeypatch.setattr(routes, "enabled", request.param == "compiled")
+    return request.param
 
 
 def small(name, paper_scale=False):

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast import elementwise, rmc_kernels, routes
-from engram.agents.cores.fast import rmc as fast
+from engram.agents.cores.fast import elementwise, routes
+from engram.agents.cores.fast.rmc import kernels
+from engram.agents.cores.fast.rmc import unroll as fast
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.base import compiled
 from unrolls import (
@@ -184,14 +185,14 @@ def test_each_route_is_the_one_it_says(route, num_blocks):
     assert (memory.grad_fn.name() == "_UnrollBackward") == compiled
 
 
-@pytest.mark.parametrize("columns", [1, 3, 4, 100])
-def test_columns_are_computed_in_groups_of_any_size(monkeypatch, columns):
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_environments_are_computed_in_groups_of_any_size(monkeypatch, size):
     core = randomise(RMC(SIZE, **SMALL))
     inputs, reset = random_inputs(SIZE)
     found = []
-    for group in (5, columns):
-        monkeypatch.setattr(fast, "COLUMNS", group)
-        monkeypatch.setattr(fast, "COLUMNS_OF_A_STEP", group)
+    for group in (5, size):
+        monkeypatch.setattr(fast, "GROUP", group)
+        monkeypatch.setattr(fast, "GROUP_OF_A_STEP", group)
         outputs, state = unroll(core, inputs, reset, core.initial_state(5))
         with torch.no_grad():
             step, _ = core(inputs[0], state)
@@ -332,8 +333,8 @@ print(found.double().sum().item().hex(), (found.double() * torch.arange(len(foun
 
 def test_code_on_disk_is_renewed_when_a_part_of_it_changes():
     """Numba by itself would look at the file of the loop only, and go on with old parts."""
-    names = {Path(file).name for file in compiled._sources(rmc_kernels.__name__)}
-    assert {"rmc_kernels.py", "rmc_arrays.py", "attention.py", "elementwise.py", "blas.py"} <= names
+    names = {Path(file).name for file in compiled._sources(kernels.__name__)}
+    assert {"kernels.py", "arrays.py", "attention.py", "elementwise.py", "blas.py"} <= names
     assert "contract.py" not in names  # nothing of it is compiled
 
 

@@ -99,7 +99,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["rmc", "lstm", "concrete", "mnm-p"])
+@pytest.mark.parametrize("name", ["rmc", "lstm", "gru", "concrete", "mnm-p", "mnm-g"])
 def test_a_core_has_the_same_gradients_to_the_bit_for_every_number_of_threads(monkeypatch, one_thread, name):
     monkeypatch.setattr(threads, "num_cores", lambda: 8)
     results = []

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll, columns
+from engram.actors.unroll import Unroll, some_environments
 from engram.agents.agent import AgentConfig
 from engram.learners.batcher import Batcher
 
@@ -18,8 +18,8 @@ UNROLL = (
 
 
 def numbered(start: int, width: int) -> Unroll:
-    """An unroll whose columns carry the numbers start, start + 1, ..., and one finished episode."""
-    part = columns(UNROLL, slice(0, width))
+    """An unroll whose environments carry the numbers start, start + 1, ..., and one finished episode."""
+    part = some_environments(UNROLL, slice(0, width))
     return part._replace(
         weights_version=torch.arange(start, start + width),
         episodes=torch.tensor([[float(start), 0.0, 1.0]]),

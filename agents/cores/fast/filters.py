@@ -1,10 +1,10 @@
 """Chains of low-pass filters step by step in compiled code, and their adjoint, for a CPU.
 
 A step of a filter is two operations per number, far fewer than it takes to bring the number from memory: every number
-is read and written once. Nothing of one row reaches another, and nothing from before a reset stays.
+is read and written once. Nothing of one environment reaches another, and nothing from before a reset stays.
 
-Shapes: T steps, B rows, k filters in a chain, C channels. The channels come in k groups of equal width; group m is
-what is seen at the end of filter m, so it passes filters 0..m of the chain (or filter m alone, if not `in_a_row`).
+Shapes: T steps, B environments, k filters in a chain, C channels. The channels come in k groups of equal width; group m
+is what is seen at the end of filter m, so it passes filters 0..m of the chain (or filter m alone, if not `in_a_row`).
 """
 
 import numpy as np
@@ -85,11 +85,11 @@ def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Ar
 
     grad and seen [T, B, C]: the first channels count, and the first of decays -> dx in `out` [T, B, V], dz_{-1} [B, V].
     """
-    steps, rows, group = out.shape
+    steps, batch, group = out.shape
     zero = grad.dtype.type(0)
-    start = np.zeros((rows, group), grad.dtype)
+    start = np.zeros((batch, group), grad.dtype)
     decay = decays[0]
-    for b in range(rows):
+    for b in range(batch):
         w = start[b]
         for t in range(steps - 1, -1, -1):
             g, y, x = grad[t, b], seen[t, b], out[t, b]
@@ -106,10 +106,10 @@ def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Ar
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
     """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them.
 
-    Pools before a row's last reset do not matter and are not looked at.
+    Pools before an environment's last reset do not matter and are not looked at.
     """
-    steps, rows, _ = inputs.shape
-    for b in range(rows):
+    steps, batch, _ = inputs.shape
+    for b in range(batch):
         begin = steps
         while begin > 0:
             begin -= 1

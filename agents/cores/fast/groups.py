@@ -10,23 +10,23 @@ from ....base.processes import on_intel
 from ...threads import share
 from .arrays import Array
 
-COLUMNS = 8 if on_intel() else 16
-"""Columns of a batch that are learnt from at once: so few that two threads can share a batch. MKL's products are as
-fast with few rows as with many; with SciPy's BLAS groups of 8 take a third longer than one of 32, groups of 16 an
+GROUP = 8 if on_intel() else 16
+"""Environments of a batch that are learnt from at once: so few that two threads can share a batch. MKL's products are
+as fast for few as for many; with SciPy's BLAS groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
-COLUMNS_OF_A_STEP = 128
-"""Columns that act at once: a single step reads the weights for every group anew."""
+GROUP_OF_A_STEP = 128
+"""Environments that act at once: a single step reads the weights for every group anew."""
 ROWS_AT_ONCE = 256
-"""Rows of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
+"""Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 
 
-def by_columns(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
-    """work(number, first, last) for groups of `width` columns, each by whichever thread is free."""
+def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
+    """work(number, first, last) for groups of `width` environments, each by whichever thread is free."""
     share(lambda number: work(number, number * width, min((number + 1) * width, batch)), groups(batch, width))
 
 
 def groups(batch: int, width: int) -> int:
-    """How many groups of `width` columns there are."""
+    """How many groups of `width` environments there are."""
     return -(-batch // width)
 
 

@@ -4,7 +4,7 @@ Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, wi
 filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so all that
 is done at every step is one product and the filters, and the gradient goes the same way back.
 
-Shapes: T steps, B rows, D inputs, P features of a pool, k pools, V numbers seen of each, C = k V channels.
+Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V numbers seen of each, C = k V channels.
 """
 
 from typing import Any, NamedTuple

@@ -7,7 +7,7 @@ The pools of a filter hold p_t = F p_{t-1} + g x_t (F [k, k], g [k], one filter 
 is one matrix product with the inputs and the pools at the start, the same for every block of steps (blocks.py). Only
 the pools at the start of each block follow each other.
 
-Shapes: T steps, B rows, P features, k pools, N blocks of BLOCK steps.
+Shapes: T steps, B environments, P features, k pools, N blocks of BLOCK steps.
 """
 
 import math
@@ -119,7 +119,7 @@ def places(blocks: Blocks) -> Tensor:
     return blocks.slot * blocks.steps.shape[1] + blocks.block
 
 
-def last_pools(columns: Tensor, response: Tensor, blocks: Blocks, rows: int) -> Tensor:
-    """The pools [rows, k, P] after the last step, from what `block_columns` returns."""
-    slot, block = blocks.slot[-rows:], blocks.block[-rows:]
+def last_pools(columns: Tensor, response: Tensor, blocks: Blocks, batch: int) -> Tensor:
+    """The pools [batch, k, P] after the last step, from what `block_columns` returns."""
+    slot, block = blocks.slot[-batch:], blocks.block[-batch:]
     return torch.bmm(response[:, slot].transpose(0, 1), columns[:, block].transpose(0, 1))

@@ -1,7 +1,7 @@
 """The arrays that the relational memory core's compiled unroll works on.
 
-Shapes: T steps, B columns, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP, 2 G
-numbers for the gates (G = 0: none).
+Shapes: T steps, B environments, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP,
+2 G numbers for the gates (G = 0: none).
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from .arrays import Array
+from ..arrays import Array
 
 
 class RMCShape(NamedTuple):
@@ -107,7 +107,7 @@ class Gradients(NamedTuple):
     gates: Array
     """[T, B, N, 2 G]."""
     sums: Vectors
-    """Of all steps, in arrays [groups, ...]: every group of columns has its own row."""
+    """Of all steps, in arrays [groups, ...]: every group of environments has its own entry."""
 
 
 def make_record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: int) -> Record:

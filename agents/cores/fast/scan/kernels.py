@@ -8,8 +8,8 @@ Shapes: T steps, B environments, C channels.
 
 import numpy as np
 
-from ....base.compiled import compiled
-from .arrays import Array
+from .....base.compiled import compiled
+from ..arrays import Array
 
 _scans = compiled()
 

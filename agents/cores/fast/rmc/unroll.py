@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from . import routes
-from .arrays import Array, arrays
-from .blas import gemm
-from .groups import COLUMNS, COLUMNS_OF_A_STEP, by_columns, groups, matrix_gradients, turned
-from .rmc_arrays import Gradients, Inputs, Record, RMCShape, Vectors, Weights, make_gradients, make_record
-from .rmc_kernels import backward, forward
+from .. import routes
+from ..arrays import Array, arrays
+from ..blas import gemm
+from ..groups import GROUP, GROUP_OF_A_STEP, by_groups, groups, matrix_gradients, turned
+from .arrays import Gradients, Inputs, Record, RMCShape, Vectors, Weights, make_gradients, make_record
+from .kernels import backward, forward
 
 if TYPE_CHECKING:
-    from ..rmc import RMC, RelationalBlock
+    from ...rmc import RMC, RelationalBlock
 
 EPS = 1e-5
 """Of the norms in the compiled functions: that of `nn.LayerNorm` where nothing else is asked for."""
 
 
 class Tensors(NamedTuple):
-    """All that the unroll depends on and that gradients are wanted for; letters as in rmc_arrays.py."""
+    """All that the unroll depends on and that gradients are wanted for; letters as in arrays.py."""
 
     row: Tensor
     """[T, B, F]: the projected input."""
@@ -115,15 +115,15 @@ class _Unroll(torch.autograd.Function):
         address, numbers = gemm(out.dtype), out.numpy()
         # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
         many = steps > 1
-        width = COLUMNS if many else COLUMNS_OF_A_STEP
+        width = GROUP if many else GROUP_OF_A_STEP
         if many:
             weights = weights._replace(qkv=turned(weights.qkv), mlp=turned(weights.mlp), gates=turned(weights.gates))
 
-        def columns(_: int, first: int, last: int) -> None:
+        def work(_: int, first: int, last: int) -> None:
             own = record or make_record(plan.shape, 1, min(width, batch), given, size)
             forward(address, first, last, given, weights, many, own, numbers)
 
-        by_columns(columns, batch, width)
+        by_groups(work, batch, width)
         if plan.recording:
             ctx.plan, ctx.record = plan, record
             ctx.save_for_backward(*tensors)
@@ -135,13 +135,13 @@ class _Unroll(torch.autograd.Function):
         plan, record = ctx.plan, ctx.record
         given, weights = _arguments(plan, Tensors(*ctx.saved_tensors))
         batch = len(given.state)
-        grads = make_gradients(given, weights, record, grad_last, groups(batch, COLUMNS))
+        grads = make_gradients(given, weights, record, grad_last, groups(batch, GROUP))
         address, above = gemm(grad_out.dtype), grad_out.contiguous().numpy()
 
-        def columns(group: int, first: int, last: int) -> None:
+        def work(group: int, first: int, last: int) -> None:
             backward(address, group, first, last, plan.cut, given, weights, record, above, grads)
 
-        by_columns(columns, batch, COLUMNS)
+        by_groups(work, batch, GROUP)
         return None, *_named(plan.shape, grads, record)
 
 

@@ -1,4 +1,4 @@
-"""`scan` for a CPU: compiled loops (kernels_scan.py) as one node of autograd's graph. Differentiable once."""
+"""`scan` for a CPU: compiled loops (kernels.py) as one node of autograd's graph. Differentiable once."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .arrays import Array
-from .routes import suits
-from .scan_kernels import recur, recur_backward
+from ..arrays import Array
+from ..routes import suits
+from .kernels import recur, recur_backward
 
 
 def can_compile(inputs: Tensor) -> bool:

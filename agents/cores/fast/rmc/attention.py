@@ -1,6 +1,6 @@
 """Attention, norms and gates of the RMC between its products of matrices, and their gradients, for a CPU.
 
-Parts of the compiled loop in `cores/rmc_kernels.py`, each for one batch element or one row, so that its numbers stay in
+Parts of the compiled loop in `kernels.py`, each for one batch element or one row, so that its numbers stay in
 the processor's cache from the first operation to the last and do not depend on which others are in the batch.
 
 Shapes: N + 1 rows of F numbers, of the last of which only keys and values matter; H heads of width V = F / H; keys of
@@ -9,8 +9,8 @@ size K; D = H (2 K + V), per head query, key and value.
 
 import numpy as np
 
-from .arrays import Array
-from .elementwise import add_scaled, dot, part, scale
+from ..arrays import Array
+from ..elementwise import add_scaled, dot, part, scale
 
 
 @part

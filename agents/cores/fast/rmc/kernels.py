@@ -1,19 +1,18 @@
-"""The relational memory core's unroll and its gradient, compiled, for some columns of a batch on a CPU.
+"""The relational memory core's unroll and its gradient, compiled, for some environments of a batch on a CPU.
 
-The equations are in `rmc.RMC`. A few columns at a time, all steps of one after the other: what a step needs stays in
-the processor's nearest caches, the interpreter is left once per call, and threads that have let go of it can take
-different columns. Letters for shapes are those of `rmc_arrays.py`.
+The equations are in `rmc.RMC`. A few environments at a time, step by step: their numbers stay in the
+processor's nearest caches, the interpreter is left once per call, and threads that have let go of it can take different
+environments. Letters for shapes are those of `arrays.py`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from ....base.compiled import compiled
-from .arrays import Array
-from .attention import attend, attend_backward, mix, mix_backward
-from .blas import multiply
-from .elementwise import (
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..elementwise import (
     add,
     add_through_tanh,
     normalise,
@@ -25,11 +24,13 @@ from .elementwise import (
     tanh,
     through_relu,
 )
-from .rmc_arrays import Gradients, Inputs, Record, Weights
+from .arrays import Gradients, Inputs, Record, Weights
+from .attention import attend, attend_backward, mix, mix_backward
 
 
-class Columns(NamedTuple):
-    """Columns of one step: in `given` and the result row t, from `first` on; in the record row s, from `start` on."""
+class Group(NamedTuple):
+    """Environments at one step: from `first` on in the inputs and results of step t, from `start` on in entry s of the
+    record."""
 
     t: int
     first: int
@@ -39,8 +40,8 @@ class Columns(NamedTuple):
 
 
 @part
-def _rows(x: Array, own: Columns) -> Array:
-    """The columns of [B, N, .] as rows [b N, .], the same memory."""
+def _rows(x: Array, own: Group) -> Array:
+    """The group's part of [B, N, .] as rows [b N, .], the same memory."""
     return x[own.start : own.start + own.width].reshape(own.width * x.shape[1], x.shape[2])
 
 
@@ -48,14 +49,14 @@ def _rows(x: Array, own: Columns) -> Array:
 def forward(
     gemm: int, first: int, last: int, given: Inputs, w: Weights, turned: bool, record: Record, out: Array
 ) -> None:
-    """All steps of columns `first` to `last`; writes those columns of the record and of the memories [T, B, N, F].
+    """All steps of environments `first` to `last`; writes their part of the record and of the memories [T, B, N, F].
 
     With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
-    group's columns is written over and over: for acting.
+    group's environments is written over and over: for acting.
     """
     qkv = np.empty((len(given.initial) + 1, len(w.vectors.qkv_gain)), out.dtype)
     for t in range(len(out)):
-        own = Columns(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
+        own = Group(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
         _remember(own, given, record, out)
         _attention(gemm, own, w, turned, record, qkv)
         _mlp(gemm, own, w, turned, record, out[t])
@@ -64,22 +65,22 @@ def forward(
 
 
 @part
-def _remember(own: Columns, given: Inputs, record: Record, out: Array) -> None:
+def _remember(own: Group, given: Inputs, record: Record, out: Array) -> None:
     """The rows that attend: the memory before the step and the input."""
     slots = len(given.initial)
     for b in range(own.width):
-        rows, column = record.rows[own.s, own.start + b], own.first + b
-        rows[slots, :] = given.row[own.t, column]
-        if given.reset[own.t, column]:
+        rows, env = record.rows[own.s, own.start + b], own.first + b
+        rows[slots, :] = given.row[own.t, env]
+        if given.reset[own.t, env]:
             rows[:slots] = given.initial
         elif own.t > 0:
-            rows[:slots] = out[own.t - 1, column]
+            rows[:slots] = out[own.t - 1, env]
         else:
-            rows[:slots] = given.state[column]
+            rows[:slots] = given.state[env]
 
 
 @part
-def _attention(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
+def _attention(gemm: int, own: Group, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
     """LayerNorm(M + A): what the MLP is given."""
     s = own.s
     rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
@@ -97,7 +98,7 @@ def _attention(gemm: int, own: Columns, w: Weights, turned: bool, record: Record
 
 
 @part
-def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out: Array) -> None:
+def _mlp(gemm: int, own: Group, w: Weights, turned: bool, record: Record, out: Array) -> None:
     """LayerNorm(Z + MLP(Z)) in `out` [B, N, F]."""
     s, layers = own.s, len(w.mlp)
     z, last = record.hidden[0, s], record.hidden[layers, s]
@@ -117,7 +118,7 @@ def _mlp(gemm: int, own: Columns, w: Weights, turned: bool, record: Record, out:
 
 
 @part
-def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
+def _gates(gemm: int, own: Group, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
     """The new memory, gated, from the candidate in `out` [B, N, F]."""
     memory, squashed, gates = record.rows[own.s], record.squashed[own.s], record.gates[own.s]
     for b in range(own.start, own.start + own.width):
@@ -125,10 +126,10 @@ def _gates(gemm: int, own: Columns, given: Inputs, w: Weights, turned: bool, rec
             tanh(memory[b, n], squashed[b, n])
     multiply(gemm, _rows(squashed, own), w.gates, not turned, _rows(gates, own))
     for b in range(own.start, own.start + own.width):
-        column = own.first + b - own.start
+        env = own.first + b - own.start
         for n in range(squashed.shape[1]):
-            candidate, new = record.candidate[own.s, b, n], out[column, n]
-            add(gates[b, n], given.gates[own.t, column])
+            candidate, new = record.candidate[own.s, b, n], out[env, n]
+            add(gates[b, n], given.gates[own.t, env])
             add(gates[b, n], w.vectors.gates_bias)
             sigmoid(gates[b, n])
             tanh(new, candidate)
@@ -158,7 +159,7 @@ def backward(
     old = np.zeros_like(through)
     rows_grad = np.empty((last - first, len(given.initial) + 1, given.initial.shape[1]), grad_out.dtype)
     for t in range(len(grad_out) - 1, -1, -1):
-        own = Columns(t, first, t, first, last - first)
+        own = Group(t, first, t, first, last - first)
         for b in range(first, last):
             for n in range(memory_grad.shape[1]):
                 add(memory_grad[b, n], grad_out[t, b, n])
@@ -181,7 +182,7 @@ def backward(
 def _gates_backward(
     gemm: int,
     group: int,
-    own: Columns,
+    own: Group,
     w: Weights,
     record: Record,
     grad: Array,
@@ -203,7 +204,7 @@ def _gates_backward(
             above[:] = row
             add(to_input, down)
         add(grads.sums.gates_bias[group], to_input)
-    here = Columns(t, 0, 0, 0, own.width)
+    here = Group(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
     for b in range(own.width):
         for n in range(grad.shape[1]):
@@ -212,7 +213,7 @@ def _gates_backward(
 
 @part
 def _mlp_backward(
-    gemm: int, group: int, own: Columns, w: Weights, record: Record, grad: Array, through: Array, grads: Gradients
+    gemm: int, group: int, own: Group, w: Weights, record: Record, grad: Array, through: Array, grads: Gradients
 ) -> None:
     """Gradient `grad` [B, N, F] of LayerNorm(Z + MLP(Z)) -> of Z, in `through` [b, N, F]."""
     t, first, layers = own.t, own.first, len(w.mlp)
@@ -222,7 +223,7 @@ def _mlp_backward(
         for n in range(grad.shape[1]):
             normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.vectors.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
-    here = Columns(t, 0, 0, 0, own.width)
+    here = Group(t, 0, 0, 0, own.width)
     for layer in range(layers - 1, -1, -1):
         multiply(gemm, _rows(grads.mlp[layer, t], own), w.mlp[layer], False, _rows(through, here))
         if layer > 0:
@@ -238,7 +239,7 @@ def _mlp_backward(
 
 @part
 def _attention_backward(
-    gemm: int, group: int, own: Columns, w: Weights, record: Record, through: Array, out: Array, grads: Gradients
+    gemm: int, group: int, own: Group, w: Weights, record: Record, through: Array, out: Array, grads: Gradients
 ) -> None:
     """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `out` of the rows by A."""
     t, first, slots = own.t, own.first, through.shape[1]
@@ -261,5 +262,5 @@ def _attention_backward(
             normal, size = projected[b, n], projected_rstd[b, n]
             normalise_backward(grad_qkv[n], normal, size, w.vectors.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.sums.qkv_bias[group], down[b, n])
-    here = Columns(t, 0, 0, 0, own.width)
+    here = Group(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

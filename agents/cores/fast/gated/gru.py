@@ -1,0 +1,102 @@
+"""The GRU's unroll and its gradient, compiled, for some environments of a batch on a CPU.
+
+The equations are in `gru.GRU`; shapes are those of `arrays.py`.
+"""
+
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..elementwise import add, sigmoid, tanh
+from .arrays import Gradients, Inputs, Record
+
+
+@compiled("reassoc", "nsz")
+def forward(
+    gemm: int,
+    first: int,
+    last: int,
+    given: Inputs,
+    weight: Array,
+    turned: bool,
+    record: Record,
+    out: Array,
+    cells: Array,
+) -> None:
+    """All steps of environments `first` to `last`: their h [T, B, H] in `out`; there are no cells.
+
+    The weight is [3 H, H], with `turned` [H, 3 H]. A record of one step and of a group's environments is written over
+    and over: for acting.
+    """
+    start = first % record.h.shape[1]
+    shift, end = first - start, start + last - first
+    size = out.shape[2]
+    one = out.dtype.type(1)
+    for t in range(len(out)):
+        s = t % len(record.h)
+        h, gates, inner = record.h[s], record.gates[s], record.inner[s]
+        for b in range(start, end):
+            if given.reset[t, b + shift]:
+                h[b, :] = 0
+            else:
+                h[b, :] = out[t - 1, b + shift] if t > 0 else given.h[b + shift]
+        multiply(gemm, h[start:end], weight, not turned, gates[start:end])
+        for b in range(start, end):
+            both, from_input = gates[b, : 2 * size], given.gates[t, b + shift]
+            # r, z = sigmoid(x + h)
+            add(both, from_input[: 2 * size])
+            sigmoid(both)
+            r, z, n = both[:size], both[size:], gates[b, 2 * size :]
+            x_n, h_n, old, new = from_input[2 * size :], inner[b], h[b], out[t, b + shift]
+            # n = tanh(x_n + r * h_n)
+            for k in range(size):
+                h_n[k] = n[k] + given.bias[k]
+                n[k] = x_n[k] + r[k] * h_n[k]
+            tanh(n, n)
+            # h' = (1 - z) * n + z * h
+            for k in range(size):
+                new[k] = (one - z[k]) * n[k] + z[k] * old[k]
+
+
+@compiled("reassoc", "nsz")
+def backward(
+    gemm: int,
+    first: int,
+    last: int,
+    cut: int,
+    reset: Array,
+    weight: Array,
+    record: Record,
+    grad_out: Array,
+    grads: Gradients,
+) -> None:
+    """The adjoint of `forward` for gradients of h [T, B, H] and of the last h [B, H].
+
+    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [3 H, H].
+    """
+    size = grad_out.shape[2]
+    one = grad_out.dtype.type(1)
+    through = grads.c  # [B, H]: the gradient that passes h by z alone
+    for t in range(len(grad_out) - 1, -1, -1):
+        for b in range(first, last):
+            gates, h_n, old = record.gates[t, b], record.inner[t, b], record.h[t, b]
+            r, z, n = gates[:size], gates[size : 2 * size], gates[2 * size :]
+            to_gates, to_products = grads.gates[t, b], grads.products[t, b]
+            to_h, past, above = grads.h[b], through[b], grad_out[t, b]
+            for k in range(size):
+                from_h = to_h[k] + above[k]
+                from_n = from_h * (one - z[k]) * (one - n[k] * n[k])
+                from_r = from_n * h_n[k] * r[k] * (one - r[k])
+                from_z = from_h * (old[k] - n[k]) * z[k] * (one - z[k])
+                past[k] = from_h * z[k]
+                to_gates[k] = from_r
+                to_gates[size + k] = from_z
+                to_gates[2 * size + k] = from_n
+                to_products[k] = from_r
+                to_products[size + k] = from_z
+                to_products[2 * size + k] = from_n * r[k]
+        multiply(gemm, grads.products[t, first:last], weight, False, grads.h[first:last])
+        for b in range(first, last):
+            if reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+                grads.h[b, :] = 0
+            else:
+                add(grads.h[b], through[b])

@@ -1,0 +1,76 @@
+"""The LSTM's unroll and its gradient, compiled, for some environments of a batch on a CPU.
+
+The equations are in `lstm.LSTM`; shapes are those of `arrays.py`.
+"""
+
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..elementwise import add
+from .arrays import Gradients, Inputs, Record
+from .cell import cell, cell_backward
+
+
+@compiled("reassoc", "nsz")
+def forward(
+    gemm: int,
+    first: int,
+    last: int,
+    given: Inputs,
+    weight: Array,
+    turned: bool,
+    record: Record,
+    out: Array,
+    cells: Array,
+) -> None:
+    """All steps of environments `first` to `last`: their h [T, B, H] in `out`, their last c [B, H] in `cells`.
+
+    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step and of a group's environments is written over
+    and over: for acting.
+    """
+    start = first % record.h.shape[1]
+    shift, end = first - start, start + last - first
+    cells[first:last] = given.c[first:last]
+    for t in range(len(out)):
+        s = t % len(record.h)
+        h, c, gates, squashed = record.h[s], record.c[s], record.gates[s], record.inner[s]
+        for b in range(start, end):
+            if given.reset[t, b + shift]:
+                h[b, :] = 0
+                c[b, :] = 0
+            else:
+                h[b, :] = out[t - 1, b + shift] if t > 0 else given.h[b + shift]
+                c[b, :] = cells[b + shift]
+        multiply(gemm, h[start:end], weight, not turned, gates[start:end])
+        for b in range(start, end):
+            add(gates[b], given.gates[t, b + shift])
+            cell(gates[b], c[b], squashed[b], cells[b + shift], out[t, b + shift])
+
+
+@compiled("reassoc", "nsz")
+def backward(
+    gemm: int,
+    first: int,
+    last: int,
+    cut: int,
+    reset: Array,
+    weight: Array,
+    record: Record,
+    grad_out: Array,
+    grads: Gradients,
+) -> None:
+    """The adjoint of `forward` for gradients of h [T, B, H] and of the last h and c [B, H].
+
+    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [4 H, H].
+    """
+    for t in range(len(grad_out) - 1, -1, -1):
+        for b in range(first, last):
+            add(grads.h[b], grad_out[t, b])
+            cell_backward(
+                record.gates[t, b], record.c[t, b], record.inner[t, b], grads.h[b], grads.gates[t, b], grads.c[b]
+            )
+        multiply(gemm, grads.gates[t, first:last], weight, False, grads.h[first:last])
+        for b in range(first, last):
+            if reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+                grads.h[b, :] = 0
+                grads.c[b, :] = 0

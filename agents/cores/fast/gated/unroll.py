@@ -1,0 +1,140 @@
+"""The unroll of LSTM and GRU by compiled functions, as one node of autograd's graph, for a CPU."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import routes
+from ..arrays import Array, arrays
+from ..blas import gemm
+from ..groups import GROUP, GROUP_OF_A_STEP, by_groups, matrix_gradients, turned
+from . import gru, lstm
+from .arrays import Gradients, Inputs, Record
+
+if TYPE_CHECKING:
+    from ...gru import GRU
+    from ...lstm import LSTM
+
+
+def suits(core: "LSTM | GRU", inputs: Tensor) -> bool:
+    """Whether this route can be used: parts as they were made, a library for products."""
+    return routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+
+
+def run_lstm(
+    gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor, bptt_length: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h [T, B, H] after each step, the last h and the last c.
+
+    Args:
+        gates: W_x x + b_x + b_h, [T, B, 4 H].
+        weight: W_h, [4 H, H].
+        h, c: before the first step, [B, H].
+        reset, bptt_length: as in `Core.unroll`.
+    """
+    return _Unroll.apply(_plan(LSTM_LOOPS, reset, bptt_length), gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
+
+
+def run_gru(
+    gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor, bptt_length: int | None
+) -> tuple[Tensor, Tensor]:
+    """h [T, B, H] after each step, and the last h.
+
+    Args:
+        gates: W_x x + b_x [T, B, 3 H], with the biases of h_r and h_z.
+        weight: W_h, [3 H, H].
+        bias: that of h_n, [H].
+        h: before the first step, [B, H].
+        reset, bptt_length: as in `Core.unroll`.
+    """
+    outputs, last, _ = _Unroll.apply(
+        _plan(GRU_LOOPS, reset, bptt_length),  # pyright: ignore
+        gates,
+        weight,
+        bias,
+        h,
+        h.new_empty(len(h), 0),
+    )
+    return outputs, last
+
+
+class _Loops(NamedTuple):
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+    cells: bool
+    """Whether the state has cells besides h."""
+
+
+LSTM_LOOPS = _Loops(lstm.forward, lstm.backward, cells=True)
+GRU_LOOPS = _Loops(gru.forward, gru.backward, cells=False)
+
+
+class _Plan(NamedTuple):
+    loops: _Loops
+    reset: Array
+    cut: int
+    recording: bool
+
+
+def _plan(loops: _Loops, reset: Tensor, bptt_length: int | None) -> _Plan:
+    (resets,) = arrays(reset)
+    return _Plan(loops, resets, bptt_length or 0, torch.is_grad_enabled())
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, weight, bias, h, c = arrays(*tensors)
+        steps, batch = plan.reset.shape
+        given = Inputs(gates, bias, plan.reset, h, c)
+        record = _record(steps, batch, given) if plan.recording else None
+        out, cells = tensors[3].new_empty(steps, *h.shape), torch.empty_like(tensors[4])
+        address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
+        # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
+        many = steps > 1
+        width, weight = (GROUP, turned(weight)) if many else (GROUP_OF_A_STEP, weight)
+
+        def work(_: int, first: int, last: int) -> None:
+            own = record or _record(1, min(width, batch), given)
+            plan.loops.forward(address, first, last, given, weight, many, own, *results)
+
+        by_groups(work, batch, width)
+        if plan.recording:
+            ctx.plan, ctx.record = plan, record
+            ctx.save_for_backward(tensors[1])
+        return out, out[-1].clone(), cells
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
+        plan, record = ctx.plan, ctx.record
+        (weight,) = arrays(*ctx.saved_tensors)
+        above = grad_out.contiguous().numpy()
+        h, c = (grad.contiguous().numpy().copy() for grad in grad_last)
+        to_gates = np.empty_like(record.gates)
+        if plan.loops.cells:
+            grads = Gradients(to_gates, to_gates, h, c)
+        else:
+            grads = Gradients(to_gates, np.empty_like(to_gates), h, np.empty_like(h))
+        address = gemm(grad_out.dtype)
+
+        def work(_: int, first: int, last: int) -> None:
+            plan.loops.backward(address, first, last, plan.cut, plan.reset, weight, record, above, grads)
+
+        by_groups(work, above.shape[1], GROUP)
+        (grad_weight,) = matrix_gradients([(grads.products, record.h)])
+        size = 0 if plan.loops.cells else h.shape[1]
+        grad_bias = torch.from_numpy(grads.products[..., grads.products.shape[2] - size :]).sum((0, 1))
+        grad_c = torch.from_numpy(c)
+        return None, torch.from_numpy(to_gates), grad_weight, grad_bias, torch.from_numpy(h), grad_c
+
+
+def _record(steps: int, batch: int, given: Inputs) -> Record:
+    def room(width: int) -> Array:
+        return np.empty((steps, batch, width), given.h.dtype)
+
+    size = given.h.shape[1]
+    return Record(room(size), room(given.c.shape[1]), room(given.gates.shape[2]), room(size))

@@ -1,0 +1,122 @@
+"""Arrays of MNM's compiled loop.
+
+Shapes: T steps, B environments, S cells of the LSTM, d numbers of a layer of the memory, H heads. "Local" updates are
+MNMp's; their arrays have length 0 for MNMg, and the other way round.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+
+
+class Weights(NamedTuple):
+    """Matrices as they are, [outputs, inputs], or all turned."""
+
+    recurrent: Array
+    """[4 S, S + d]: from [h ; v^r] to the LSTM's gates."""
+    heads: Array
+    """[(3 H + 1) d, S]: W_v."""
+    targets: Array
+    """[3 d, d]: q; [0, d] for MNMg."""
+    heads_bias: Array
+    rate: Array
+    """[d]: w_beta."""
+    rate_bias: Array
+    """[1]."""
+    targets_bias: Array
+
+
+class Inputs(NamedTuple):
+    """Inputs of the loop and the state before it."""
+
+    gates: Array
+    """[T, B, 4 S]: W_x x + b."""
+    reset: Array
+    """bool [T, B]."""
+    kept: Array
+    """int [T, B]: where in `Record.memories` the memory goes that a reset replaces; -1: nowhere."""
+    initial: Array
+    """[3, d, d]: the memory after a reset."""
+    h: Array
+    c: Array
+    """[B, S]."""
+    read: Array
+    """[B, d]."""
+    scale: Array
+    """[2]: s of the write, and the factor of the meta error."""
+
+
+class Record(NamedTuple):
+    """Activations saved by the forward pass for the backward pass."""
+
+    joined: Array
+    """[T, B, S + d]: h and v^r before each step, after resets."""
+    c: Array
+    """[T, B, S]: likewise."""
+    gates: Array
+    """[T, B, 4 S]: i, f, g, o."""
+    squashed: Array
+    """[T, B, S]: tanh of the cells after each step."""
+    heads: Array
+    """[T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head."""
+    beta: Array
+    """[T, B, 1]."""
+    keys: Array
+    """[T, B, 2 H, d]: the write keys, then the read keys."""
+    values: Array
+    """[T, B, H, d]."""
+    targets: Array
+    """[T, B, H, 3 d]: q(v^w), local."""
+    written: Array
+    """[T, B, 3, H, d]: z^1 .. z^3 of the write keys in the memory before the write."""
+    errors: Array
+    """[T, B, 3, H, d]: D^1 .. D^3."""
+    back: Array
+    """[T, B, 2, H, d]: (M^{l+1})^T D^{l+1}, l = 1, 2; not local."""
+    found: Array
+    """[T, B, 3, 2 H, d]: z^1 .. z^3 of all keys in the memory after the write."""
+    memories: Array
+    """[., 3, d, d]: memories that resets replaced."""
+
+
+class Gradients(NamedTuple):
+    """Gradients that the backward pass writes."""
+
+    gates: Array
+    heads: Array
+    targets: Array
+    """Of the products of these names, before squashing, [T, B, ...] as in Record."""
+    rate: Array
+    """[T, B, 1]: of the argument of sigmoid."""
+    joined: Array
+    """[B, S + d]: of the last h and v^r, overwritten by those of the first."""
+    c: Array
+    memory: Array
+    """[B, 3, d, d]: likewise."""
+
+
+def make_record(steps: int, batch: int, given: Inputs, heads: int, local: bool, replaced: int) -> Record:
+    """Room for a record."""
+    size, width = given.h.shape[1], given.read.shape[1]
+
+    def room(*sizes: int) -> Array:
+        return np.empty((steps, batch, *sizes), given.h.dtype)
+
+    return Record(
+        joined=room(size + width),
+        c=room(size),
+        gates=room(4 * size),
+        squashed=room(size),
+        heads=room((3 * heads + 1) * width),
+        beta=room(1),
+        keys=room(2 * heads, width),
+        values=room(heads, width),
+        targets=room(heads, 3 * width if local else 0),
+        written=room(3, heads, width),
+        errors=room(3, heads, width),
+        back=room(2, 0 if local else heads, width),
+        found=room(3, 2 * heads, width),
+        memories=np.empty((replaced, *given.initial.shape), given.h.dtype),
+    )

@@ -1,0 +1,235 @@
+"""The gradient of MNM's unroll, compiled, for some environments of a batch on a CPU; shapes are those of `arrays.py`.
+
+The memory of every step would be far the largest part of a record. Going back, a write is taken back instead:
+M_{t-1} = M_t + beta s sum_heads D z^T. Only memories that resets replace are saved.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..elementwise import add, dot, part
+from ..gated.cell import cell_backward
+from .arrays import Gradients, Inputs, Record, Weights
+from .products import add_outer, times, turned_times
+
+
+class Room(NamedTuple):
+    """Gradients of one environment at one step."""
+
+    to_keys: Array
+    """[2 H, d]."""
+    to_values: Array
+    """[H, d]: of v^w, without what comes through q."""
+    y: Array
+    below: Array
+    """[2 H, d]: of z^l and z^{l-1} of all keys, on the way down."""
+    to_d: Array
+    """[3, H, d]: of D^1 .. D^3."""
+    to_z: Array
+    """[3, H, d]: of z^0 .. z^2 of the write keys."""
+
+
+@compiled("reassoc", "nsz")
+def backward(
+    gemm: int,
+    first: int,
+    last: int,
+    cut: int,
+    given: Inputs,
+    w: Weights,
+    record: Record,
+    memory: Array,
+    grad_out: Array,
+    grad_errors: Array,
+    grads: Gradients,
+) -> None:
+    """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
+
+    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are cut before every `cut`-th step;
+    0 cuts none.
+    """
+    heads, width = record.values.shape[2:]
+    size = record.c.shape[2]
+    count = last - first
+    dtype = grad_out.dtype
+    to_values = np.empty((count * heads, width), dtype)
+    through_targets = np.zeros((count * heads, width), dtype)
+    to_keys = np.empty((count, 2 * heads, width), dtype)
+    to_hidden = np.empty((count, size), dtype)
+    keys_room, heads_room = np.empty((2, 2 * heads, width), dtype), np.empty((2, 3, heads, width), dtype)
+    between = keys_room[0], keys_room[1], heads_room[0], heads_room[1]
+    for t in range(len(grad_out) - 1, -1, -1):
+        for b in range(first, last):
+            at = (b - first) * heads
+            own = Room(to_keys[b - first], to_values[at : at + heads], *between)
+            _memory(t, b, given, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, own)
+        if len(w.targets_bias) > 0:
+            rows = grads.targets[t, first:last].reshape(count * heads, -1)
+            multiply(gemm, rows, w.targets, False, through_targets)
+        for b in range(first, last):
+            at = (b - first) * heads
+            _heads(t, b, w, record, to_keys[b - first], to_values[at:], through_targets[at:], grads)
+        multiply(gemm, grads.heads[t, first:last], w.heads, False, to_hidden)
+        for b in range(first, last):
+            to_h = to_hidden[b - first]
+            add(to_h, grads.joined[b, :size])
+            add(to_h, grad_out[t, b, :size])
+            cell_backward(
+                record.gates[t, b], record.c[t, b], record.squashed[t, b], to_h, grads.gates[t, b], grads.c[b]
+            )
+        multiply(gemm, grads.gates[t, first:last], w.recurrent, False, grads.joined[first:last])
+        for b in range(first, last):
+            if given.kept[t, b] >= 0:
+                memory[b] = record.memories[given.kept[t, b]]
+            if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+                grads.joined[b, :] = 0
+                grads.c[b, :] = 0
+                grads.memory[b] = 0
+
+
+@part
+def _memory(
+    t: int,
+    b: int,
+    given: Inputs,
+    record: Record,
+    memory: Array,
+    grad_read: Array,
+    to_error: float,
+    grads: Gradients,
+    own: Room,
+) -> None:
+    """Of v^r and the meta error -> of keys, values, q, beta and the memory, which becomes the one before step t."""
+    grad, to_read = grads.memory[b], grads.joined[b, record.c.shape[2] :]
+    one = grad.dtype.type(1)
+    add(to_read, grad_read)
+    _through_read(t, b, record, memory, to_read, to_error * given.scale[1], grad, own)
+    beta = record.beta[t, b, 0]
+    to_step = _through_write(t, b, beta * given.scale[0], record, memory, grad, own)
+    grads.rate[t, b, 0] = to_step * given.scale[0] * beta * (one - beta)
+    if record.targets.shape[3] > 0:
+        _through_local(own, grads.targets[t, b])
+    else:
+        _through_gradient(t, b, record, memory, grad, own)
+    _through_recall(t, b, record, memory, grad, own)
+
+
+@part
+def _through_read(
+    t: int, b: int, record: Record, memory: Array, to_read: Array, to_error: float, grad: Array, own: Room
+) -> None:
+    """Of v^r [d] and the squared errors, through f with the memory after the write."""
+    heads, width = record.values.shape[2:]
+    one = to_read.dtype.type(1)
+    keys, z, y = record.keys[t, b], record.found[t, b], own.y
+    # v^r = mean of z^3 of the read keys, error = sum of (z^3 of the write keys - v^w)^2
+    for n in range(heads):
+        for k in range(width):
+            y[n, k] = (one + one) * to_error * (z[2, n, k] - record.values[t, b, n, k])
+            own.to_values[n, k] = -y[n, k]
+            y[heads + n, k] = to_read[k] / to_read.dtype.type(heads)
+    # z^l = tanh(M^l z^{l-1}), z^3 without tanh
+    for level in range(2, -1, -1):
+        add_outer(grad[level], one, y, keys if level == 0 else z[level - 1])
+        turned_times(memory[level], y, own.below if level > 0 else own.to_keys)
+        if level > 0:
+            for n in range(2 * heads):
+                for k in range(width):
+                    y[n, k] = own.below[n, k] * (one - z[level - 1, n, k] * z[level - 1, n, k])
+
+
+@part
+def _through_write(t: int, b: int, step: float, record: Record, memory: Array, grad: Array, own: Room) -> float:
+    """Of the memory after the write -> of D and z; returns that of the step, and takes the write back.
+
+    M_t = M_{t-1} - step sum_heads D z^T:  dD = - step dM z,  dz = - step dM^T D,  dstep = - sum of D (dM z)
+    """
+    heads, width = record.values.shape[2:]
+    keys, d = record.keys[t, b], record.errors[t, b]
+    total = d.dtype.type(0)
+    for level in range(3):
+        z = keys[:heads] if level == 0 else record.written[t, b, level - 1]
+        times(grad[level], z, own.to_d[level])
+        turned_times(grad[level], d[level], own.to_z[level])
+        for n in range(heads):
+            total -= dot(d[level, n], own.to_d[level, n])
+            for k in range(width):
+                own.to_d[level, n, k] *= -step
+                own.to_z[level, n, k] *= -step
+        add_outer(memory[level], step, d[level], z)
+    return total
+
+
+@part
+def _through_local(own: Room, targets: Array) -> None:
+    """D^l = z^l - q^l(v^w): of D -> of z, and of q in `targets` [H, 3 d]."""
+    _, heads, width = own.to_d.shape
+    for level in range(3):
+        for n in range(heads):
+            for k in range(width):
+                targets[n, level * width + k] = -own.to_d[level, n, k]
+                if level < 2:
+                    own.to_z[level + 1, n, k] += own.to_d[level, n, k]
+
+
+@part
+def _through_gradient(t: int, b: int, record: Record, memory: Array, grad: Array, own: Room) -> None:
+    """D^l = (1 - (z^l)^2) * u,  u = (M^{l+1})^T D^{l+1},  D^3 = z^3 - v^w: of D -> of z, v^w and the memory."""
+    _, heads, width = own.to_d.shape
+    one = grad.dtype.type(1)
+    to_u, above, d = own.below[:heads], own.below[heads:], record.errors[t, b]
+    for level in range(2):
+        z, u = record.written[t, b, level], record.back[t, b, level]
+        for n in range(heads):
+            for k in range(width):
+                to_u[n, k] = own.to_d[level, n, k] * (one - z[n, k] * z[n, k])
+                own.to_z[level + 1, n, k] -= (one + one) * own.to_d[level, n, k] * u[n, k] * z[n, k]
+        add_outer(grad[level + 1], one, d[level + 1], to_u)
+        times(memory[level + 1], to_u, above)
+        for n in range(heads):
+            add(own.to_d[level + 1, n], above[n])
+    for n in range(heads):
+        for k in range(width):
+            own.to_values[n, k] -= own.to_d[2, n, k]
+
+
+@part
+def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, own: Room) -> None:
+    """Of z^l of the write keys in the memory before the write -> of those keys; z^3 is read by D^3 alone."""
+    _, heads, width = own.to_d.shape
+    one = grad.dtype.type(1)
+    y, below = own.to_d[2], own.below[:heads]
+    for level in range(2, -1, -1):
+        z = record.keys[t, b, :heads] if level == 0 else record.written[t, b, level - 1]
+        add_outer(grad[level], one, y, z)
+        turned_times(memory[level], y, below)
+        for n in range(heads):
+            add(own.to_z[level, n], below[n])
+            if level == 0:
+                add(own.to_keys[n], own.to_z[0, n])
+            else:
+                for k in range(width):
+                    y[n, k] = own.to_z[level, n, k] * (one - z[n, k] * z[n, k])
+
+
+@part
+def _heads(
+    t: int, b: int, w: Weights, record: Record, to_keys: Array, to_values: Array, more: Array, grads: Gradients
+) -> None:
+    """Through tanh of beta', k^w, v^w and k^r: gradients of W_v h + b_v."""
+    heads, width = record.values.shape[2:]
+    one = to_keys.dtype.type(1)
+    flat, out = record.heads[t, b], grads.heads[t, b]
+    for k in range(width):
+        out[k] = grads.rate[t, b, 0] * w.rate[k] * (one - flat[k] * flat[k])
+    for n in range(heads):
+        at = width * (1 + 3 * n)
+        for k in range(width):
+            write, value, read = at + k, at + width + k, at + 2 * width + k
+            out[write] = to_keys[n, k] * (one - flat[write] * flat[write])
+            out[value] = (to_values[n, k] + more[n, k]) * (one - flat[value] * flat[value])
+            out[read] = to_keys[heads + n, k] * (one - flat[read] * flat[read])

@@ -1,0 +1,161 @@
+"""MNM's unroll, compiled, for some environments of a batch on a CPU; equations in `mnm.MNM`, shapes in `arrays.py`."""
+
+import math
+
+import numpy as np
+
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..elementwise import add, part, tanh
+from ..gated.cell import cell
+from .arrays import Inputs, Record, Weights
+from .products import add_outer, times, turned_times
+
+
+@compiled("reassoc", "nsz")
+def forward(
+    gemm: int,
+    first: int,
+    last: int,
+    given: Inputs,
+    w: Weights,
+    turned: bool,
+    record: Record,
+    out: Array,
+    errors: Array,
+    cells: Array,
+    memory: Array,
+) -> None:
+    """All steps of environments `first` to `last`.
+
+    Written are [h ; v^r] [T, B, S + d] in `out`, the meta errors [T, B], the last cells [B, S], and the memory
+    [B, 3, d, d], which holds the first one at the call. A record of one step and of a group's environments is written
+    over and over.
+    """
+    start = first % record.c.shape[1]
+    shift, end = first - start, start + last - first
+    values, width = record.values.shape[2:]
+    size = cells.shape[1]
+    cells[first:last] = given.c[first:last]
+    hidden = np.empty((end - start, size), out.dtype)
+    for t in range(len(out)):
+        s = t % len(record.c)
+        for b in range(start, end):
+            _remember(t, b + shift, given, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
+        multiply(gemm, record.joined[s, start:end], w.recurrent, not turned, record.gates[s, start:end])
+        for b in range(start, end):
+            e = b + shift
+            add(record.gates[s, b], given.gates[t, e])
+            cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
+            hidden[b - start] = out[t, e, :size]
+        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v)
+        multiply(gemm, hidden, w.heads, not turned, record.heads[s, start:end])
+        for b in range(start, end):
+            heads = record.heads[s, b]
+            add(heads, w.heads_bias)
+            tanh(heads, heads)
+            record.beta[s, b, 0] = _rate(heads[:width], w)
+            for n in range(values):
+                at = width * (1 + 3 * n)
+                record.keys[s, b, n] = heads[at : at + width]
+                record.values[s, b, n] = heads[at + width : at + 2 * width]
+                record.keys[s, b, values + n] = heads[at + 2 * width : at + 3 * width]
+        if len(w.targets_bias) > 0:
+            rows = record.values[s, start:end].reshape(-1, width)
+            multiply(gemm, rows, w.targets, not turned, record.targets[s, start:end].reshape(len(rows), -1))
+        for b in range(start, end):
+            e = b + shift
+            _write(s, b, given, w, record, memory[e])
+            errors[t, e] = _read(s, b, given, record, memory[e], out[t, e, size:])
+
+
+@part
+def _remember(
+    t: int, e: int, given: Inputs, joined: Array, c: Array, out: Array, cells: Array, memory: Array, memories: Array
+) -> None:
+    """The state of environment `e` before step t, after a reset."""
+    size = len(c)
+    if given.reset[t, e]:
+        joined[:] = 0
+        c[:] = 0
+        if given.kept[t, e] >= 0:
+            memories[given.kept[t, e]] = memory[e]
+        memory[e] = given.initial
+    else:
+        if t > 0:
+            joined[:] = out[t - 1, e]
+        else:
+            joined[:size] = given.h[e]
+            joined[size:] = given.read[e]
+        c[:] = cells[e]
+
+
+@part
+def _rate(squashed: Array, w: Weights) -> float:
+    """beta = sigmoid(w_beta beta' + b_beta)."""
+    total = w.rate_bias[0]
+    for k in range(len(squashed)):
+        total += w.rate[k] * squashed[k]
+    one = squashed.dtype.type(1)
+    return one / (one + squashed.dtype.type(math.exp(-total)))
+
+
+@part
+def _write(s: int, b: int, given: Inputs, w: Weights, record: Record, memory: Array) -> None:
+    """M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T."""
+    one = memory.dtype.type(1)
+    heads, width = record.values.shape[2:]
+    keys, values = record.keys[s, b, :heads], record.values[s, b]
+    z, d = record.written[s, b], record.errors[s, b]
+    # z^l = tanh(M^l z^{l-1}), z^3 without tanh
+    for level in range(3):
+        times(memory[level], keys if level == 0 else z[level - 1], z[level])
+        if level < 2:
+            for n in range(heads):
+                tanh(z[level, n], z[level, n])
+    if len(w.targets_bias) > 0:
+        # D^l = z^l - q^l(v^w)
+        for level in range(3):
+            for n in range(heads):
+                target = record.targets[s, b, n, level * width : (level + 1) * width]
+                for k in range(width):
+                    d[level, n, k] = z[level, n, k] - target[k] - w.targets_bias[level * width + k]
+    else:
+        # D^3 = z^3 - v^w,  D^l = (1 - (z^l)^2) * (M^{l+1})^T D^{l+1}
+        for n in range(heads):
+            for k in range(width):
+                d[2, n, k] = z[2, n, k] - values[n, k]
+        for level in range(1, -1, -1):
+            back = record.back[s, b, level]
+            turned_times(memory[level + 1], d[level + 1], back)
+            for n in range(heads):
+                for k in range(width):
+                    d[level, n, k] = back[n, k] * (one - z[level, n, k] * z[level, n, k])
+    step = record.beta[s, b, 0] * given.scale[0]
+    for level in range(3):
+        add_outer(memory[level], -step, d[level], keys if level == 0 else z[level - 1])
+
+
+@part
+def _read(s: int, b: int, given: Inputs, record: Record, memory: Array, read: Array) -> float:
+    """v^r = mean over heads of f(k^r) in `read`; returns the meta error, mean of (f(k^w) - v^w)^2."""
+    heads, width = record.values.shape[2:]
+    keys, z, values = record.keys[s, b], record.found[s, b], record.values[s, b]
+    for level in range(3):
+        times(memory[level], keys if level == 0 else z[level - 1], z[level])
+        if level < 2:
+            for n in range(2 * heads):
+                tanh(z[level, n], z[level, n])
+    error = read.dtype.type(0)
+    for n in range(heads):
+        for k in range(width):
+            miss = z[2, n, k] - values[n, k]
+            error += miss * miss
+    share = read.dtype.type(1) / read.dtype.type(heads)
+    for k in range(width):
+        total = read.dtype.type(0)
+        for n in range(heads):
+            total += z[2, heads + n, k]
+        read[k] = total * share
+    return error * given.scale[1]

@@ -1,0 +1,192 @@
+"""MNM's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....kernels import linear
+from .. import routes
+from ..arrays import Array, arrays
+from ..blas import gemm
+from ..groups import GROUP, by_groups, matrix_gradients, turned
+from .arrays import Gradients, Inputs, Record, Weights, make_record
+from .backward import backward
+from .forward import forward
+
+if TYPE_CHECKING:
+    from ...mnm import MNM, MNMState
+
+
+class Tensors(NamedTuple):
+    """All that the unroll depends on and that gradients are wanted for; shapes as in arrays.py."""
+
+    gates: Tensor
+    h: Tensor
+    c: Tensor
+    read: Tensor
+    memory: Tensor
+    """[B, 3, d, d], before the first step."""
+    recurrent: Tensor
+    heads: Tensor
+    targets: Tensor
+    heads_bias: Tensor
+    rate: Tensor
+    rate_bias: Tensor
+    targets_bias: Tensor
+
+
+class Result(NamedTuple):
+    """[h ; v^r] [T, B, S + d] and meta errors [T, B] of every step, and the last cells and memory."""
+
+    joined: Tensor
+    errors: Tensor
+    c: Tensor
+    memory: Tensor
+
+
+def suits(core: "MNM", inputs: Tensor) -> bool:
+    """Whether this route can be used: parts as they were made, steps of the usual size, a library for products.
+
+    With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
+    """
+    return not core.paper_scale and routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+
+
+def run(
+    core: "MNM", targets: nn.Linear | None, inputs: Tensor, reset: Tensor, state: "MNMState", bptt_length: int | None
+) -> Result:
+    """All T steps of inputs [T, B, D]; `targets` is the layer q of local updates."""
+    cell, none = core.controller.cell, inputs.new_empty(0)
+    gates = linear(inputs, cell.weight_ih[:, : core.input_size], cell.bias_ih + cell.bias_hh)
+    tensors = Tensors(
+        gates=gates,
+        h=state.controller.h,
+        c=state.controller.c,
+        read=state.read,
+        memory=torch.stack(list(state.memory), 1),
+        recurrent=torch.cat([cell.weight_hh, cell.weight_ih[:, core.input_size :]], 1),
+        heads=core.interaction.weight,
+        targets=targets.weight if targets else none.view(0, core.memory_size),
+        heads_bias=core.interaction.bias,
+        rate=core.rate.weight[0],
+        rate_bias=core.rate.bias,
+        targets_bias=targets.bias if targets else none,
+    )
+    resets, initial = arrays(reset, core.initial_memory)
+    plan = _Plan(resets, initial, core.scales(), core.num_heads, bptt_length or 0, torch.is_grad_enabled())
+    return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
+
+
+class _Plan(NamedTuple):
+    reset: Array
+    initial: Array
+    scales: tuple[float, float]
+    """s of the write, and the factor of the meta error."""
+    heads: int
+    cut: int
+    recording: bool
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
+        tensors = Tensors(*leaves)
+        given, weights = _arguments(plan, tensors)
+        (steps, batch), local = plan.reset.shape, len(weights.targets) > 0
+        weights = weights._replace(
+            recurrent=turned(weights.recurrent), heads=turned(weights.heads), targets=turned(weights.targets)
+        )
+        record = make_record(steps, batch, given, plan.heads, local, given.kept.max() + 1) if plan.recording else None
+        if not plan.recording:
+            given.kept.fill(-1)
+        size, width = given.h.shape[1], given.read.shape[1]
+        out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
+        cells, memory = torch.empty_like(tensors.c), tensors.memory.clone()
+        address, group = gemm(out.dtype), _group(batch)
+        results = [result.numpy() for result in (out, errors, cells, memory)]
+
+        def work(_: int, first: int, last: int) -> None:
+            own = record or make_record(1, min(group, batch), given, plan.heads, local, 0)
+            forward(address, first, last, given, weights, True, own, *results)
+
+        by_groups(work, batch, group)
+        if plan.recording:
+            ctx.plan, ctx.record = plan, record
+            ctx.save_for_backward(*tensors, out, memory)
+        return out, errors, cells, memory
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
+        plan, record = ctx.plan, ctx.record
+        *leaves, out, last_memory = ctx.saved_tensors
+        tensors = Tensors(*leaves)
+        given, weights = _arguments(plan, tensors)
+        (memory,) = arrays(last_memory.clone())
+        grad_out, grad_errors, grad_c, grad_memory = arrays(*grad)
+        grads = Gradients(
+            gates=np.empty_like(record.gates),
+            heads=np.empty_like(record.heads),
+            targets=np.empty_like(record.targets),
+            rate=np.empty_like(record.beta),
+            joined=np.zeros(record.joined.shape[1:], out.numpy().dtype),
+            c=grad_c.copy(),
+            memory=grad_memory.copy(),
+        )
+        address, group = gemm(out.dtype), _group(len(memory))
+
+        def work(_: int, first: int, last: int) -> None:
+            above = grad_out, grad_errors
+            backward(address, first, last, plan.cut, given, weights, record, memory, *above, grads)
+
+        by_groups(work, len(memory), group)
+        return None, *_named(tensors, grads, record, out.numpy())
+
+
+def _group(batch: int) -> int:
+    """Environments that are worked on at once: more than of other cores, whose products are of the same size, where
+    that leaves enough groups for two threads."""
+    return 2 * GROUP if batch >= 4 * GROUP else GROUP
+
+
+def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
+    """Inputs and weights as compiled functions take them, matrices as they are."""
+    a = Tensors(*arrays(*tensors))  # pyright: ignore[reportArgumentType]
+    replaced = plan.reset.copy()
+    replaced[0] = False  # no gradient goes back to the memory that the first step replaces
+    kept = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
+    scale = np.asarray(plan.scales, plan.initial.dtype)
+    given = Inputs(a.gates, plan.reset, kept, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
+    return given, Weights(*(getattr(a, name) for name in Weights._fields))
+
+
+def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array) -> Tensors:
+    """Gradients of all tensors."""
+    size = grads.c.shape[1]
+    hidden = np.ascontiguousarray(out[..., :size])
+    width = len(tensors.rate)
+    pairs = [(grads.gates, record.joined), (grads.heads, hidden), (grads.rate, record.heads[..., :width])]
+    local = len(tensors.targets) > 0
+    if local:
+        pairs.append((grads.targets, record.values))
+    recurrent, heads, rate, *targets = matrix_gradients(pairs)
+    joined = torch.from_numpy(grads.joined)
+    heads_bias, rate_bias, targets_bias = (
+        torch.from_numpy(grad).flatten(0, -2).sum(0) for grad in (grads.heads, grads.rate, grads.targets)
+    )
+    return Tensors(
+        gates=torch.from_numpy(grads.gates),
+        h=joined[:, :size],
+        c=torch.from_numpy(grads.c),
+        read=joined[:, size:],
+        memory=torch.from_numpy(grads.memory),
+        recurrent=recurrent,
+        heads=heads,
+        targets=targets[0] if local else tensors.targets,
+        heads_bias=heads_bias,
+        rate=rate[0],
+        rate_bias=rate_bias,
+        targets_bias=targets_bias,
+    )

@@ -1,0 +1,284 @@
+"""Speed of two versions of engram on one machine, in turns.
+
+    python benchmarks/before_and_after.py FOLDER [--only cores|worlds|training] [--cores NAME ...] [--write]
+
+FOLDER holds a checkout of the earlier version under the name `engram`; the later one is what is installed. Each version
+runs in a process of its own that is asked for one short measurement at a time, first one version, then the other, so
+that a neighbour that comes and goes slows both alike. Rates are per second of processor time. A turn gives one ratio,
+later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
+they go into results/house.json.
+
+Measured are: every core that both versions have, one step for acting and an unroll with its gradient for learning (the
+settings of `rl-bench cores`, one thread); every world that both have, in batches; and `rl-train --env boxworld --core
+rmc --local`, between two rows of its metrics.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engram.launch.metrics.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "house.json"
+
+WORKER = """
+import json, sys, time
+import numpy, torch
+import engram
+from engram.agents.cores.core import map_state
+from engram.agents.cores.registry import core_names, make_core
+from engram.agents.process import prepare_process
+from engram.envs.registration import make_batch, world_names
+
+prepare_process(1)
+torch.manual_seed(0)
+
+
+def core_works(name, size, options, batch, length):
+    core = make_core(name, size, **options)
+    inputs = torch.randn(length, batch, size).requires_grad_()
+    reset = torch.rand(length, batch) < 1 / 30
+    row = inputs[0].detach()
+    state = core.initial_state(batch)
+
+    def act():
+        nonlocal state
+        with torch.inference_mode():
+            for _ in range(10):
+                _, state = core(row, state)
+
+    act()
+    start = map_state(torch.clone, state)
+
+    def learn():
+        outputs, _, loss = core.unroll(inputs, reset, start)
+        total = outputs.square().mean()
+        (total if loss is None else total + loss.mean()).backward()
+        core.zero_grad()
+        inputs.grad = None
+
+    return {"acting": (act, 10 * batch), "learning": (learn, length * batch)}
+
+
+def world_works(name, batch):
+    env = make_batch(name, batch)
+    observation, reward = env.new_observation(), numpy.zeros(batch, numpy.float32)
+    ends = numpy.zeros((2, batch), numpy.bool_)
+    actions = numpy.random.default_rng(0).integers(env.single_action_space.n, size=(32, batch))
+    env.reset_into(observation, 0)
+
+    def play():
+        for row in actions:
+            env.step_into(row, observation, reward, *ends)
+
+    return {"steps": (play, actions.size)}
+
+
+def rate(work, steps, seconds):
+    best, end = float("inf"), time.process_time() + seconds
+    while time.process_time() < end or best == float("inf"):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return steps / best
+
+
+print(json.dumps({"cores": core_names(), "worlds": world_names()}), flush=True)
+works = {}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "seconds" in asked:
+        print(json.dumps({name: rate(*work, asked["seconds"]) for name, work in works.items()}), flush=True)
+    else:
+        kind = asked.pop("kind")
+        works = {"core": core_works, "world": world_works}[kind](**asked)
+        for work, _ in works.values():
+            work()
+        print(json.dumps("ready"), flush=True)
+"""
+TRAIN = """
+import sys
+sys.argv = ["rl-train", *sys.argv[1:]]
+try:
+    from engram.launch.train.command import run
+except ImportError:
+    from engram.launch.train import run
+run()
+"""
+TRAINING = "--env boxworld --core rmc --local --total-steps 30000 --log-every 2000 --checkpoint-every 1000000 --seed 1"
+EARLIER, LATER = 0, 1
+
+
+def environment(folder: Path | None) -> dict[str, str]:
+    """Variables of a process that imports engram from `folder`, or the installed one."""
+    paths = {"PYTHONPATH": str(folder)} if folder else {}
+    return os.environ | {"OMP_NUM_THREADS": "1"} | paths
+
+
+class Version:
+    """A process that measures with one version of engram."""
+
+    def __init__(self, folder: Path | None) -> None:
+        command = [sys.executable, "-c", WORKER]
+        pipe = subprocess.PIPE
+        # From an empty place: in a checkout, Python would import its folders by their own names.
+        self._place = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env=environment(folder), cwd=self._place.name
+        )
+        self.knows: dict[str, list[str]] = self._read()
+
+    def ask(self, **words: Any) -> Any:
+        """One question, one answer."""
+        assert self._process.stdin is not None
+        print(json.dumps(words), file=self._process.stdin, flush=True)
+        return self._read()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        self._place.cleanup()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a measuring process ended with {self._process.wait()}")
+        return json.loads(line)
+
+
+def summary(earlier: list[float], later: list[float]) -> dict[str, float]:
+    """Median and quartiles of the turns' ratios, and both median rates."""
+    ratios = [b / a for a, b in zip(earlier, later, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    rates = {"before": statistics.median(earlier), "after": statistics.median(later)}
+    return {"ratio": round(middle, 3), "from": round(low, 3), "to": round(high, 3)} | {
+        name: round(rate) for name, rate in rates.items()
+    }
+
+
+def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -> dict[str, dict[str, float]]:
+    """By name of each work: `summary` of as many turns."""
+    for version in versions:
+        version.ask(**what)
+    rates: dict[str, tuple[list[float], list[float]]] = {}
+    for turn in range(turns):
+        for which in (EARLIER, LATER) if turn % 2 == 0 else (LATER, EARLIER):
+            for name, rate in versions[which].ask(seconds=seconds).items():
+                rates.setdefault(name, ([], []))[which].append(rate)
+    return {name: summary(*pair) for name, pair in rates.items()}
+
+
+def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
+    """Every core in batches of 32 and 128."""
+    from engram.launch.bench.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
+    from engram.launch.run.presets import CORES
+
+    both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
+    found: dict[str, Any] = {}
+    for name in given.cores or both:
+        world, size = SETTINGS.get(name, BOXWORLD)
+        length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), CORES.get((world, name), {})
+        what = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
+        for batch in given.batch_sizes:
+            found[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
+            print(f"{name} {batch}", json.dumps(found[f"{name} {batch}"]), file=sys.stderr, flush=True)
+    return found
+
+
+def world_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
+    """Every world, 256 environments at once."""
+    both = [name for name in versions[EARLIER].knows["worlds"] if name in versions[LATER].knows["worlds"]]
+    found: dict[str, Any] = {}
+    for name in both:
+        if not name.endswith("-twin"):  # a twin is the same code
+            what = {"kind": "world", "name": name, "batch": 256}
+            found[name] = in_turns(versions, given.turns, given.seconds, **what)["steps"]
+            print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+    return found
+
+
+def training_rate(folder: Path | None) -> float:
+    """Steps per second of processor time between the second row of metrics and the last."""
+    with tempfile.TemporaryDirectory() as place:
+        words = [*TRAINING.split(), "--run-dir", f"{place}/run"]
+        rows: list[tuple[float, float]] = []
+        with open(f"{place}/log", "w") as log:
+            process = psutil.Popen(
+                [sys.executable, "-c", TRAIN, *words], env=environment(folder), cwd=place, stdout=log, stderr=log
+            )
+            metrics = Path(place, "run", "metrics.jsonl")
+            while process.poll() is None:
+                spent = process.cpu_times()
+                lines = metrics.read_text().splitlines() if metrics.exists() else []
+                if len(lines) > len(rows):
+                    done = json.loads(lines[-1])["step"]
+                    rows += [(done, spent.user + spent.system)] * (len(lines) - len(rows))
+                time.sleep(0.02)
+        if process.returncode != 0:
+            raise RuntimeError(f"rl-train ended with {process.returncode}: {Path(place, 'log').read_text()[-2000:]}")
+    (first, begin), (last, end) = rows[1], rows[-1]
+    return (last - first) / (end - begin)
+
+
+def training_speeds(before: Path, turns: int) -> dict[str, float]:
+    """RMC from world to weights, a run of each version per turn."""
+    pairs = [(training_rate(before), training_rate(None)) for _ in range(turns)]
+    return summary([pair[EARLIER] for pair in pairs], [pair[LATER] for pair in pairs])
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was asked for."""
+    before = given.before.resolve()
+    found: dict[str, Any] = {}
+    versions = [Version(before), Version(None)]
+    try:
+        if given.only in (None, "cores"):
+            found["cores"] = core_speeds(versions, given)
+        if given.only in (None, "worlds"):
+            found["worlds"] = world_speeds(versions, given)
+    finally:
+        for version in versions:
+            version.close()
+    if given.only in (None, "training"):
+        found["training"] = training_speeds(before, 3)
+    return found
+
+
+def keep(part: str, found: dict[str, Any]) -> None:
+    """Put one part of what was found into results/house.json, with machine, versions and commit."""
+    held = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    named = {name: speed for name, speed in found.items() if part in ("cores", "worlds")}
+    held[part] = {**held.get(part, {}), **named} if named else found
+    RESULT.write_text(json.dumps(held | provenance(), indent=1) + "\n")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("before", type=Path, metavar="FOLDER", help="where the earlier version lies as `engram`")
+    parser.add_argument("--only", choices=("cores", "worlds", "training"), help="one part of it")
+    parser.add_argument("--cores", nargs="+", default=[], help="only these cores")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32, 128])
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="processor time of one measurement")
+    parser.add_argument("--write", action="store_true", help="into results/house.json")
+    given = parser.parse_args()
+    found = measure(given)
+    print(json.dumps(found, indent=1))
+    if given.write:
+        for part, speeds in found.items():
+            keep(part, speeds)
+
+
+if __name__ == "__main__":
+    main()
