@@ -54,10 +54,11 @@ def _page(name: str, modules: list[Path]) -> str:
 
 
 def _docstring(module: Path) -> str:
-    """A module's docstring; what is indented or drawn stays as it is."""
+    """A module's docstring; a paragraph that is drawn, or has columns, stays as it is."""
     text = ast.get_docstring(ast.parse(module.read_text())) or ""
-    head, _, rest = text.partition("\n\n")
-    return f"{head}\n\n```text\n{rest}\n```" if rest else head
+    drawn = re.compile(r"\S {3,}\S|^ ", re.MULTILINE)
+    parts = [f"```text\n{part}\n```" if drawn.search(part) else part for part in text.split("\n\n")]
+    return "\n\n".join(parts)
 
 
 def overview() -> str:

@@ -24,8 +24,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "presets": setting_tables.presets,
     "api": api_pages.overview,
 }
-OPTIONAL = {"python.md": "Reference"}
-"""Pages that enter the navigation, as the last of a section, where they exist."""
 log = logging.getLogger("mkdocs.engram")
 _shown: dict[str, str] = {}
 
@@ -36,10 +34,6 @@ def on_config(config: Any) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "engram").is_symlink():
         (folder / "engram").symlink_to(ROOT, target_is_directory=True)
-    for page, section in OPTIONAL.items():
-        entries = next(entry[section] for entry in config["nav"] if section in entry)
-        if (ROOT / "docs" / page).exists() and page not in str(config["nav"]):
-            entries.append({"Python": page})
     reference = next(entry["Reference"] for entry in config["nav"] if "Reference" in entry)
     api = next(entry for entry in reference if isinstance(entry, dict) and "API" in entry)
     api["API"] = ["reference/api.md", *({title: page} for title, page in api_pages.titles())]
