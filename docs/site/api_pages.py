@@ -7,6 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("launch/api", "envs", "agents", "actors", "learners", "zoo")
 """What is meant to be imported; the rest of launch/ is reached by commands."""
+INSIDE = "agents.cores.fast"
+"""Compiled routes, which only the cores call."""
 
 
 def folders() -> dict[str, list[Path]]:
@@ -15,8 +17,9 @@ def folders() -> dict[str, list[Path]]:
     for top in FOLDERS:
         for init in sorted((ROOT / top).rglob("__init__.py")):
             modules = sorted(path for path in init.parent.glob("*.py") if names(path))
-            if modules:
-                found[".".join(init.parent.relative_to(ROOT).parts)] = modules
+            name = ".".join(init.parent.relative_to(ROOT).parts)
+            if modules and not name.startswith(INSIDE):
+                found[name] = modules
     return found
 
 
