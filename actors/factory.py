@@ -1,6 +1,6 @@
 """How an actor is made, as data: picklable, so that the same description works in this process and on another node."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from ..agents.agent import Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
-from ..envs.registration import make_batch
+from ..envs.registration import is_world, make_batch
 from .actor import Actor
 
 
@@ -41,9 +41,10 @@ class ActorFactory:
 
     def make_agent(self, batch: Any) -> Agent:
         """A new network for the spaces of `batch`."""
-        return Agent(
-            observation_spec(batch.single_observation_space), action_spec(batch.single_action_space), self.agent
-        )
+        config = self.agent
+        if is_world(self.env):  # all of ours write [rows, columns, features], however few the rows
+            config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
+        return Agent(observation_spec(batch.single_observation_space), action_spec(batch.single_action_space), config)
 
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""

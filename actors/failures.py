@@ -22,6 +22,10 @@ class ActorFailureError(RuntimeError):
     """An actor failed more often in a row than allowed; the message ends with the first failure's traceback."""
 
 
+class TransportDiedError(RuntimeError):
+    """What carries requests and unrolls between learner and actors is dead; the message names it."""
+
+
 @dataclass
 class _Row:
     """One actor's failures in a row."""

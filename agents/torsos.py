@@ -3,9 +3,9 @@
 A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all T * B observations at once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from .kernels import Linear
 from .normalisation import Moments
+from .pictures import PICTURE_TORSOS, channels_first, with_channels_last
 from .specs import ArraySpec, ObservationSpec
 from .values import ObservationTensor
 
@@ -21,10 +22,15 @@ from .values import ObservationTensor
 class TorsoConfig:
     """How observations become vectors."""
 
+    torso: Literal["grid", "atari", "atari-resnet"] = "grid"
+    """Network over an image: grid (2x2 convolutions, for worlds of cells), atari (strided convolutions of Mnih et al.
+    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels."""
+    image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
+    """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
-    """Kernels of each 2x2 convolution over an image (RMC paper A.3: 12 and 24)."""
+    """Kernels of each 2x2 convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
     position_planes: bool = True
-    """Append two planes with the row and the column position in -1..1 (RMC paper A.3)."""
+    """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0
     """Width of a ReLU layer after the torso; 0 leaves it out."""
     embedding_scale: float = 1.0
@@ -47,12 +53,13 @@ class TorsoConfig:
 class ConvTorso(nn.Module):
     """2x2 convolutions, stride 1, SAME padding, ReLU each, then position planes, flattened row-major.
 
-    Takes [N, rows, cols, features], as the worlds write it. Source: RMC paper, appendix A.3.
+    Takes [N, rows, cols, features], as the worlds write it, or [N, features, rows, cols]. Source: RMC paper, A.3.
     """
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
         super().__init__()
-        rows, cols, features = spec.shape
+        self.first = channels_first(spec.shape, config.image_layout)
+        features, rows, cols = spec.shape if self.first else (spec.shape[2], *spec.shape[:2])
         channels = (features, *config.conv_channels)
         self.scale = spec.scale
         self.moments = _moments(features, config)
@@ -65,8 +72,8 @@ class ConvTorso(nn.Module):
         self.output_size = rows * cols * (channels[-1] + self.get_buffer("planes").shape[0])
 
     def forward(self, observation: Tensor) -> Tensor:
-        """[N, rows, cols, features] -> [N, output_size]."""
-        x = scaled(observation, self.scale)
+        """[N, *shape] -> [N, output_size]."""
+        x = with_channels_last(scaled(observation, self.scale), self.first)
         x = (x if self.moments is None else self.moments(x)).permute(0, 3, 1, 2)
         for conv in self.convs:
             # SAME for a 2x2 kernel: one row below and one column to the right.
@@ -75,9 +82,10 @@ class ConvTorso(nn.Module):
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
 
     def observe(self, observation: Tensor) -> None:
-        """Count observations [N, rows, cols, features] into the running moments."""
+        """Count observations [N, *shape] into the running moments."""
         if self.moments is not None:
-            self.moments.update(scaled(observation, self.scale).flatten(0, 2), float(len(observation)))
+            x = with_channels_last(scaled(observation, self.scale), self.first)
+            self.moments.update(x.flatten(0, 2), float(len(observation)))
 
 
 class FlatTorso(nn.Module):
@@ -140,7 +148,7 @@ class EmbeddingTorso(nn.Module):
 
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
-    """The torso for an observation: convolutions for images [rows, cols, features], the plain vector for the rest."""
+    """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest."""
     torso = _torso(spec, config)
     return EmbeddingTorso(torso, config) if config.embedding_size else torso
 
@@ -148,7 +156,13 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if isinstance(spec, dict):
         return DictTorso(spec, config)
-    return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
+    if len(spec.shape) != 3:
+        return FlatTorso(spec, config)
+    if config.torso != "grid":
+        first = channels_first(spec.shape, config.image_layout)
+        features = spec.shape[0 if first else 2]
+        return PICTURE_TORSOS[config.torso](spec.shape, spec.scale, first, _moments(features, config))
+    return ConvTorso(spec, config) if config.conv_channels else FlatTorso(spec, config)
 
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
@@ -160,10 +174,3 @@ def scaled(observation: Tensor, scale: float) -> Tensor:
     """The observation as float32, times `scale`."""
     x = observation.float()
     return x if scale == 1.0 else x * scale
-
-
-def image_shape(spec: ObservationSpec, config: TorsoConfig) -> Sequence[int] | None:
-    """(channels, rows, cols) of a torso's output where it is one image, for cores that keep it (ConvLSTM)."""
-    if isinstance(spec, dict) or len(spec.shape) != 3 or not config.conv_channels or config.embedding_size:
-        return None
-    return (config.conv_channels[-1] + 2 * config.position_planes, spec.shape[0], spec.shape[1])

@@ -2,11 +2,15 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 MANY = 12
 """More names than this are not listed in full."""
@@ -134,6 +138,35 @@ def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
     if ((numbers < 0) | (numbers >= n)).any():
         raise ValueError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
     return numbers
+
+
+# -- exceptions in code of a user's own --------------------------------------------------------------------------------
+
+
+def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: tuple[type[Exception], ...] = ()) -> T:
+    """The result of `call`. An exception inside it becomes a ValueError with the frames that are the user's own.
+
+    Args:
+        what: the call in words.
+        call: calls code of a user's own.
+        outside: folders whose frames are not the user's own.
+        passing: exceptions that are raised as they are.
+    """
+    try:
+        return call()
+    except passing:
+        raise
+    except Exception as problem:
+        kept = [
+            frame
+            for frame in traceback.extract_tb(problem.__traceback__)
+            if frame.filename != __file__
+            and not frame.filename.startswith("<frozen")
+            and not any(Path(frame.filename).is_relative_to(place) for place in outside)
+        ]
+        frames = "".join(traceback.format_list(kept)).rstrip()
+        said = f"{what} raised {type(problem).__name__}: {problem}"
+        raise ValueError(f"{said}\n{frames}" if frames else said) from problem
 
 
 # -- quantities in words ----------------------------------------------------------------------------------------------

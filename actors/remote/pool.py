@@ -18,7 +18,7 @@ from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from ...agents.weights import Weights
-from ..failures import Failures
+from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
 from ..unroll import Unroll
@@ -48,6 +48,8 @@ class RayPool:
         threads: torch threads per actor.
         niceness: how far actors step back when the learner wants their core (0..19).
         timeout: seconds without an answer after which an actor at work is replaced.
+        died: the name of a process of Ray's that is dead, or nothing. A call that copies something into or out of
+            Ray's store ends this process at once where that is so; it raises TransportDiedError instead.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class RayPool:
         threads: int = 1,
         niceness: int = 0,
         timeout: float = 120.0,
+        died: Callable[[], str] = str,
     ) -> None:
         share_tensors()
-        self._timeout, self._report = timeout, report
+        self._timeout, self._report, self._died = timeout, report, died
         self._unrolls_from: Counter[str] = Counter()
         """Unrolls taken, by machine."""
         self._failures = Failures(max_failures, report)
@@ -141,6 +144,8 @@ class RayPool:
             raise ActorStateError("unrolls are under way")
         if lost := [slot.number for slot in self._slots if slot.handle is None]:
             raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
+        if died := self._died():
+            raise ActorStateError(f"{died} died")
         try:
             return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
         except RayError as problem:
@@ -189,6 +194,7 @@ class RayPool:
         weights = WeightsVersion(member, version)
         if slot.versions.get(member) != version:
             if member not in self._stored:
+                self._check_ray()
                 self._stored[member] = ray.put(self._weights[member])
             weights, slot.versions[member] = self._stored[member], version
         if not slot.requests:
@@ -204,13 +210,22 @@ class RayPool:
     def _receive(self, ask: Callable[[], None], find: Callable[[], T | None]) -> T | None:
         """The first thing that `find` finds among the answers, after asking; None if nothing for PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
+        self._lose_silent()  # also while answers of others that have piled up are handed on
         while (found := find()) is None and time.monotonic() < patience:
+            self._check_ray()
             self._slots.fill()
             ask()
-            for slot, why in self._slots.silent(self._awaited()):
-                self._lose(slot, why)
+            self._lose_silent()
             self._look_for_answers(PATIENCE / 4)
         return found
+
+    def _lose_silent(self) -> None:
+        for slot, why in self._slots.silent(self._awaited()):
+            self._lose(slot, why)
+
+    def _check_ray(self) -> None:
+        if died := self._died():
+            raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
         """One unroll of every actor, if they are all here."""

@@ -6,9 +6,12 @@ A third party adds one with an entry point in the group `engram.cores` or names 
 import difflib
 import importlib
 import inspect
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from ...base.messages import calling
+from .check import OUTSIDE, check_core
 from .core import Core
 
 CORES = {
@@ -40,7 +43,7 @@ def core_class(name: str) -> type[Core]:
         module, attribute = CORES[name].split(":")
         return getattr(importlib.import_module(module, __package__), attribute)
     for point in entry_points(group="engram.cores", name=name):
-        return point.load()
+        return calling(f"importing core {name}", point.load, OUTSIDE)
     if ":" in name:
         return _foreign_class(name)
     near = difflib.get_close_matches(name, core_names(), n=3) or core_names()
@@ -59,7 +62,14 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
             raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
-    core = core_class(name)(input_size, **options)
+    make = core_class(name)
+    if name in CORES:
+        core = make(input_size, **options)
+    else:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        what = f"cannot make core {name!r} with {given}: __init__"
+        core = calling(what, lambda: make(input_size, **options), OUTSIDE, (ValueError,))
+        check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
     return core
@@ -68,7 +78,8 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
 def _foreign_class(name: str) -> type[Core]:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
+        found = getattr(found, attribute)
     except (ImportError, AttributeError) as problem:
         raise ValueError(f"cannot load core {name!r}: {problem}") from problem
     if not (isinstance(found, type) and issubclass(found, Core)):

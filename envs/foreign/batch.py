@@ -10,11 +10,11 @@ from gymnasium import error
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode
 
-from ...base.messages import check_integer
+from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import calling, check_behaviour, check_spaces
+from .check import OUTSIDE, check_behaviour, check_spaces
 from .spaces import action_form, empty, observation_form
 
 
@@ -151,7 +151,7 @@ class ForeignBatch:
 
 
 def _environment(make_env: Callable[[], Any], name: str) -> Any:
-    env = calling(f"{name} cannot be made: its constructor", make_env)
+    env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
     check_spaces(env, name)

@@ -1,13 +1,13 @@
 """One reset and one step of a user's own world, before a run begins: which method returned what, and what was to be."""
 
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from ...base.messages import calling
 
 OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np.__file__).parent)
 """Frames in these places are not the user's own."""
@@ -24,13 +24,13 @@ def check_spaces(env: Any, name: str) -> None:
 
 def check_behaviour(env: Any, name: str) -> None:
     """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
-    made = calling(f"{name}.reset", lambda: env.reset(seed=0))
+    made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
     _check_observation(env, f"{name}.reset", made[0])
     env.action_space.seed(0)
     action = env.action_space.sample()
-    done = calling(f"{name}.step", lambda: env.step(action))
+    done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
     fields = "(observation, reward, terminated, truncated, info)"
     if not isinstance(done, tuple) or len(done) != 5:
         old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
@@ -48,21 +48,6 @@ def check_behaviour(env: Any, name: str) -> None:
             raise ValueError(f"{name}.step returned {word} = {value!r}; expected True or False")
     if not isinstance(info, dict):
         raise ValueError(f"{name}.step returned info = {_shown(info)}; expected a dict")
-
-
-def calling(what: str, call: Callable[[], Any]) -> Any:
-    """The result of `call`. An exception inside it becomes a ValueError with the frames that are the user's own."""
-    try:
-        return call()
-    except Exception as problem:
-        kept = [
-            frame
-            for frame in traceback.extract_tb(problem.__traceback__)
-            if not any(Path(frame.filename).is_relative_to(place) for place in OUTSIDE)
-        ]
-        frames = "".join(traceback.format_list(kept)).rstrip()
-        said = f"{what} raised {type(problem).__name__}: {problem}"
-        raise ValueError(f"{said}\n{frames}" if frames else said) from problem
 
 
 def _check_observation(env: Any, method: str, observation: Any) -> None:

@@ -70,13 +70,6 @@ def descendants(root: int) -> set[tuple[int, str]]:
     return family
 
 
-def kill_descendants() -> None:
-    """SIGKILL all that descend from this process."""
-    for number, _ in descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            os.kill(number, signal.SIGKILL)
-
-
 def main(root: int) -> None:
     """Note the family while the run lives; when it has ended, give it time to follow and end the rest."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 NEEDED = ("raylet", "gcs_server")
 """Ray's processes without which a run cannot go on."""
 STOP_SECONDS = 10.0
-"""In which Ray must stop; then it is killed."""
+"""In which Ray must stop; otherwise this process ends, and the orphan clean-up kills Ray's."""
 START_ATTEMPTS = 5
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
@@ -80,15 +80,12 @@ def private_folder() -> Path:
 def stop_ray() -> bool:
     """Stop a private Ray or leave a cluster; whether that was done within STOP_SECONDS.
 
-    Where Ray does not answer, its processes that this one has started are killed, and this one should end without the
-    clean-up that Ray has registered for its exit (`os._exit`), which would wait for ever.
+    Where Ray does not answer, this process should end without the clean-up that Ray has registered for its exit
+    (`os._exit`), which would wait for ever. The orphan clean-up then kills what is left.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     ending.join(STOP_SECONDS)
-    if ending.is_alive():
-        orphans.kill_descendants()
-        ending.join(1.0)
     return not ending.is_alive()
 
 

@@ -4,15 +4,16 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from ...actors.factory import ActorFactory
+from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
 from ..run.config import RunConfig
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
-from .watchdog import Watchdog
+from .watchdog import FAILED, Watchdog
 
 ACTOR_NICENESS = 10
 """Actors step back when the learner wants their core: it is the learner that a run waits for."""
@@ -78,10 +79,12 @@ class Acting:
         if self._starting is not None:
             self._made.wait()
 
-    def watch(self, trainer: Trainer, run: Path) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
         """Watch over the training loop."""
         if self.config.local:
-            return contextlib.nullcontext()
+            yield
+            return
         from ..cluster.ray_session import dead_part
 
         def rescue(reason: str, code: int) -> None:
@@ -95,7 +98,12 @@ class Acting:
             print(f"rl-train: continue with: rl-train --resume {run}", file=sys.stderr, flush=True)
             leave_at_once(code)
 
-        return Watchdog(trainer, 60 * self.config.stall_timeout, dead_part, rescue, StopFlag.SIGNALS)
+        with Watchdog(trainer, 60 * self.config.stall_timeout, dead_part, rescue, StopFlag.SIGNALS):
+            try:
+                yield
+            except TransportDiedError as problem:
+                with trainer.lock:
+                    rescue(str(problem), FAILED)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._wait()
@@ -117,10 +125,11 @@ class Acting:
 
 
 def leave_at_once(code: int) -> None:
-    """End this process and what it has started, without the clean-up that Ray would do and could wait in for ever."""
-    from ..cluster import orphans
+    """End this process without the clean-up that Ray would do and could wait in for ever.
 
-    orphans.kill_descendants()
+    The orphan clean-up ends what it has started. Were that killed here first, Ray's threads in this process would
+    notice, and might end it with an exit code of their own.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -136,7 +145,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
     from ...actors.remote.window import RequestWindow
-    from ..cluster.ray_session import start_ray
+    from ..cluster.ray_session import dead_part, start_ray
 
     working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
     if not config.synchronous and (config.fixed_actors or 1) > working:
@@ -154,4 +163,5 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         cpus_per_actor=config.actor_cpus,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
+        died=dead_part,
     )

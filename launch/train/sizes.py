@@ -15,6 +15,8 @@ from ..run.config import RunConfig
 
 COPIES = 4
 """Of every parameter: itself, its gradient and two moments of the optimiser."""
+LARGE_NETWORK = 10_000_000
+"""Parameters from which a network's size is said before it is built."""
 LARGEST = sys.maxsize
 """No array has more elements, whatever the machine."""
 
@@ -27,7 +29,13 @@ def check_counts(config: RunConfig) -> None:
             raise ValueError(f"{name} is {value}; no machine holds that many, allowed: at most {LARGEST}")
 
 
-def check_memory(config: RunConfig, factory: ActorFactory, batch: Any, available: int | None = None) -> None:
+def check_memory(
+    config: RunConfig,
+    factory: ActorFactory,
+    batch: Any,
+    available: int | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
     """Raise ValueError with the bytes that a run would take if they are more than this machine has.
 
     Args:
@@ -35,6 +43,7 @@ def check_memory(config: RunConfig, factory: ActorFactory, batch: Any, available
         factory: makes its networks.
         batch: its world, one environment.
         available: bytes; None for this machine's memory.
+        say: hears the size of a large network.
     """
     available = available or memory_bytes()
     steps = _bytes(map_observation, batch.new_observation()) * (config.unroll_length + 1)
@@ -47,12 +56,25 @@ def check_memory(config: RunConfig, factory: ActorFactory, batch: Any, available
     if agent is not None:
         parameters = sum(p.numel() * p.element_size() for p in agent.parameters())
         needs.insert(0, ("networks and optimisers", config.num_members, "members", COPIES * parameters))
+        if sizes := large_parts(agent):
+            say(sizes)
     for what, count, of, each in needs:
         if count * each > available:
             raise ValueError(
                 f"{what} would take {size_in_words(count * each)}, {size_in_words(each)} for each of {count:,} {of}; "
                 f"this machine has {size_in_words(available)}"
             )
+
+
+def large_parts(agent: Agent) -> str:
+    """The parameters of a large network and of its parts in words; empty for a usual one."""
+    parts = {name: sum(p.numel() for p in part.parameters()) for name, part in agent.named_children()}
+    total = sum(parts.values())
+    if total < LARGE_NETWORK:
+        return ""
+    text = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.items(), key=lambda each: -each[1]) if count)
+    advice = "; --torso atari or --embedding-size shrinks what the core sees" if parts["torso"] < total / 2 else ""
+    return f"a large network is built: {total:,} parameters ({text}){advice}"
 
 
 def _without_memory(factory: ActorFactory, batch: Any) -> Agent | None:

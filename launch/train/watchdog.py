@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 LOOK_SECONDS = 1.0
+START_SECONDS = 600.0
+"""In which the first update must come, at least: a machine may have to be booted for the actors."""
 HEAR_SECONDS = 30.0
 """In which a signal that asks for a stop must have ended the training loop."""
 FAILED = 3
@@ -72,7 +74,8 @@ class Watchdog:
         os.close(self._writer)
 
     def _watch(self) -> None:
-        asked, steps, since = None, -1, time.monotonic()
+        asked, since = None, time.monotonic()
+        first = steps = self._watched.steps
         while not self._over.is_set():
             numbers = os.read(self._reader, 64) if select.select([self._reader], [], [], LOOK_SECONDS)[0] else b""
             now = time.monotonic()
@@ -84,11 +87,12 @@ class Watchdog:
             try:
                 if self._watched.steps != steps:
                     steps, since = self._watched.steps, now
-                self._end_if_due(asked, now, since)
+                stall = self._stall_seconds if steps != first else max(self._stall_seconds, START_SECONDS)
+                self._end_if_due(asked, now, since, stall)
             finally:
                 self._watched.lock.release()
 
-    def _end_if_due(self, asked: tuple[float, str] | None, now: float, since: float) -> None:
+    def _end_if_due(self, asked: tuple[float, str] | None, now: float, since: float, stall: float) -> None:
         """Called with the lock held, so that the loop stays where it is."""
         if self._over.is_set():
             return
@@ -96,5 +100,5 @@ class Watchdog:
             self._rescue(f"{died} died", FAILED)
         elif asked and now - max(asked[0], since) > HEAR_SECONDS:
             self._rescue(asked[1], 0)
-        elif self._stall_seconds and now - since > self._stall_seconds:
+        elif self._stall_seconds and now - since > stall:
             self._rescue(f"no update for {now - since:.0f} s", FAILED)

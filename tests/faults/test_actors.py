@@ -43,9 +43,7 @@ def take_many(pool: RayPool, count: int) -> list[Any]:
     return unrolls
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=["killed", "hanging"]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
 def test_a_process_that_is_killed_or_hangs_is_replaced(number: signal.Signals) -> None:
     wait_for(lambda: not workers(os.getpid()))  # those of other tests
     reports: list[str] = []
@@ -56,11 +54,11 @@ def test_a_process_that_is_killed_or_hangs_is_replaced(number: signal.Signals) -
         seen[take(pool).actor] += 1
     victim = workers(os.getpid())[0]
     victim.send_signal(number)
-    wait_for(lambda: (pool.next(), pool.failures)[1], seconds=300)
+    wait_for(lambda: (pool.next(), pool.failures)[1], seconds=20)  # timeout, and what others have answered meanwhile
     wait_for(lambda: (pool.next(), gone([victim]))[1], seconds=7)  # Ray alone lets a stopped one be for longer
     while len(workers(os.getpid())) < 2 or min(seen[0], seen[1]) < 8:
         seen[take(pool).actor] += 1
-    assert pool.failures == len(reports) == 1
+    assert pool.failures == len([report for report in reports if "failed" in report]) == 1
     pool.close()
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -181,7 +182,6 @@ def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
     return next(each for each in tree(run.pid) if each.name() == name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "said"),
     [
@@ -193,9 +193,12 @@ def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
 )
 def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, number: signal.Signals, said: str) -> None:
     run = tmp_path / "run"
-    process = start(*TINY, *FOREVER, "--run-dir", run, "--stall-timeout", 0.5)
+    process = start(*TINY, *FOREVER, "--run-dir", run, "--stall-timeout", 0.1, "--actor-timeout", 1000)
     wait_for(lambda: last_step(run) > 0)
     everyone = family(process.pid)
+    for actor in workers(process.pid):  # so that no unroll is under way, in which Ray may end the learner's process
+        actor.send_signal(signal.SIGSTOP)
+    time.sleep(1)
     part_of_ray(process, name).send_signal(number)
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 3, output
@@ -203,6 +206,45 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
     assert f"continue with: rl-train --resume {run}" in output
     assert steps_saved(run)[-1] > 0
     wait_for(lambda: gone(everyone), seconds=30)
+
+
+DEAD_RAY = """
+import os, pools, ray, time
+from engram.actors.failures import TransportDiedError
+from engram.actors.remote.pool import RayPool
+from engram.launch.cluster.ray_session import dead_part, start_ray
+from pools import FACTORY, open_window, take, weights
+ray.cloudpickle.register_pickle_by_value(pools)
+start_ray(1)
+pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window(), died=dead_part)
+pool.publish(weights(1))
+take(pool)
+(raylet,) = [each.process for each in ray._private.worker._global_node.all_processes["raylet"]]
+raylet.kill()
+raylet.wait()
+pool._window.requests_per_slot += 1  # room for a request, which would copy the weights into Ray's store
+for call in (lambda: pool.publish(weights(2)), lambda: take(pool)):
+    try:
+        call()
+    except TransportDiedError as problem:
+        print(problem, flush=True)
+os._exit(0)  # ray.shutdown would wait for the raylet
+"""
+
+
+def test_nothing_is_asked_of_a_dead_ray() -> None:
+    """Ray would end the process inside the call, without a checkpoint."""
+    path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", DEAD_RAY],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("Ray's raylet died") == 2  # Ray prints there, too
 
 
 @pytest.mark.slow

@@ -1,0 +1,133 @@
+"""Pictures as observations: which of their axes holds the channels, and networks for pictures of many pixels."""
+
+import torch
+from torch import Tensor, nn
+
+from .kernels import Linear
+from .normalisation import Moments
+
+LEAST_PICTURE = 16
+"""Rows and columns from which an array whose first axis is the shortest is a picture and no small grid."""
+
+
+def channels_first(shape: tuple[int, ...], layout: str) -> bool:
+    """Whether a picture of this shape is [channels, rows, columns], not [rows, columns, channels].
+
+    A square picture shows it; otherwise the channels are fewer than rows and columns. Raises ValueError where that
+    does not decide, since a grid of few rows with many features has the same shape as a picture of few channels.
+    """
+    if layout != "auto":
+        return layout == "channels-first"
+    first, second, third = shape
+    if first == second or (second != third and third < min(first, second)):
+        return False
+    if first < min(second, third) and (second == third or min(second, third) >= LEAST_PICTURE):
+        return True
+    raise ValueError(
+        f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
+        "--image-layout says which (channels-last, channels-first)"
+    )
+
+
+def with_channels_last(x: Tensor, first: bool) -> Tensor:
+    """[N, rows, cols, channels] of a picture in either layout."""
+    return x.permute(0, 2, 3, 1) if first else x
+
+
+class PictureTorso(nn.Module):
+    """Convolutions over a picture and one linear layer with a ReLU; for the layers see the subclasses.
+
+    Args:
+        shape: [rows, cols, channels], or channels first.
+        scale: the network sees observation * scale.
+        first: whether the channels are the first axis.
+        moments: running moments of the channels; None for none.
+    """
+
+    width: int
+    """Units of the linear layer."""
+
+    def __init__(self, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
+        super().__init__()
+        self.scale, self.first, self.moments = scale, first, moments
+        channels, rows, cols = shape if first else (shape[2], *shape[:2])
+        self.layers, size = self._layers(channels, rows, cols)
+        self.linear = Linear(size, self.width)
+        self.output_size = self.width
+
+    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
+        """The convolutions, and how many numbers come out of them."""
+        raise NotImplementedError
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """[N, *shape] -> [N, width]."""
+        x = self._numbers(observation)
+        x = (x if self.moments is None else self.moments(x)).permute(0, 3, 1, 2)
+        return torch.relu(self.linear(self.layers(x).flatten(1)))
+
+    def observe(self, observation: Tensor) -> None:
+        """Count observations [N, *shape] into the running moments."""
+        if self.moments is not None:
+            self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
+
+    def _numbers(self, observation: Tensor) -> Tensor:
+        """[N, rows, cols, channels] as float32, scaled."""
+        return with_channels_last(observation.float() * self.scale, self.first)
+
+
+class NatureTorso(PictureTorso):
+    """Three strided convolutions: 32 kernels 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1; then 512 units.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods, model architecture.
+    """
+
+    width = 512
+    LEAST = 36
+    """Rows and columns of the smallest picture that all three fit into."""
+
+    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
+        if min(rows, cols) < self.LEAST:
+            raise ValueError(
+                f"torso is 'atari'; allowed for pictures of at least {self.LEAST} x {self.LEAST}, these have "
+                f"{rows} x {cols}; 'atari-resnet' and 'grid' take any"
+            )
+        layers: list[nn.Module] = []
+        for kernels, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layers += [nn.Conv2d(channels, kernels, size, stride), nn.ReLU()]
+            channels, rows, cols = kernels, (rows - size) // stride + 1, (cols - size) // stride + 1
+        return nn.Sequential(*layers), channels * rows * cols
+
+
+class _Residual(nn.Module):
+    """x + conv(relu(conv(relu(x)))), both 3x3."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, channels, rows, cols], in and out."""
+        return x + self.second(torch.relu(self.first(torch.relu(x))))
+
+
+class ResNetTorso(PictureTorso):
+    """Sections of 16, 32 and 32 channels, each a 3x3 convolution, pooling by 2, two residual blocks; then 256 units.
+
+    Source: Espeholt et al. 2018, "IMPALA", figure 3 (right), without its LSTM, which is a core here.
+    """
+
+    width = 256
+
+    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
+        layers: list[nn.Module] = []
+        for kernels in (16, 32, 32):
+            # Pooling halves, rounding up: a padding of one is SAME for a window of three.
+            layers += [nn.Conv2d(channels, kernels, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            layers += [_Residual(kernels), _Residual(kernels)]
+            channels, rows, cols = kernels, -(-rows // 2), -(-cols // 2)
+        return nn.Sequential(*layers, nn.ReLU()), channels * rows * cols
+
+
+PICTURE_TORSOS: dict[str, type[PictureTorso]] = {"atari": NatureTorso, "atari-resnet": ResNetTorso}
+"""By the name that --torso takes."""

@@ -1,0 +1,144 @@
+"""A core of a user's own that is wrong is refused at the start: the method, what it returned, what was expected."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engram.agents.cores.core import Core
+from engram.agents.cores.registry import make_core
+
+ME = __name__
+
+
+class State(NamedTuple):
+    h: Tensor
+
+
+class Right(Core):
+    """The right one that the others differ from."""
+
+    def __init__(self, input_size: int, hidden_size: int = 4) -> None:
+        super().__init__()
+        self.output_size = hidden_size
+        self.layer = nn.Linear(input_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> Any:
+        return State(torch.zeros(batch_size, self.output_size))
+
+    def forward(self, inputs: Tensor, state: Any) -> Any:
+        h = torch.tanh(self.layer(inputs) + state.h)
+        return h, State(h)
+
+
+class NoSize(Right):
+    def __init__(self, input_size: int) -> None:
+        super().__init__(input_size)
+        del self.output_size
+
+
+class NoForward(Core):
+    def __init__(self, input_size: int) -> None:
+        super().__init__()
+        self.output_size = 3
+
+    def initial_state(self, batch_size: int) -> Any:
+        return State(torch.zeros(batch_size, 3))
+
+
+class ListState(Right):
+    def initial_state(self, batch_size: int) -> Any:
+        return [torch.zeros(batch_size, 4)]
+
+
+class NoBatch(Right):
+    def initial_state(self, batch_size: int) -> Any:
+        return State(torch.zeros(1, 4))
+
+
+class OutputAlone(Right):
+    def forward(self, inputs: Tensor, state: Any) -> Any:
+        return super().forward(inputs, state)[0]
+
+
+class NarrowOutput(Right):
+    def forward(self, inputs: Tensor, state: Any) -> Any:
+        output, state = super().forward(inputs, state)
+        return output[:, :3], state
+
+
+class OtherState(Right):
+    def forward(self, inputs: Tensor, state: Any) -> Any:
+        output, state = super().forward(inputs, state)
+        return output, State(state.h[:, :2])
+
+
+class Raises(Right):
+    def forward(self, inputs: Tensor, state: Any) -> Any:
+        return inputs @ torch.zeros(99, 2), state
+
+
+class RaisesWhenMade(Right):
+    def __init__(self, input_size: int) -> None:
+        raise RuntimeError("no weights today")
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [
+        (NoSize, r"NoSize.output_size is not set; expected a whole number"),
+        (NoForward, r"NoForward has no forward; every core defines one"),
+        (ListState, r"ListState.initial_state\(2\) returned the state list of 1; expected a NamedTuple of tensors"),
+        (NoBatch, r"NoBatch.initial_state\(2\) returned a state with h = tensor \[1, 4\]; .* the batch, 2"),
+        (OutputAlone, r"OutputAlone.forward returned tensor \[2, 4\]; expected \(output, state\)"),
+        (NarrowOutput, r"NarrowOutput.forward returned the output tensor \[2, 3\]; expected a tensor \[2, 4\]"),
+        (OtherState, r"OtherState.forward returned a state with a leaf \[2, 2\] .*; initial_state has \[2, 4\]"),
+        (
+            RaisesWhenMade,
+            r"cannot make core 'mine:RaisesWhenMade' with no options: __init__ raised RuntimeError: no w",
+        ),
+    ],
+)
+def test_a_wrong_core_is_refused_with_the_method_and_what_was_expected(
+    core: type[Core], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[ME])
+    with pytest.raises(ValueError, match=said):
+        make_core(f"mine:{core.__name__}", 5)
+
+
+def test_an_exception_shows_the_frames_that_are_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[ME])
+    with pytest.raises(ValueError, match=r"Raises.forward raised RuntimeError: mat1 and mat2") as problem:
+        make_core("mine:Raises", 5)
+    lines = str(problem.value).splitlines()
+    assert [line for line in lines if line.startswith("  File")] == [
+        line for line in lines if "test_own_cores.py" in line
+    ]
+    assert "inputs @ torch.zeros(99, 2)" in lines[-2]
+
+
+def test_a_right_core_is_made_and_the_random_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[ME])
+    torch.manual_seed(0)
+    Right(5)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    make_core("mine:Right", 5)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_rl_train_refuses_it_in_a_message(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from engram.agents.cores import Core\nclass Mine(Core):\n    pass\n1 / 0\n")
+    words = ["--env", "boxworld", "--core", "own:Mine", "--local", "--run-dir", "run"]
+    program = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *words]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "importing own raised ZeroDivisionError" in done.stderr
+    assert "own.py" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,75 @@
+"""The watchdog ends a run that makes no progress, does not hear its signals, or has lost its Ray; no other."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from engram.launch.train import watchdog
+from engram.launch.train.watchdog import FAILED, Watchdog
+
+
+class Loop:
+    """A training loop as the watchdog sees one."""
+
+    def __init__(self) -> None:
+        self.lock, self.steps = threading.RLock(), 0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(watchdog, "HEAR_SECONDS", 0.4)
+    monkeypatch.setattr(watchdog, "START_SECONDS", 0.8)
+
+
+def watch(loop: Loop, stall: float, seconds: float, died: str = "", signalled: bool = False) -> list[tuple[str, int]]:
+    """What ends the loop within so many seconds, in which it does nothing but add a step after 0.1 s."""
+    ends: list[tuple[str, int]] = []
+    previous = signal.signal(signal.SIGUSR1, lambda *_: None)  # a handler that the loop never looks at
+    try:
+        with Watchdog(loop, stall, lambda: died, lambda why, code: ends.append((why, code)), (signal.SIGUSR1,)):
+            if signalled:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.1)
+            loop.steps += 1
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not ends:
+                time.sleep(0.02)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    return ends[:1]
+
+
+def test_no_update_for_too_long_is_the_end() -> None:
+    assert watch(Loop(), stall=0.2, seconds=10) == [("no update for 0 s", FAILED)]
+
+
+def test_a_loop_without_a_limit_or_within_it_goes_on() -> None:
+    assert watch(Loop(), stall=0, seconds=0.5) == []
+    assert watch(Loop(), stall=30, seconds=0.3) == []
+
+
+def test_a_process_that_died_is_named_at_once() -> None:
+    assert watch(Loop(), stall=0, seconds=10, died="Ray's raylet") == [("Ray's raylet died", FAILED)]
+
+
+def test_a_signal_that_nobody_hears_is_carried_out() -> None:
+    assert watch(Loop(), stall=0, seconds=10, signalled=True) == [("SIGUSR1", 0)]
+
+
+def test_computing_and_saving_are_no_stall() -> None:
+    loop = Loop()
+    with loop.lock:
+        assert watch(loop, stall=0.1, seconds=0.6, died="Ray's raylet", signalled=True) == []
+
+
+def test_starting_actors_may_take_longer_than_an_update() -> None:
+    ends: list[float] = []
+    began = time.monotonic()
+    with Watchdog(Loop(), 0.1, str, lambda *_: ends.append(time.monotonic() - began), (signal.SIGUSR1,)):
+        while not ends and time.monotonic() - began < 10:
+            time.sleep(0.02)
+    assert ends[0] >= 0.8
