@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from ...base.messages import calling
+from ...base.messages import calling, check_range
 from .check import OUTSIDE, check_core
 from .core import Core
 
@@ -62,6 +62,9 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
             raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
+        default = allowed[key].default
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            check_range(key, options[key], None)
     make = core_class(name)
     if name in CORES:
         core = make(input_size, **options)

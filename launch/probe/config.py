@@ -9,6 +9,7 @@ from tyro.conf import OmitArgPrefixes
 from ...base.messages import check_fields
 from ...envs.tasks.registry import find_task
 from ...learners.supervised.config import SupervisedConfig
+from ..run.device import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class ProbeConfig:
     seed: int = 1
     """Seed of weights and sequences, at least 0."""
     device: str = "cpu"
-    """Where to train: cpu, cuda or cuda:N."""
+    """Where to train: auto (the first GPU, if there is one), cpu, cuda or cuda:N."""
     test_sequences: int = 2048
     """Sequences of each test at the end, at least 1."""
     log_every: int = 50
@@ -52,6 +53,7 @@ class ProbeConfig:
             log_every=(1, None),
             checkpoint_every=(0, None),
         )
+        check_device(self.device)
         if not self.minutes and not self.updates:
             raise ValueError("minutes is 0 and updates is 0; allowed: one of them above 0, to know when to stop")
 

@@ -17,6 +17,7 @@ from ...learners.supervised.scores import Score
 from ..metrics.writer import MetricsWriter
 from ..run.command_line import UsageError
 from ..run.config import to_dict
+from ..run.device import find_device
 from ..run.run_directory import RunDirectory
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig
@@ -169,18 +170,6 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     return task, SupervisedLearner(model, config.learner, task.stream)
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; UsageError if it does not exist."""
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise UsageError(f"device is {name!r}; allowed: cpu, cuda, cuda:N")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
-        )
-    return torch.device(name)
 
 
 def described(found: Score) -> dict[str, Any]:

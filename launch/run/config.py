@@ -21,6 +21,7 @@ from ...base.processes import num_cores
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
+from .device import check_device
 from .urls import check_url, redacted
 
 ELASTIC_ACTORS = 8
@@ -151,9 +152,7 @@ class RunConfig:
             raise ValueError(f"{name} is set, but population is 0; allowed: with --population of at least 2")
         for each in self.pbt.explored:
             applied(self.learner, {each.setting: each.numbers[0]})
-        kind, _, index = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-            raise ValueError(f"device is {self.device!r}; allowed: auto, cpu, cuda, cuda:N")
+        check_device(self.device)
 
     @property
     def num_learner_threads(self) -> int:

@@ -5,6 +5,13 @@ import torch
 from .command_line import UsageError
 
 
+def check_device(name: str) -> None:
+    """Raise ValueError unless `name` is the name of a device, there or not."""
+    kind, _, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+        raise ValueError(f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
+
+
 def find_device(name: str) -> torch.device:
     """The learner's device; UsageError if it does not exist."""
     if name == "auto":

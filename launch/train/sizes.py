@@ -84,7 +84,8 @@ def _without_memory(factory: ActorFactory, batch: Any) -> Agent | None:
             return factory.make_agent(batch)
     except Exception as problem:  # a core of one's own may do anything when it is made
         if "verflow" in str(problem):
-            text = f"the network of {factory.agent} has more parameters than any machine holds"
+            text = f"a network with core {factory.agent.core} {factory.agent.core_args} and embedding_size "
+            text += f"{factory.agent.torso.embedding_size} has more parameters than any machine holds"
             raise ValueError(text) from problem
         return None  # what is wrong shows where it is made in earnest
 

@@ -111,6 +111,13 @@ def test_a_wrong_core_is_refused_with_the_method_and_what_was_expected(
         make_core(f"mine:{core.__name__}", 5)
 
 
+@pytest.mark.parametrize("value", ["nan", float("nan"), float("inf"), -float("inf"), "many"])
+@pytest.mark.parametrize(("core", "option"), [("lstm", "memory_span"), ("rmc", "input_bias"), ("lstm", "hidden_size")])
+def test_options_of_cores_are_finite_numbers(core: str, option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"{option} is .*; allowed: "):
+        make_core(core, 5, **{option: value})
+
+
 def test_an_exception_shows_the_frames_that_are_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", sys.modules[ME])
     with pytest.raises(ValueError, match=r"Raises.forward raised RuntimeError: mat1 and mat2") as problem:

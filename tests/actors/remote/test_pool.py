@@ -171,6 +171,16 @@ def test_answers_of_a_process_that_was_given_up_are_not_taken() -> None:
     pool.close()
 
 
+def test_what_was_asked_for_before_a_copy_is_not_handed_on() -> None:
+    pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
+    pool.publish(weights(1))
+    take(pool)
+    wait_for_all(pool)
+    pool.publish(weights(2)._replace(copies=1))
+    assert take(pool).weights_version.tolist() == [2] * FACTORY.num_envs
+    pool.close()
+
+
 def test_an_actor_that_keeps_the_others_waiting_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "PASS_OVER_SECONDS", 0.2)
     reports: list[str] = []

@@ -83,7 +83,7 @@ def flat(value):
         (("recall", "--task-args", "dealy=3"), "task 'recall' has no parameter 'dealy'; did you mean: delay"),
         (("recall", "--task-args", "delay=-3"), "delay is -3; allowed: at least 0"),
         (("recall", "--update", "3"), "unknown flag '--update'; did you mean: --updates"),
-        (("recall", "--device", "gpu"), "device is 'gpu'; allowed: cpu, cuda"),
+        (("recall", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
         (("babi",), "task 'babi' needs folder="),
         (("babi", "--task-args", "folder=none"), "folder 'none' does not exist"),
         (("--resume", "nowhere"), "nowhere holds no run"),
