@@ -192,6 +192,8 @@ def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str,
         for batch in given.batch_sizes:
             found[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
             print(f"{name} {batch}", json.dumps(found[f"{name} {batch}"]), file=sys.stderr, flush=True)
+            if given.write:
+                keep("cores", found)
     return found
 
 
@@ -204,6 +206,8 @@ def world_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str
             what = {"kind": "world", "name": name, "batch": 256}
             found[name] = in_turns(versions, given.turns, given.seconds, **what)["steps"]
             print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+            if given.write:
+                keep("worlds", found)
     return found
 
 
@@ -257,8 +261,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 def keep(part: str, found: dict[str, Any]) -> None:
     """Put one part of what was found into results/house.json, with machine, versions and commit."""
     held = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    named = {name: speed for name, speed in found.items() if part in ("cores", "worlds")}
-    held[part] = {**held.get(part, {}), **named} if named else found
+    held[part] = held.get(part, {}) | found
     RESULT.write_text(json.dumps(held | provenance(), indent=1) + "\n")
 
 
@@ -275,9 +278,8 @@ def main() -> None:
     given = parser.parse_args()
     found = measure(given)
     print(json.dumps(found, indent=1))
-    if given.write:
-        for part, speeds in found.items():
-            keep(part, speeds)
+    if given.write and "training" in found:
+        keep("training", found["training"])
 
 
 if __name__ == "__main__":

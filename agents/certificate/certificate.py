@@ -24,7 +24,7 @@ CHECKS: tuple[Check, ...] = (
     ("chunks do not matter", memory_checks.chunks_do_not_matter),
     ("a reset starts afresh", memory_checks.reset_starts_afresh),
     ("nothing passes a reset", memory_checks.nothing_passes_a_reset),
-    ("rows are independent", memory_checks.rows_are_independent),
+    ("environments are independent", memory_checks.environments_are_independent),
     ("the given state counts", memory_checks.given_state_counts),
     ("nan stays where it is", memory_checks.nan_stays),
     ("gradient reaches back", memory_checks.gradient_reaches_back),

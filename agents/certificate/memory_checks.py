@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..cores.core import map_state
 from .probe import (
-    ROWS,
+    ENVS,
     STEPS,
     Failure,
     Probe,
@@ -21,7 +21,7 @@ from .probe import (
     in_pieces,
     require_equal,
     require_same,
-    rows_of,
+    some_of,
     summed,
     tracked,
 )
@@ -45,23 +45,23 @@ def reset_starts_afresh(probe: Probe) -> str:
     count = 0
     for run in (by_unroll, by_steps):
         whole = run(probe.core, probe.inputs, probe.reset, probe.state).outputs
-        for row in range(ROWS):
-            cuts = [t for t in range(1, STEPS) if probe.reset[t, row]]
+        for env in range(ENVS):
+            cuts = [t for t in range(1, STEPS) if probe.reset[t, env]]
             for start, end in zip([0, *cuts], [*cuts, STEPS], strict=True):
-                state = rows_of(probe.state, slice(row, row + 1))
-                if start > 0 or probe.reset[0, row]:
+                state = some_of(probe.state, slice(env, env + 1))
+                if start > 0 or probe.reset[0, env]:
                     state = cast(probe.core.initial_state(1), probe.inputs.dtype)
-                inputs = probe.inputs[start:end, row : row + 1]
+                inputs = probe.inputs[start:end, env : env + 1]
                 alone = run(probe.core, inputs, torch.zeros(end - start, 1, dtype=torch.bool), state).outputs
                 what = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
-                require_equal(whole[start:end, row : row + 1], alone, what, probe.tolerance)
+                require_equal(whole[start:end, env : env + 1], alone, what, probe.tolerance)
                 count += 1
     return f"{count // 2} sequences, joined and alone"
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
     """Inputs before a reset change nothing behind it, and get no gradient from there."""
-    when = torch.tensor([STEPS // 4 + row * STEPS // 8 for row in range(ROWS)])
+    when = torch.tensor([STEPS // 4 + env * STEPS // 8 for env in range(ENVS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when
     for run in (by_unroll, by_steps):
@@ -76,21 +76,21 @@ def nothing_passes_a_reset(probe: Probe) -> str:
     return "by values and by gradients"
 
 
-def rows_are_independent(probe: Probe) -> str:
-    """A row's outputs do not depend on the other rows, nor on how many there are."""
+def environments_are_independent(probe: Probe) -> str:
+    """An environment's outputs do not depend on the others, nor on how many there are."""
     for run in (by_unroll, by_steps):
         inputs, state = tracked(probe)
         outputs = run(probe.core, inputs, probe.reset, state).outputs
         other_inputs = torch.cat([probe.inputs[:, :1], 3 - 2 * probe.inputs[:, 1:]], 1)
         other_state = map_state(lambda a, b: torch.cat([a[:1], b[1:]]), probe.state, another(probe.state))
         among_others = run(probe.core, other_inputs, probe.reset, other_state).outputs
-        require_equal(among_others[:, 0], outputs[:, 0], "row 0 among other rows:", probe.tolerance)
+        require_equal(among_others[:, 0], outputs[:, 0], "environment 0 among others:", probe.tolerance)
         third = slice(2, 3)
-        alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], rows_of(probe.state, third)).outputs
-        require_equal(alone, outputs[:, third], "row 2 in a batch of one:", probe.tolerance)
+        alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], some_of(probe.state, third)).outputs
+        require_equal(alone, outputs[:, third], "environment 2 in a batch of one:", probe.tolerance)
         on_inputs, *on_state = gradients(outputs[:, 0].sum(), [inputs, *floats(state)])
         if any(bool((grad != 0).any()) for grad in (on_inputs[:, 1:], *(grad[1:] for grad in on_state))):
-            raise Failure("gradient passes from one row to another")
+            raise Failure("gradient passes from one environment to another")
     return "by values, by gradients and in a batch of one"
 
 
@@ -99,7 +99,7 @@ def given_state_counts(probe: Probe) -> str:
     core, no_reset = probe.core, torch.zeros_like(probe.reset)
     if not floats(probe.state):
         return "it has no state"
-    first = cast(core.initial_state(ROWS), probe.inputs.dtype)
+    first = cast(core.initial_state(ENVS), probe.inputs.dtype)
     for run in (by_unroll, by_steps):
         given = run(core, probe.inputs, no_reset, probe.state).outputs
         initial = run(core, probe.inputs, no_reset, first).outputs
@@ -113,24 +113,26 @@ def given_state_counts(probe: Probe) -> str:
 
 
 def nan_stays(probe: Probe) -> str:
-    """A row that is not a number spoils no other row, and its next reset cleans it."""
+    """An environment that is not a number spoils no other, and its next reset cleans it."""
     when = STEPS // 2
     reset = torch.zeros_like(probe.reset)
     reset[when, 0] = True
     inputs = probe.inputs.clone()
     inputs[when - 1, 0] = torch.nan
-    dead = torch.arange(ROWS) == 0
+    dead = torch.arange(ENVS) == 0
 
     def kill(leaf: Tensor) -> Tensor:
-        rows = dead.reshape(-1, *([1] * (leaf.dim() - 1)))
-        return leaf.masked_fill(rows, torch.nan) if leaf.is_floating_point() else leaf
+        whole = dead.reshape(-1, *([1] * (leaf.dim() - 1)))
+        return leaf.masked_fill(whole, torch.nan) if leaf.is_floating_point() else leaf
 
     state = map_state(kill, probe.state)
     for run in (by_unroll, by_steps):
         clean = run(probe.core, probe.inputs, reset, probe.state).outputs
         outputs = run(probe.core, inputs, reset, state).outputs
-        require_equal(outputs[:, 1:], clean[:, 1:], "outputs beside a row of nan", probe.tolerance)
-        require_equal(outputs[when:, 0], clean[when:, 0], "outputs behind the reset of a row of nan", probe.tolerance)
+        require_equal(outputs[:, 1:], clean[:, 1:], "outputs beside an environment of nan", probe.tolerance)
+        require_equal(
+            outputs[when:, 0], clean[when:, 0], "outputs behind the reset of an environment of nan", probe.tolerance
+        )
     return "neither beside it nor behind its reset"
 
 

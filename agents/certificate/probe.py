@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
-STEPS, ROWS = 40, 4
+STEPS, ENVS = 40, 4
 """T and B of the checks: more steps than our cores work on at once."""
 
 
@@ -29,7 +29,7 @@ class Probe(NamedTuple):
     inputs: Tensor
     """[T, B, D], in the precision of `core`."""
     reset: Tensor
-    """bool [T, B]: none in row 0, at t = 0 in row 1, two in a row in row 2, at the last step in row 3."""
+    """bool [T, B]: none in environment 0, at t = 0 in 1, at two successive steps in 2, at the last step in 3."""
     state: CoreState
     """A state that the core reached after some steps on other inputs."""
     tolerance: float
@@ -41,7 +41,7 @@ class Probe(NamedTuple):
 def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_updates: int) -> Probe:
     """A probe of the core that `make` makes, for inputs [B, input_size]. Raises Failure if its state is no state."""
     single = make()
-    form(single.initial_state(ROWS))
+    form(single.initial_state(ENVS))
     core, dtype = single, torch.float32
     try:
         double = copy.deepcopy(single).double()
@@ -49,14 +49,14 @@ def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_
         core, dtype = double, torch.float64
     except (RuntimeError, TypeError):
         pass  # made for float32 only: checked with a tolerance to match
-    inputs = torch.randn(STEPS, ROWS, input_size, dtype=dtype)
-    reset = torch.rand(STEPS, ROWS) < 0.1
+    inputs = torch.randn(STEPS, ENVS, input_size, dtype=dtype)
+    reset = torch.rand(STEPS, ENVS) < 0.1
     reset[:, 0] = False
     reset[0, 1] = reset[5, 2] = reset[6, 2] = reset[-1, 3] = True
-    state = cast(core.initial_state(ROWS), dtype)
+    state = cast(core.initial_state(ENVS), dtype)
     with torch.no_grad():
         for _ in range(5):
-            _, state = core(torch.randn(ROWS, input_size, dtype=dtype), state)
+            _, state = core(torch.randn(ENVS, input_size, dtype=dtype), state)
     tolerance = 1e-6 if dtype == torch.float64 else 1e-3
     return Probe(make, single, core, inputs, reset, state, tolerance, long_run, recall_updates)
 
@@ -101,8 +101,8 @@ def in_pieces(length: int, detach: bool = False) -> Run:
 def form(state: CoreState) -> str:
     """The structure of a state in words, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
-        if state.dim() == 0 or state.shape[0] != ROWS:
-            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ROWS}")
+        if state.dim() == 0 or state.shape[0] != ENVS:
+            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
         kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
         return f"{list(state.shape[1:])}{kind}"
     fields: tuple[str, ...] | None = getattr(state, "_fields", None)
@@ -122,9 +122,9 @@ def another(state: CoreState) -> CoreState:
     return map_state(lambda leaf: 3 - 2 * leaf if leaf.is_floating_point() else leaf, state)
 
 
-def rows_of(state: CoreState, rows: slice) -> CoreState:
-    """Some rows of a state."""
-    return map_state(lambda leaf: leaf[rows], state)
+def some_of(state: CoreState, part: slice) -> CoreState:
+    """The state of some environments."""
+    return map_state(lambda leaf: leaf[part], state)
 
 
 def tracked(probe: Probe) -> tuple[Tensor, CoreState]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..cores.core import reset_state, state_leaves
 from .cue_recall import SOLVED, recall_accuracy
-from .probe import ROWS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
+from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
 
 DELAY = 10
 """Steps between the cue and the answer."""
@@ -22,19 +22,19 @@ LEARNING_RATES = (3e-3, 1e-2)
 def shapes_and_types(probe: Probe) -> str:
     """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of one form for ever."""
     core, inputs = probe.single, probe.inputs.float()
-    state = core.initial_state(ROWS)
+    state = core.initial_state(ENVS)
     wanted = form(state)
     for leaf in state_leaves(state):
         if leaf.is_floating_point() and leaf.dtype != torch.float32:
             raise Failure(f"a leaf of the initial state is {leaf.dtype}; the contract is float32")
     output, after = core(inputs[0], state)
     one = by_unroll(core, inputs, probe.reset, state)
-    if list(output.shape) != [ROWS, core.output_size]:
-        raise Failure(f"forward returns {list(output.shape)}; output_size says [{ROWS}, {core.output_size}]")
-    if list(one.outputs.shape) != [STEPS, ROWS, core.output_size]:
-        raise Failure(f"unroll returns {list(one.outputs.shape)}, not [{STEPS}, {ROWS}, {core.output_size}]")
-    if one.loss is not None and list(one.loss.shape) != [STEPS, ROWS]:
-        raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ROWS}]")
+    if list(output.shape) != [ENVS, core.output_size]:
+        raise Failure(f"forward returns {list(output.shape)}; output_size says [{ENVS}, {core.output_size}]")
+    if list(one.outputs.shape) != [STEPS, ENVS, core.output_size]:
+        raise Failure(f"unroll returns {list(one.outputs.shape)}, not [{STEPS}, {ENVS}, {core.output_size}]")
+    if one.loss is not None and list(one.loss.shape) != [STEPS, ENVS]:
+        raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ENVS}]")
     for what, other in (("a step", after), ("an unroll", one.state)):
         if form(other) != wanted:
             raise Failure(f"the state after {what} is {form(other)}, at first {wanted}")
@@ -63,8 +63,8 @@ def weights_are_the_core(probe: Probe) -> str:
     other = probe.make()
     other.load_state_dict(probe.single.state_dict())
     inputs = probe.inputs.float()
-    seen = by_unroll(other, inputs, probe.reset, other.initial_state(ROWS)).outputs
-    wanted = by_unroll(probe.single, inputs, probe.reset, probe.single.initial_state(ROWS)).outputs
+    seen = by_unroll(other, inputs, probe.reset, other.initial_state(ENVS)).outputs
+    wanted = by_unroll(probe.single, inputs, probe.reset, probe.single.initial_state(ENVS)).outputs
     require_equal(seen, wanted, "outputs of a copy made from the state_dict", 1e-5)
     return "a copy made from its state_dict gives the same outputs"
 
@@ -88,7 +88,7 @@ def actor_and_learner_agree(probe: Probe) -> str:
     state = first
     with torch.inference_mode():
         for t in range(STEPS):
-            state = reset_state(state, core.initial_state(ROWS), probe.reset[t])
+            state = reset_state(state, core.initial_state(ENVS), probe.reset[t])
             output, state = core(inputs[t], state)
             outputs.append(output)
     acted = torch.stack(outputs).clone()
@@ -103,7 +103,7 @@ def float32_under_autocast(probe: Probe) -> str:
     core, inputs = probe.single, probe.inputs.float()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         for run in (by_unroll, by_steps):
-            state = run(core, inputs, probe.reset, core.initial_state(ROWS)).state
+            state = run(core, inputs, probe.reset, core.initial_state(ENVS)).state
             for leaf in floats(state):
                 if leaf.dtype != torch.float32:
                     raise Failure(f"a leaf of the state became {leaf.dtype}")

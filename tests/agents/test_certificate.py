@@ -39,12 +39,12 @@ CASES = [
     ("ZeroAtStart", "the given state counts", "the same from another state"),
     ("ZeroAtStart", "chunks do not matter", "differ by"),
     ("MultipliedReset", "a reset starts afresh", "in the long sequence and alone"),
-    ("MultipliedResetFromZero", "nan stays where it is", "behind the reset of a row of nan"),
+    ("MultipliedResetFromZero", "nan stays where it is", "behind the reset of an environment of nan"),
     ("LeakyReset", "nothing passes a reset", "after another past"),
     ("SecretState", "nothing passes a reset", "after another past"),
-    ("LeakingRows", "rows are independent", "row 0 among other rows"),
-    ("RowsByGradient", "rows are independent", "gradient passes from one row to another"),
-    ("LeakingRows", "nan stays where it is", "beside a row of nan"),
+    ("LeakingRows", "environments are independent", "environment 0 among others"),
+    ("RowsByGradient", "environments are independent", "gradient passes from one environment to another"),
+    ("LeakingRows", "nan stays where it is", "beside an environment of nan"),
     ("IgnoresState", "the given state counts", "the same from another state"),
     ("Detached", "gradient reaches back", "no gradient"),
     ("NeverCut", "gradient cut at bptt_length", "bptt_length 1"),
@@ -74,7 +74,7 @@ def test_every_line_has_a_core_that_fails_it():
 
 @pytest.mark.parametrize("cls", ["Detached", "IdleParameter", "HiddenConstant", "Forgets", "LeakyReset"])
 def test_a_mistake_spares_the_lines_it_has_nothing_to_do_with(cls):
-    others = {"shapes and types", "rows are independent", "state survives pickling", "nan stays where it is"}
+    others = {"shapes and types", "environments are independent", "state survives pickling", "nan stays where it is"}
     spared = others - ({"nan stays where it is"} if cls == "LeakyReset" else set())
     assert failures(getattr(broken_cores, cls), spared) == {}
 

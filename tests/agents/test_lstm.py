@@ -105,7 +105,7 @@ def test_environments_are_computed_in_groups_of_any_size(monkeypatch, name, size
     inputs, reset = random_inputs(SIZE)
     found = []
     for group in (5, size):
-        monkeypatch.setattr(fast, "GROUP", group)
+        monkeypatch.setattr(fast, "group_size", lambda batch, group=group: group)
         monkeypatch.setattr(fast, "GROUP_OF_A_STEP", group)
         outputs, state = unroll(core, inputs, reset, core.initial_state(5))
         with torch.no_grad():

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import routes
 from ..arrays import Array, arrays
 from ..blas import gemm
-from ..groups import GROUP, GROUP_OF_A_STEP, by_groups, matrix_gradients, turned
+from ..groups import GROUP_OF_A_STEP, by_groups, group_size, matrix_gradients, turned
 from . import gru, lstm
 from .arrays import Gradients, Inputs, Record
 
@@ -95,7 +95,7 @@ class _Unroll(torch.autograd.Function):
         address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
         # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
         many = steps > 1
-        width, weight = (GROUP, turned(weight)) if many else (GROUP_OF_A_STEP, weight)
+        width, weight = (group_size(batch), turned(weight)) if many else (GROUP_OF_A_STEP, weight)
 
         def work(_: int, first: int, last: int) -> None:
             own = record or _record(1, min(width, batch), given)
@@ -124,7 +124,7 @@ class _Unroll(torch.autograd.Function):
         def work(_: int, first: int, last: int) -> None:
             plan.loops.backward(address, first, last, plan.cut, plan.reset, weight, record, above, grads)
 
-        by_groups(work, above.shape[1], GROUP)
+        by_groups(work, above.shape[1], group_size(above.shape[1]))
         (grad_weight,) = matrix_gradients([(grads.products, record.h)])
         size = 0 if plan.loops.cells else h.shape[1]
         grad_bias = torch.from_numpy(grads.products[..., grads.products.shape[2] - size :]).sum((0, 1))

@@ -10,7 +10,7 @@ from ....kernels import linear
 from .. import routes
 from ..arrays import Array, arrays
 from ..blas import gemm
-from ..groups import GROUP, by_groups, matrix_gradients, turned
+from ..groups import by_groups, group_size, matrix_gradients, turned
 from .arrays import Gradients, Inputs, Record, Weights, make_record
 from .backward import backward
 from .forward import forward
@@ -104,7 +104,7 @@ class _Unroll(torch.autograd.Function):
         size, width = given.h.shape[1], given.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
         cells, memory = torch.empty_like(tensors.c), tensors.memory.clone()
-        address, group = gemm(out.dtype), _group(batch)
+        address, group = gemm(out.dtype), group_size(batch)
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
@@ -135,7 +135,7 @@ class _Unroll(torch.autograd.Function):
             c=grad_c.copy(),
             memory=grad_memory.copy(),
         )
-        address, group = gemm(out.dtype), _group(len(memory))
+        address, group = gemm(out.dtype), group_size(len(memory))
 
         def work(_: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
@@ -143,12 +143,6 @@ class _Unroll(torch.autograd.Function):
 
         by_groups(work, len(memory), group)
         return None, *_named(tensors, grads, record, out.numpy())
-
-
-def _group(batch: int) -> int:
-    """Environments that are worked on at once: more than of other cores, whose products are of the same size, where
-    that leaves enough groups for two threads."""
-    return 2 * GROUP if batch >= 4 * GROUP else GROUP
 
 
 def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
