@@ -58,12 +58,11 @@ def acting(env: str, core: str, limit: float) -> dict[str, Any]:
         looked_at.unroll()
     for each in (looked_at, never, control):
         each.unroll()
-    samples: list[tuple[float, float]] = []
+    draw, samples = np.random.default_rng(0), list[tuple[float, float]]()
     until = time.monotonic() + limit
     while time.monotonic() < until:
-        base = seconds(never)
-        samples.append((seconds(looked_at) / base, seconds(control) / base))
-    draw = np.random.default_rng(0)
+        taken = {int(k): seconds((never, looked_at, control)[k]) for k in draw.permutation(3)}
+        samples.append((taken[1] / taken[0], taken[2] / taken[0]))
     found: dict[str, Any] = {"samples": len(samples)}
     for name, ratios in zip(("recorded_before", "control"), np.array(samples).T, strict=True):
         medians = np.median(draw.choice(ratios, (2000, len(ratios))), axis=1)

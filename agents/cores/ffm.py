@@ -85,6 +85,10 @@ class FFM(Core):
         traces = scan(gamma, added, reset, start, bptt_length)
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces[-1])), None
 
+    def half_lives(self) -> Tensor:
+        """Steps after which half of what was added to a trace has faded, [m]: log 2 / |alpha|."""
+        return math.log(2) / self.alpha.abs()
+
     def _gamma(self) -> Tensor:
         """Complex [m, c]."""
         size = (self.memory_size, self.context_size)

@@ -87,6 +87,22 @@ class GTrXL(Core):
         past = weight.new_zeros(batch_size, len(self.layers), self.memory_length, self.output_size)
         return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
 
+    def attention(self, before: GTrXLState, after: GTrXLState) -> list[Tensor]:
+        """Weights by which a step from one state to the next has attended, of every layer [B, heads, M + 1].
+
+        The last place is the present, the one before it the step before, and so on.
+        """
+        lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
+        seen = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
+        found: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            x = after.past[:, number, -1:]
+            keys = torch.cat([before.past[:, number], x], 1)
+            weights, _ = layer.attention(x, keys, seen, lag.unsqueeze(0), self._sinusoids.to(x))
+            found.append(weights.squeeze(2))
+        return found
+
     @full_precision
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
@@ -151,6 +167,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor, seen: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
         """x [B, T, H], keys [B, K, H], seen bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
+        weights, v = self.attention(x, keys, seen, lag, sinusoids)
+        attended = (weights @ v).transpose(1, 2).flatten(2)
+        y = self.gate_1(x, self.out(attended).relu())
+        return self.gate_2(y, self.mlp(self.norm_2(y)).relu())
+
+    def attention(self, x: Tensor, keys: Tensor, seen: Tensor, lag: Tensor, sinusoids: Tensor) -> tuple[Tensor, Tensor]:
+        """As `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
         heads = (self.num_heads, -1)
         k, v = self.key_value(self.norm_1(keys)).chunk(2, -1)
         q = self.query(self.norm_1(x)).unflatten(-1, heads).transpose(1, 2)  # [B, heads, T, d]
@@ -160,10 +183,7 @@ class Layer(nn.Module):
         by_lag = (q + self.v.unsqueeze(1)) @ r
         by_place = by_lag.gather(3, lag.expand(*by_lag.shape[:2], -1, -1))
         scores = (by_content + by_place) * self.scale
-        weights = scores.masked_fill(~seen.unsqueeze(1), -torch.inf).softmax(-1)
-        attended = (weights @ v).transpose(1, 2).flatten(2)
-        y = self.gate_1(x, self.out(attended).relu())
-        return self.gate_2(y, self.mlp(self.norm_2(y)).relu())
+        return scores.masked_fill(~seen.unsqueeze(1), -torch.inf).softmax(-1), v
 
 
 class Gate(nn.Module):

@@ -118,6 +118,10 @@ class Block(nn.Module):
         """lambda, complex [N]."""
         return torch.polar((-self.nu.exp()).exp(), self.theta.exp())
 
+    def half_lives(self) -> Tensor:
+        """Steps after which half of what was added to the state has faded, [N]: log 2 / -log |lambda|."""
+        return math.log(2) / self.nu.exp()
+
     def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [..., H] -> u [..., H] and exp(gamma) * (B u), complex [..., N]."""
         u = self.norm(x)

@@ -64,7 +64,7 @@ class MinGRU(Core):
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            kept, added = self._gates(layer(inputs))
+            kept, added = self.gates(layer(inputs))
             inputs = kept * state.h[:, number] + added
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
@@ -76,12 +76,12 @@ class MinGRU(Core):
         """As `Core.unroll`, all steps of a layer by one scan."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            kept, added = self._gates(layer(inputs))
+            kept, added = self.gates(layer(inputs))
             inputs = scan(kept, added, reset, state.h[:, number], bptt_length)
             states.append(inputs[-1])
         return inputs, MinGRUState(torch.stack(states, 1)), None
 
-    def _gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
+    def gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
         """[..., 2 H] -> 1 - z and z * n, both [..., H]; 1 - sigmoid(v) = sigmoid(-v)."""
         v, n = mapped.chunk(2, -1)
         if self.positive:

@@ -1,8 +1,15 @@
-"""Panels of pools: a low-pass memory as bands of one heat map, from the fastest pool to the slowest."""
+"""Panels of memories that fade at rates of their own: pools, and the complex states of LRU and FFM.
+
+From the fastest to the slowest, with the half-life of each: the steps after which half of what was added has faded.
+"""
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..cores.concrete import Concrete
+from ..cores.ffm import FFM
+from ..cores.lru import LRU, Block
 from .panels import MOST_ROWS, Panel, liveliest, panels_of, values
 from .trace import Trace
 
@@ -40,3 +47,37 @@ def _(core: Concrete, trace: Trace) -> list[Panel]:
             tuple(f"pool {n}" for n in range(1, core.num_pools + 1)),
         ),
     ]
+
+
+@panels_of.register
+def _(core: LRU, trace: Trace) -> list[Panel]:
+    found: list[Panel] = []
+    for number, block in enumerate(core.blocks):
+        assert isinstance(block, Block)
+        title = (
+            "size of the states by half-life" if len(core.blocks) == 1 else f"block {number + 1}: states by half-life"
+        )
+        found.append(by_half_life(title, "unit", trace.after.h[:, number].norm(dim=2), block.half_lives()))
+    return found
+
+
+@panels_of.register
+def _(core: FFM, trace: Trace) -> list[Panel]:
+    sizes = trace.after.traces.flatten(2).norm(dim=2)
+    return [by_half_life("size of the traces by half-life", "trace", sizes, core.half_lives())]
+
+
+def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Panel:
+    """Sizes [T, N] of complex states from the fastest to the slowest, each as a share of its largest."""
+    order = half_lives.argsort(stable=True)
+    kept = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().long()]
+    series = values(sizes[:, kept])
+    less = "" if len(kept) == len(order) else f" {len(kept)} of {len(order)}, evenly chosen."
+    return Panel(
+        title,
+        "From fast (above) to slow: absolute value, as a share of the largest in this episode." + less,
+        "heat",
+        series / np.maximum(series.max(1, keepdims=True), 1e-12),
+        tuple(f"{name} {i + 1}: half-life {half_lives[i]:.3g}" for i in kept.tolist()),
+        "share",
+    )

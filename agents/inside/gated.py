@@ -1,12 +1,14 @@
-"""Panels of gated memories (LSTM, GRU, ConvLSTM): units ordered by how long they were seen to remember."""
+"""Panels of gated memories (LSTM, GRU, ConvLSTM, minGRU): units ordered by how long they were seen to remember."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.gru import GRU
 from ..cores.lstm import LSTM
-from .panels import MOST_ROWS, Panel, Values, panels_of, values
+from ..cores.min_gru import MinGRU
+from .panels import MOST_ROWS, Panel, Values, numbered, panels_of, values
 from .trace import Trace
 
 
@@ -15,22 +17,49 @@ from .trace import Trace
 @panels_of.register(ConvLSTM)
 def _(core: LSTM | GRU | ConvLSTM, trace: Trace) -> list[Panel]:
     name, leaf = ("units", trace.after.h) if isinstance(core, GRU) else ("cells", trace.after.c)
-    series = values(leaf)
+    return [by_time_constant(name, values(leaf))]
+
+
+@panels_of.register
+def _(core: MinGRU, trace: Trace) -> list[Panel]:
+    layers = numbered("layer", len(core.layers))
+    inputs = [trace.inputs, *trace.after.h.unbind(1)]
+    # h_t = (1 - z_t) h_{t-1} + z_t n_t
+    new = [
+        1 - core.gates(layer(x))[0].mean(1)
+        for layer, x in zip(core.layers, inputs, strict=False)  # z, mean over units
+    ]
+    return [
+        Panel(
+            "what is new",
+            "Mean of z: the share of a unit that a step replaces.",
+            "lines",
+            values(torch.stack(new, 1)),
+            layers,
+            "share",
+        ),
+        *(
+            by_time_constant(f"units of {name}", values(h))
+            for name, h in zip(layers, trace.after.h.unbind(1), strict=True)
+        ),
+    ]
+
+
+def by_time_constant(name: str, series: Values) -> Panel:
+    """Series [R, T] as lines of colour, from the quickest to the slowest."""
     spans = time_constants(series)
     order = np.argsort(spans, kind="stable")
     kept = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
     less = "" if len(kept) == len(order) else f" {len(kept)} of {len(order)}, evenly chosen."
-    return [
-        Panel(
-            f"{name} by time constant",
-            "From quick (above) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e."
-            + less,
-            "heat",
-            series[kept],
-            tuple(f"unit {i + 1}, time constant {spans[i]:.3g}" for i in kept),
-            "signed",
-        )
-    ]
+    return Panel(
+        f"{name} by time constant",
+        "From quick (above) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e."
+        + less,
+        "heat",
+        series[kept],
+        tuple(f"unit {i + 1}, time constant {spans[i]:.3g}" for i in kept),
+        "signed",
+    )
 
 
 def time_constants(series: Values) -> NDArray[np.float64]:

@@ -74,7 +74,9 @@ def liveliest(series: Values, most: int) -> NDArray[np.int64]:
 
 def size_and_change(trace: Trace) -> list[Panel]:
     """Norm of every leaf, and the norm of its change at each step as a share of it."""
-    before, after = named_leaves(trace.before), named_leaves(trace.after)
+    before, after = (
+        {name: leaf.float() for name, leaf in named_leaves(state).items()} for state in (trace.before, trace.after)
+    )
     if not after:
         return []
     norms = torch.stack([after[name].norm(dim=1) for name in after])

@@ -15,8 +15,12 @@ from ...base.messages import nearest
 from ..cores.concrete import Concrete
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.core import Core, CoreState, map_state, named_leaves
+from ..cores.ffm import FFM
 from ..cores.gru import GRU
+from ..cores.gtrxl import GTrXL
+from ..cores.lru import LRU
 from ..cores.lstm import LSTM
+from ..cores.min_gru import MinGRU
 from ..cores.rmc import RMC
 
 
@@ -59,6 +63,27 @@ def _(core: GRU) -> dict[str, list[Axis]]:
 @axes_of.register
 def _(core: ConvLSTM) -> dict[str, list[Axis]]:
     return {"channel": [Axis(leaf, 2, core.hidden_channels) for leaf in ("h", "c")]}
+
+
+@axes_of.register
+def _(core: LRU) -> dict[str, list[Axis]]:
+    return {"block": [Axis("h", 1, core.num_blocks)], "unit": [Axis("h", 2, core.state_size)]}
+
+
+@axes_of.register
+def _(core: FFM) -> dict[str, list[Axis]]:
+    return {"trace": [Axis("traces", 1, core.memory_size)]}
+
+
+@axes_of.register
+def _(core: MinGRU) -> dict[str, list[Axis]]:
+    return {"layer": [Axis("h", 1, len(core.layers))], "unit": [Axis("h", 2, core.output_size)]}
+
+
+@axes_of.register
+def _(core: GTrXL) -> dict[str, list[Axis]]:
+    """A place is a step of the window, the last one the newest."""
+    return {"layer": [Axis("past", 1, len(core.layers))], "place": [Axis("past", 2, core.memory_length)]}
 
 
 def mask(core: Core, name: str = "", which: str = "") -> CoreState:

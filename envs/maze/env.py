@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_range
-from ..arrays import check_cell
+from ..arrays import Array, check_cell
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
@@ -62,6 +62,13 @@ class MazeBatch(BatchedEnv):
         Clune 2018, "Differentiable plasticity" (the task).
     """
 
+    fact_values = {  # noqa: RUF012
+        "goal_row": (),
+        "goal_column": (),
+        "row": (),
+        "column": (),
+        "found": ("no", "yes"),
+    }
     action_names = rules.ACTION_NAMES
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
@@ -128,6 +135,17 @@ class MazeBatch(BatchedEnv):
         self.state.teleports[index, : len(teleports)] = np.array(teleports, np.uint8).reshape(-1, 2)
         rules.draw_teleports(self.state, self.params, index, len(teleports))
         rules.begin(self.state, self.params, index)
+
+    def facts(self) -> dict[str, Array]:
+        """The cell of the goal, that of the agent, and whether it has found the goal yet."""
+        state = self.state
+        return {
+            "goal_row": state.goal[:, 0].astype(np.int64),
+            "goal_column": state.goal[:, 1].astype(np.int64),
+            "row": state.row.copy(),
+            "column": state.col.copy(),
+            "found": (state.successes > 0).astype(np.int64),
+        }
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.messages import check_choice, check_integer, check_range
-from ..arrays import check_cell
+from ..arrays import Array, check_cell
 from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
@@ -106,6 +106,15 @@ class MiniPacmanBatch(BatchedEnv):
     """
 
     episode_fields = ("levels_done",)
+    fact_values = {  # noqa: RUF012
+        "row": (),
+        "column": (),
+        "food": (),
+        "pills": (),
+        "ghosts": (),
+        "powered": ("no", "yes"),
+        "levels_done": (),
+    }
     action_names = rules.ACTION_NAMES
     level_keys = ("pacman", "ghosts", "directions", "pills")
     loops = batch_loops(rules.start, rules.advance, rules.observe)
@@ -193,6 +202,20 @@ class MiniPacmanBatch(BatchedEnv):
         state.pills[index, : len(pills)], state.num_pills[index] = pills, len(pills)
         for field in (state.power, state.frame, state.level_steps, state.levels_done):
             field[index] = 0
+
+    def facts(self) -> dict[str, Array]:
+        """Pacman's cell, what is left in this level, whether ghosts can be eaten, and the levels completed."""
+        state = self.state
+        row, column = np.array([_cell(place) for place in state.pacman], np.int64).T.copy()
+        return {
+            "row": row,
+            "column": column,
+            "food": state.food_left.copy(),
+            "pills": state.num_pills.copy(),
+            "ghosts": state.num_ghosts.copy(),
+            "powered": (state.power > 0).astype(np.int64),
+            "levels_done": state.levels_done.copy(),
+        }
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

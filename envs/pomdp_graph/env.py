@@ -108,6 +108,12 @@ class PomdpGraphBatch(BatchedEnv):
         check_integer("num_steps", num_steps, 1, 100_000)
         check_integer("patience", patience, 1, None)
         self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
+        states = tuple(f"state {s}" for s in range(num_states))
+        self.edges = {f"from_{s}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
+        """Names of the facts that say where an action leads from a state."""
+        self.fact_values = {"goal": states, "agent": (), "successes": ()} | dict.fromkeys(
+            self.edges, (*states, "nowhere")
+        )
         size = rules.observation_size(num_states, num_actions, show_graph)
         low, high = np.zeros(size, np.float32), np.ones(size, np.float32)
         earned = 2 * num_states + num_actions + 3
@@ -154,6 +160,13 @@ class PomdpGraphBatch(BatchedEnv):
         self.state.places[index, : len(places)] = places
         rules.draw_places(self.state, index, len(places))
         rules.begin(self.state, index)
+
+    def facts(self) -> dict[str, Array]:
+        """Goal and agent, how often the goal was reached, and every edge: the state that an action leads to."""
+        state, nowhere = self.state, len(self.fact_values["goal"])
+        ends = np.where(state.successors < 0, nowhere, state.successors).astype(np.int64)
+        moment = {"goal": state.goal.copy(), "agent": state.agent.copy(), "successes": state.successes.copy()}
+        return moment | {name: ends[:, s, a].copy() for name, (s, a) in self.edges.items()}
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

@@ -69,7 +69,8 @@ class EvaluationConfig:
     sweep: bool = False
     """With --intervene: also at every later step, --every steps apart."""
     decode: str = ""
-    """Fact of the world to be read from the memory by a linear decoder, over the steps of an episode."""
+    """Fact of the world to be read from the memory by a linear decoder, over the steps of an episode; FACT:PART=WHICH
+    from a part of it, such as key:slot=2."""
     every: int = 10
     """Steps from one point of --sweep or --decode to the next."""
     picture: str = ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.cores.core import state_leaves
+from ...agents.inside.parts import mask
 from .episodes import rate_interval
 from .intervene import Flags, play_first
 
@@ -39,15 +40,17 @@ class Reading(NamedTuple):
     chance: float
 
 
-def decode(actor: Actor, fact: str, every: int) -> list[Reading]:
+def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:
     """The fact decoded from the state after every `every`-th step.
 
     Args:
         actor: fresh, with an unroll length of 1; all its environments are used.
         fact: one of the world's `fact_values`.
         every: steps from one decoder to the next.
+        part: the part of the memory to read from, such as `slot=2`; all of it if empty. Raises ValueError.
     """
     core, batch = actor.agent.core, actor.batch
+    inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
     found: list[Reading] = []
     pending: tuple[int, NDArray[np.int64], Flags] | None = None
 
@@ -55,9 +58,12 @@ def decode(actor: Actor, fact: str, every: int) -> list[Reading]:
         nonlocal pending
         if pending is not None:
             before, classes, chosen = pending
-            described = core.describe(state.core)
-            inputs = torch.cat(list(described.values()), 1).numpy()[chosen]
-            found.append(reading(before, inputs, classes[chosen]))
+            if inside:
+                leaves = zip(state_leaves(state.core), inside, strict=True)
+                numbers = [leaf.reshape(len(leaf), -1)[:, where.flatten()] for leaf, where in leaves]
+            else:
+                numbers = list(core.describe(state.core).values())
+            found.append(reading(before, torch.cat(numbers, 1).float().numpy()[chosen], classes[chosen]))
         pending = None
         if step % every == 0 and playing.sum() >= FEWEST:
             pending = step, batch.facts()[fact], playing.copy()

@@ -37,12 +37,12 @@ class Effect(NamedTuple):
     reached: int
     """Episodes that lasted until its step; the others are as they were."""
     outcomes: dict[str, Difference]
-    """`return` and `solved`, as far as the world has them."""
+    """`return`, `length` and `solved`, as far as the world has them."""
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
     """Paired differences of the episodes' outcomes."""
-    columns = [name for name in (*EPISODE_COLUMNS, *fields) if name in ("return", *RATES)]
+    columns = [name for name in (*EPISODE_COLUMNS, *fields) if name in ("return", "length", *RATES)]
     outcomes: dict[str, Difference] = {}
     for name in columns:
         place = (*EPISODE_COLUMNS, *fields).index(name)
@@ -156,15 +156,19 @@ def intervention_study(
         raise UsageError(f"--intervene: {problem}") from problem
 
 
-def decoding_study(make: Make, fact: str, *, episodes: int, every: int) -> Readings:
-    """The fact decoded over time. Raises UsageError for an unknown fact or too few episodes."""
+def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Readings:
+    """A fact, or `FACT:PART=WHICH`, decoded over time. Raises UsageError for an unknown one or too few episodes."""
     actor = make(episodes, 0)
+    fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names:
         raise UsageError(f"--decode: unknown fact {fact!r}; this world tells: {nearest(fact, names)}")
     if episodes < FEWEST:
         raise UsageError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
-    found = decode(actor, fact, every)
+    try:
+        found = decode(actor, fact, every, part)
+    except ValueError as problem:
+        raise UsageError(f"--decode: {problem}") from problem
     if not found:
         raise UsageError("--decode: this core has no state to decode from")
     return Readings(found)

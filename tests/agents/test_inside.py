@@ -12,7 +12,11 @@ from torch import Tensor
 from engram.agents.cores import make_core
 from engram.agents.cores.concrete import Concrete
 from engram.agents.cores.core import Core
+from engram.agents.cores.ffm import FFM
 from engram.agents.cores.fwm import FWM
+from engram.agents.cores.gtrxl import GTrXL, Layer
+from engram.agents.cores.lru import LRU, Block
+from engram.agents.cores.mnm import MNM, recall
 from engram.agents.cores.rmc import RMC, RelationalBlock
 from engram.agents.inside import Trace, over_time, panels, recorded
 from engram.agents.inside.gated import time_constants
@@ -30,6 +34,10 @@ CORES: dict[str, dict[str, Any]] = {
     "lstm": {"hidden_size": 8},
     "gru": {"hidden_size": 8},
     "conv-lstm": {"height": 1, "width": 2, "hidden_channels": 3},
+    "gtrxl": {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "head_size": 4, "mlp_size": 8, "memory_length": 5},
+    "lru": {"hidden_size": 8, "state_size": 6, "num_blocks": 2},
+    "min-gru": {"hidden_size": 8},
+    "ffm": {"hidden_size": 8, "memory_size": 4, "context_size": 2, "max_period": 16},
     "feedforward": {"hidden_size": 8},
 }
 
@@ -158,3 +166,118 @@ def test_time_constants_of_known_series() -> None:
     assert spans[1] == pytest.approx(-1 / math.log(0.95), rel=0.15)
     assert spans[2] > 1000
     assert spans[3] == steps
+
+
+def test_attention_of_a_window_rebuilds_the_step_of_gtrxl() -> None:
+    core, trace = traced("gtrxl")
+    assert isinstance(core, GTrXL)
+    first, second = core.layers
+    assert isinstance(first, Layer)
+    assert isinstance(second, Layer)
+    with torch.no_grad():
+        weights, _ = core.attention(trace.before, trace.after)
+        x = trace.after.past[:, 0, -1:]
+        keys = first.norm_1(torch.cat([trace.before.past[:, 0], x], 1))
+        v = first.key_value(keys).chunk(2, -1)[1].unflatten(-1, (2, -1))
+        attended = torch.einsum("thm,tmhd->thd", weights, v).flatten(1).unsqueeze(1)
+        y = first.gate_1(x, first.out(attended).relu())
+        rebuilt = first.gate_2(y, first.mlp(first.norm_2(y)).relu())
+    torch.testing.assert_close(rebuilt, trace.after.past[:, 1, -1:], rtol=1e-4, atol=1e-5)
+    ages, steps = panels(core, trace)[:2]
+    np.testing.assert_allclose(ages.values[0], (weights[:, 0] * torch.arange(5, -1, -1)).sum(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(steps.values.sum(0), 1.0, rtol=1e-4)
+    both = torch.stack(core.attention(trace.before, trace.after), 1).detach()
+    for reader, writer in ((0, 0), (3, 1), (9, 9), (9, 4)):
+        expected = float(both[reader, :, :, 5 - (reader - writer)].mean())
+        assert steps.values[writer, reader] == pytest.approx(expected, rel=1e-4)
+    assert steps.values[3, 9] == 0  # six steps ago, where five are held
+    assert not steps.values[9, :9].any(), "a step looks ahead"
+
+
+def test_half_lives_are_those_of_complex_states() -> None:
+    torch.manual_seed(0)
+    lru, ffm = make_core("lru", 2, hidden_size=3, state_size=4), make_core("ffm", 2, hidden_size=3, memory_size=4)
+    assert isinstance(lru, LRU)
+    assert isinstance(ffm, FFM)
+    (block,) = lru.blocks
+    assert isinstance(block, Block)
+    with torch.no_grad():
+        block.norm.bias.zero_()  # an input of 0 then adds nothing
+        lru.encoder.bias.zero_()
+        ffm.maps.bias.zero_()
+        state, traces, sizes, faded = lru.initial_state(1), ffm.initial_state(1), [], []
+        for t in range(6):
+            inputs = torch.full((1, 2), float(t == 0)) * torch.tensor([1.0, -0.5])
+            state, traces = lru(inputs, state)[1], ffm(inputs, traces)[1]
+            sizes.append(state.h[0, 0].norm(dim=1))
+            faded.append(traces.traces[0, :, 0].norm(dim=1))
+    for seen, half_lives in ((sizes, block.half_lives()), (faded, ffm.half_lives())):
+        for t in range(1, 6):
+            torch.testing.assert_close(seen[t], seen[0] * 0.5 ** (t / half_lives.detach()), rtol=1e-4, atol=1e-6)
+    shown = panels(ffm, Trace(torch.zeros(1, 2), traces, traces))[0]
+    ordered = [float(label.rpartition(" ")[2]) for label in shown.labels]
+    assert ordered == sorted(ordered)
+
+
+def test_new_shares_of_min_gru_are_its_gates() -> None:
+    core, trace = traced("min-gru")
+    shown = panels(core, trace)[0]
+    with torch.no_grad():
+        for number, inputs in enumerate((trace.inputs, trace.after.h[:, 0])):
+            gate = core.layers[number](inputs)[:, :8].sigmoid().mean(1)  # pyright: ignore
+            np.testing.assert_allclose(shown.values[number], gate, rtol=1e-5)
+
+
+def test_panels_of_the_mnm_are_what_a_write_does() -> None:
+    """Change of every layer and the error before and after, by a loop over the steps."""
+    core, trace = traced("mnm-p")
+    change, error, rate, read = panels(core, trace)[:4]
+    assert isinstance(core, MNM)
+    with torch.no_grad():
+        for t in range(T):
+            beta, key, value, _ = core.heads(trace.after.controller.h[t : t + 1])
+            for state, row in ((trace.before, 0), (trace.after, 1)):
+                memory = type(state.memory)(*(leaf[t : t + 1] for leaf in state.memory))
+                distance = (recall(memory, key)[-1] - value).square().mean()
+                assert error.values[row, t] == pytest.approx(float(distance), rel=1e-4)
+            for layer, (old, new) in enumerate(zip(trace.before.memory, trace.after.memory, strict=True)):
+                assert change.values[layer, t] == pytest.approx(
+                    float((new[t] - old[t]).norm() / old[t].norm()), rel=1e-4
+                )
+            assert rate.values[0, t] == pytest.approx(float(beta), rel=1e-5)
+    np.testing.assert_array_equal(read.values, trace.after.read.t())
+
+
+def test_units_are_ordered_by_what_they_were_seen_to_remember() -> None:
+    core, trace = traced("lstm")
+    shown = panels(core, trace)[0]
+    spans = time_constants(trace.after.c.t().numpy())
+    order = np.argsort(spans, kind="stable")
+    np.testing.assert_array_equal(shown.values, trace.after.c.t().numpy()[order])
+    assert shown.labels[0] == f"unit {order[0] + 1}, time constant {spans[order[0]]:.3g}"
+
+
+def test_bands_are_the_pools_from_fast_to_slow() -> None:
+    core, trace = traced("concrete")
+    assert isinstance(core, Concrete)
+    shown, sizes = panels(core, trace)[:2]
+    assert [name for name, _ in shown.bands] == [
+        f"pool {n}: half-life {x:.3g}" for n, x in enumerate(core.half_lives(), start=1)
+    ]
+    for n in range(4):
+        pool = trace.after.pools[:, n]
+        first = shown.bands[n][1]
+        np.testing.assert_allclose(shown.values[first : first + 6], (pool / pool.abs().max()).t(), rtol=1e-5)
+        np.testing.assert_allclose(sizes.values[n], pool.norm(dim=1), rtol=1e-5)
+
+
+def test_similarity_and_change_of_slots() -> None:
+    core, trace = traced("rmc")
+    found = {panel.title: panel for panel in panels(core, trace)}
+    memory, before = trace.after.memory, trace.before.memory
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    for row, (a, b) in enumerate(pairs):
+        cosine = F.cosine_similarity(memory[:, a], memory[:, b], dim=1)
+        np.testing.assert_allclose(found["similarity of slots"].values[row], cosine, rtol=1e-4, atol=1e-6)
+    share = (memory - before).norm(dim=2) / memory.norm(dim=2)
+    np.testing.assert_allclose(found["change of slots"].values, share.t(), rtol=1e-4, atol=1e-6)

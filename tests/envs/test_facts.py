@@ -12,6 +12,9 @@ WORLDS: dict[str, dict[str, Any]] = {
     "cued-catch": {"num_trials": 6, "reward_free_trials": 2, "cue_duration": 3},
     "sequence-recall": {"demo_light_on_frames": 3, "demo_light_off_frames": 2, "timeout_frames": 80},
     "boxworld": {"path_lengths": 2, "num_distractors": 1, "grid_size": 8},
+    "pomdp-graph": {},
+    "maze": {"size": 5, "num_steps": 90},
+    "mini-pacman": {"frame_cap": 90},
 }
 N, STEPS = 6, 200
 
@@ -79,3 +82,43 @@ def test_boxworld() -> None:
             assert facts["locks"][i] == len(level["solution_locks"])
         keys |= set(facts["key"] > 0)
     assert keys == {False, True}
+
+
+def test_pomdp_graph() -> None:
+    for observation, facts, levels in played("pomdp-graph"):
+        for i, level in enumerate(levels):
+            for s, a in np.ndindex(5, 3):
+                edge = level["adjacency"][a][s]
+                assert facts[f"from_{s}_by_{a}"][i] == (edge.index(1) if any(edge) else 5)
+        seen = np.concatenate([observation[:, :5], observation[:, 5:10]]).argmax(1)
+        assert sorted(seen) == sorted(np.concatenate([facts["goal"], facts["agent"]]))
+
+
+def test_maze() -> None:
+    found = set()
+    for observation, facts, levels in played("maze"):
+        assert [(r, c) for r, c in zip(facts["goal_row"], facts["goal_column"], strict=True)] == [
+            level["goal"] for level in levels
+        ]
+        at_goal = (facts["row"] == facts["goal_row"]) & (facts["column"] == facts["goal_column"])
+        assert not (at_goal & (observation[:, 10] == 10)).any() or facts["found"][at_goal].all()
+        assert facts["found"][observation[:, 10] == 10].all()  # the reward of the goal is seen at once
+        found |= set(facts["found"])
+    assert found == {0, 1}
+
+
+def test_mini_pacman() -> None:
+    batch = make_batch("mini-pacman", N, 0, view="full", frame_cap=90)
+    rng = np.random.default_rng(0)
+    observation, _ = batch.reset(seed=1)
+    powered = set()
+    for _ in range(STEPS):
+        facts = batch.facts()
+        for i in range(N):
+            red, green, blue = np.moveaxis(observation[i].astype(int), 2, 0)
+            pacman = np.argwhere((green == 255) & (red == 0) & (blue == 0))
+            assert [facts["row"][i], facts["column"][i]] in pacman.tolist()
+            assert 0 <= facts["food"][i] <= 138
+        powered |= set(facts["powered"])
+        observation, *_ = batch.step(rng.integers(5, size=N))
+    assert powered == {0, 1}

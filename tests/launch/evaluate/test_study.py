@@ -190,6 +190,18 @@ def test_the_place_is_read_from_a_memory_and_the_goal_before_the_cue_is_gone() -
     assert all(each.accuracy >= each.chance - 0.2 for each in readings["place"])
 
 
+def test_a_part_is_decoded_from_its_own_numbers() -> None:
+    """The numbers of one unit after the first step, and those of all."""
+    whole, unit = (decode(fresh(60), "goal", 50, part)[0] for part in ("", "unit=3"))
+    actor = fresh(60)
+    classes = actor.batch.facts()["goal"]
+    actor.unroll()
+    assert unit == reading(0, actor.state.core.h[:, 2:3].numpy(), classes)
+    assert whole == reading(0, actor.state.core.h.numpy(), classes)
+    with pytest.raises(ValueError, match="no part 'slot'"):
+        decode(fresh(60), "goal", 50, "slot=1")
+
+
 def test_no_state_is_nothing_to_decode_from() -> None:
     assert decode(fresh(50, factory=make_factory(core="feedforward", core_args={})), "goal", 2) == []
 
@@ -243,6 +255,7 @@ def test_decoding_is_shown_and_written(trained: Path, tmp_path: Path, capsys: py
         (["--intervene", "swop@3"], "did you mean: swap"),
         (["--decode", "gaol"], "this world tells: goal"),
         (["--decode", "goal", "--episodes", "5"], "needed: at least 40"),
+        (["--decode", "goal:pool=2", "--episodes", "40"], "no part 'pool'"),
     ],
 )
 def test_mistakes_are_one_line(trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

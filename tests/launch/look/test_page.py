@@ -16,6 +16,21 @@ from engram.launch.look.seen import seen_panels
 
 WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}
 RIGHT, LEFT, END = "\ue014", "\ue012", "\ue010"
+SMALL: dict[str, dict[str, int]] = {
+    "rmc": {"num_slots": 2, "num_heads": 2, "head_size": 4},
+    "fwm": {"hidden_size": 8, "memory_size": 4},
+    "mnm-g": {"hidden_size": 8, "memory_size": 4, "num_heads": 1},
+    "mnm-p": {"hidden_size": 8, "memory_size": 4, "num_heads": 1},
+    "concrete": {"pool_size": 6, "num_pools": 4},
+    "parallel": {"pool_size": 6, "num_pools": 4},
+    "lstm": {"hidden_size": 40},
+    "conv-lstm": {"hidden_channels": 2},
+    "gtrxl": {"hidden_size": 8, "num_heads": 2, "head_size": 4, "mlp_size": 8, "memory_length": 6},
+    "lru": {"hidden_size": 8, "state_size": 6},
+    "min-gru": {"hidden_size": 8},
+    "ffm": {"hidden_size": 8, "memory_size": 4, "context_size": 2},
+    "feedforward": {"hidden_size": 8},
+}
 NUMBERS = ".map(element => +element.textContent)"
 
 
@@ -96,7 +111,36 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         check(last)
         assert look.run("return document.getElementById('play').textContent") == "Play"
         assert look.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        look.resize(390, 844)
+        assert look.run("return window.innerWidth") == 390
+        assert look.run("return document.documentElement.scrollWidth") <= 390
+        look.run("const s = document.getElementById('step'); s.value = 4; s.dispatchEvent(new Event('input'))")
+        check(4)
+        look.press(" ")
+        assert look.run("return document.getElementById('play').textContent") == "Pause"
+        look.press(" ")
+        assert look.run("return document.getElementById('play').textContent") == "Play"
         assert look.problems() == []
+
+
+@pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+def test_the_pages_of_all_cores_show_all_their_panels(tmp_path: Path) -> None:
+    """Heat maps are drawn, curves have values, nothing is logged as an error and nothing is wider than a phone."""
+    with browser.browser(tmp_path) as look:
+        for core, options in SMALL.items():
+            recording, shown, names = recorded_episode(core, **options)
+            (tmp_path / f"{core}.html").write_text(written(recording, shown, names))
+            look.open(tmp_path / f"{core}.html")
+            titles = look.run("return [...document.querySelectorAll('.panel h2')].map(x => x.textContent)")
+            assert titles == [panel.title for panel in shown], core
+            for width in (1500, 390):
+                look.resize(width, 1000)
+                assert look.run("return document.documentElement.scrollWidth") <= width, core
+            look.run("show(7)")
+            said = look.run(f"return [...document.querySelectorAll('.legend b')]{NUMBERS}")
+            curves = np.concatenate([panel.values[:, 7] for panel in shown if panel.kind == "lines"])
+            np.testing.assert_allclose(said, curves, rtol=6e-3, atol=6e-4, err_msg=core)
+            assert look.problems() == [], core
 
 
 def test_a_world_without_pictures_shows_its_numbers() -> None:
