@@ -24,7 +24,7 @@ SMALL: dict[str, dict[str, int]] = {
     "concrete": {"pool_size": 6, "num_pools": 4},
     "parallel": {"pool_size": 6, "num_pools": 4},
     "lstm": {"hidden_size": 40},
-    "conv-lstm": {"hidden_channels": 2},
+    "conv-lstm": {"hidden_channels": 2, "height": 1, "width": 2},
     "gtrxl": {"hidden_size": 8, "num_heads": 2, "head_size": 4, "mlp_size": 8, "memory_length": 6},
     "lru": {"hidden_size": 8, "state_size": 6},
     "min-gru": {"hidden_size": 8},
