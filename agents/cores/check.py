@@ -26,7 +26,7 @@ def check_core(core: Core, name: str, input_size: int) -> None:
         raise ValueError(f"{name}.output_size is {said}; expected a whole number, the width of what forward returns")
     for method in ("initial_state", "forward"):
         if getattr(type(core), method) is getattr(Core, method):
-            raise ValueError(f"{name} has no {method}; every core defines one (docs/cores.md)")
+            raise ValueError(f"{name} has no {method}; every core defines one (docs/reference/cores.md)")
     weight = next(core.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
