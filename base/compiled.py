@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import event
 
 try:
     from numba.core.options import DefaultOptions
@@ -62,6 +63,28 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
     if inline:
         options["inline"] = "always"
     return lambda function: _compile(function, **options)
+
+
+@contextlib.contextmanager
+def when_compiling(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` once, when inside of the `with` statement this process begins to compile a function.
+
+    Not when compiled code is found on disk.
+    """
+
+    class Once(event.Listener):
+        said = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.said:
+                self.said = True
+                say()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Once()):
+        yield
 
 
 def _compile(function: Function, **options: Any) -> Function:

@@ -15,17 +15,18 @@ from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
+from ...base.compiled import when_compiling
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
 from ...learners.learner import Learner
 from ..metrics.panel import Panel
+from ..metrics.tracking import check_tracking, make_tracker
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from ..run.command_line import UsageError
+from ..run.command_line import TRUST, UsageError
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
 from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
-from ..run.run_flags import TRUST
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
+
+COMPILING = "compiling worlds and networks, which is done once and takes half a minute or so"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,7 @@ def train(
     """
     if directory is None:
         refuse_unusable(config.run_dir, to_dict(config))
+    check_tracking(config.track)
     factory, device = config.factory(), find_device(config.device)
     agents, fields = make_agents(config, factory, device)
     saved = newest_state(directory, config) if directory else None
@@ -117,7 +121,12 @@ def train(
     begin_anew = saved is not None and not trust and drop_code(saved)
     factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
     with stop, Acting(config, factory, stop) as acting:
-        with show(config, directory.path if directory else None, steps_of(saved)) as panel:
+        with (
+            show(config, directory.path if directory else None, steps_of(saved)) as panel,
+            when_compiling(lambda: panel.message(COMPILING)),
+        ):
+            if not (config.local or compiled_before()):
+                panel.message(COMPILING)  # it is the actors that compile the world
             acting.begin(panel.message)
             panel.message(describe(config, agents[0], device, changed))
             learners = make_learners(config, agents)
@@ -213,7 +222,8 @@ def make_trainer(
     for number, learner in enumerate(learners):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
-        writer = files.enter_context(MetricsWriter(folder, steps, panel.message))
+        tracker = make_tracker(config.track, directory.path, folder, to_dict(config), panel.message)
+        writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population, report = None, panel.update
     if config.population:

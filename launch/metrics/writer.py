@@ -12,6 +12,7 @@ from ...base.files import AppendedFile, abandon_after
 from ..run.run_directory import RunDirectory, flat_settings
 from . import events
 from .accumulator import Accumulator
+from .tracking import Tracker
 
 __all__ = ["Accumulator", "MetricsWriter", "drawn"]
 
@@ -42,11 +43,15 @@ class MetricsWriter:
         step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
             the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard is told to forget them.
         report: where the warning goes.
+        tracker: another place for every row.
     """
 
-    def __init__(self, run: Path, step: int, report: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracker | None = None
+    ) -> None:
         directory = RunDirectory(run)
         self._run, self._step, self._report, self._warned = run, step, report, False
+        self._tracker = tracker
         self._named: dict[str, float] = {}
         # A later file begins where the last row ended, so what earlier files still hold remains valid.
         self._events = AppendedFile(
@@ -74,6 +79,8 @@ class MetricsWriter:
         self._append(self._rows, json.dumps(row).encode() + b"\n")
         self._append(self._events, events.scalars(step, drawn(values)))
         self._show_names(step, values)
+        if self._tracker:
+            self._tracker.write(step, values)
         self._step = step
 
     def hparams(self, config: dict[str, Any]) -> None:
@@ -96,7 +103,9 @@ class MetricsWriter:
                 self._append(self._events, events.markdown(step, name, f"member {values[name]:.0f}"))
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and what tracks the run."""
+        if self._tracker:
+            self._tracker.close()
         self._rows.close()
         self._events.close()
 

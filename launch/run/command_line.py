@@ -20,6 +20,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
+TRUST, LIST = "--trust-checkpoint", "--list"
 WIDE = 1000
 """Columns where output is no terminal."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")

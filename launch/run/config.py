@@ -78,6 +78,8 @@ class RunConfig:
     """Stop with a checkpoint after this many minutes; 0 has no limit."""
     log_every: int = 20_000
     """Steps between two rows of metrics."""
+    track: Literal["wandb"] | None = None
+    """Service that every row of metrics is sent to as well; wandb needs pip install 'engram-rl[wandb]'."""
     eval_every: int = 0
     """Steps between two evaluations on levels that training never sees (metrics eval/*, and which checkpoint is best);
     0 has none. Training waits for them."""

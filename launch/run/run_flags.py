@@ -13,19 +13,17 @@ from typing import Any, get_type_hints
 
 from ...base.messages import nearest
 from ...learners.config import LearnerConfig
-from .command_line import UsageError, dashed, parse, settings_of, value_of, without
+from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
 from .presets import PRESETS
 from .presets import preset as preset_of
 from .run_directory import differing
 
-TRUST = "--trust-checkpoint"
-LIST = "--list"
 OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
 """Flags of `rl-train` that are no settings of a run."""
 UNINTERESTING = (
-    *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every"),
+    *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
     *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "actor_cpus"),
 )
 """Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""

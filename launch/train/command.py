@@ -4,20 +4,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...agents.process import prepare_process
-from ...envs.registration import is_world
-from ...learners import checkpoints
-from ..api.training import Outcome, compiled_before, refuse_taken, train
-from ..run.command_line import UsageError, make_console, run_command, value_of, without
-from ..run.config import RunConfig
-from ..run.presets import is_easier_than_paper
-from ..run.run_directory import RunDirectory, RunDirectoryError
-from ..run.run_flags import LIST, TRUST, changed_from_preset, parse_run
-from ..run.stop_flag import StopFlag
-from ..run.urls import is_url
-from .resume import resumed_by_words
-from .supervisor import supervise
+from ..run.command_line import LIST, TRUST, UsageError, make_console, run_command, value_of, without
+
+if TYPE_CHECKING:
+    from ..api.training import Outcome
+    from ..run.config import RunConfig
+    from ..run.run_directory import RunDirectory
+
+# Torch and Ray take seconds to import. That is done inside the functions below, after a first word to the user.
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,34 +24,53 @@ def main(arguments: Sequence[str]) -> int:
 
         show(make_console())
         return 0
-    resume = value_of("--resume", arguments)
-    try:
-        if value_of("--restarts", arguments) is not None:
-            return supervise(arguments)
-        trust, arguments = TRUST in arguments, [word for word in arguments if word != TRUST]
-        if resume is None:
-            config = parse_run(arguments)
-            refuse_taken(config.checkpoint_url)
-            return run_training(config, None, changed=changed_from_preset(config, arguments))
-        words = without(arguments, ("--resume",))
-        if is_url(resume):
-            from .mirror import fetch
+    if sys.stdout.isatty() and "--help" not in arguments:
+        print("starting: loading torch takes a few seconds", flush=True)
+    from ...learners.checkpoints import CheckpointError
+    from ..run.run_directory import RunDirectoryError
 
-            resume = str(fetch(resume, value_of("--run-dir", words)))
-            words = without(words, ("--run-dir",))
-        with RunDirectory.open(Path(resume)) as directory:
-            return run_training(resumed_by_words(directory, words), directory, trust)
-    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+    try:
+        return start(arguments)
+    except (RunDirectoryError, CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
 
-def run_training(config: RunConfig, directory: RunDirectory | None, trust: bool = False, changed: str = "") -> int:
-    """Train in this process, which is made ready for it; the exit code."""
-    prepare_process(1)
-    if not compiled_before():
-        print("the first run compiles worlds and networks, for about half a minute; later ones do not", flush=True)
+def start(arguments: Sequence[str]) -> int:
+    """Begin a run or go on with one; returns the exit code."""
+    from ..api.training import refuse_taken
+    from ..run.run_directory import RunDirectory
+    from ..run.run_flags import changed_from_preset, parse_run
+    from ..run.urls import is_url
+    from .resume import resumed_by_words
+    from .supervisor import supervise
 
-    def say(outcome: Outcome) -> None:
+    resume = value_of("--resume", arguments)
+    if value_of("--restarts", arguments) is not None:
+        return supervise(arguments)
+    trust, arguments = TRUST in arguments, [word for word in arguments if word != TRUST]
+    if resume is None:
+        config = parse_run(arguments)
+        refuse_taken(config.checkpoint_url)
+        return run_training(config, None, changed=changed_from_preset(config, arguments))
+    words = without(arguments, ("--resume",))
+    if is_url(resume):
+        from .mirror import fetch
+
+        resume = str(fetch(resume, value_of("--run-dir", words)))
+        words = without(words, ("--run-dir",))
+    with RunDirectory.open(Path(resume)) as directory:
+        return run_training(resumed_by_words(directory, words), directory, trust)
+
+
+def run_training(config: "RunConfig", directory: "RunDirectory | None", trust: bool = False, changed: str = "") -> int:
+    """Train in this process, which is made ready for it; the exit code."""
+    from ...agents.process import prepare_process
+    from ..api.training import train
+    from ..run.stop_flag import StopFlag
+
+    prepare_process(1)
+
+    def say(outcome: "Outcome") -> None:
         if outcome.failure and not isinstance(outcome.failure, KeyboardInterrupt):
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
@@ -63,8 +78,11 @@ def run_training(config: RunConfig, directory: RunDirectory | None, trust: bool 
     return train(config, directory, StopFlag(), at_end=say, trust=trust, changed=changed).exit_code
 
 
-def farewell(config: RunConfig, outcome: Outcome) -> str:
+def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     """The outcome in words, and the commands to run next."""
+    from ...envs.registration import is_world
+    from ..run.presets import is_easier_than_paper
+
     path, unsaved = outcome.path, outcome.unsaved
     go_on = f"continue with: rl-train --resume {path}"
     if isinstance(outcome.failure, KeyboardInterrupt):

@@ -23,6 +23,7 @@ MAY_CHANGE = {
     "run_dir",
     "time_limit",
     "log_every",
+    "track",
     "eval_every",
     "eval_episodes",
     "look_every",

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 
 from ...learners import checkpoints
-from ..run.command_line import UsageError, value_of, without
+from ..run.command_line import TRUST, UsageError, value_of, without
 from ..run.config import to_dict
 from ..run.run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
-from ..run.run_flags import TRUST, parse_run
+from ..run.run_flags import parse_run
 from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0

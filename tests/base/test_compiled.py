@@ -147,3 +147,24 @@ def test_sums_of_cores_release_the_lock_and_rules_do_not_count_references():
     assert first(np.ones(3)) == 1.0
     assert first.targetoptions["_nrt"] is False
     assert first.targetoptions["forceinline"]
+
+
+ONCE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from engram.base.compiled import when_compiling
+said = []
+with when_compiling(lambda: said.append("compiling")):
+    import slow
+    slow.twice(2.0), slow.twice(3)
+print(said)
+"""
+
+
+def test_compiling_is_said_once_and_not_when_code_is_on_disk(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "from engram.base.compiled import compiled\n\n\n@compiled()\ndef twice(x):\n    return x + x\n"
+    )
+    words = [sys.executable, "-c", ONCE, str(tmp_path)]
+    said = [subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout for _ in range(2)]
+    assert said == ["['compiling']\n", "[]\n"]

@@ -1,6 +1,8 @@
 """`rl-train` as a user runs it: exact repetition and resumption, signals, and mistakes met with one clear line."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -204,3 +206,21 @@ def test_resume_passes_over_a_damaged_checkpoint(tmp_path: Path, caplog: pytest.
     assert run_train("--resume", run, "--total-steps", 300) == 0
     assert newest.name in caplog.text
     assert rows(run)[-1]["step"] >= 300
+
+
+def test_a_terminal_shows_a_word_before_anything_large_is_imported() -> None:
+    terminal, end = pty.openpty()
+    program = (
+        "import sys; from engram.launch.train import command; heavy = {'torch', 'ray', 'numba'}\n"
+        "class Out:\n"
+        "    def write(self, text):\n"
+        "        text.strip() and sys.__stdout__.write(f'{text} {sorted(heavy & set(sys.modules))}')\n"
+        "    def flush(self): sys.__stdout__.flush()\n"
+        "    def isatty(self): return sys.__stdout__.isatty()\n"
+        "sys.stdout = Out(); command.run(['--lern', '3'])"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, stdout=end, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("rl-train: unknown flag '--lern'")
+    assert os.read(terminal, 1000).decode().startswith("starting: loading torch takes a few seconds []")
