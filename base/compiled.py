@@ -12,7 +12,7 @@ import importlib.util
 import logging
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +66,7 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
 
 @contextlib.contextmanager
-def when_compiling(say: Callable[[], None]) -> Iterator[None]:
+def when_compiling(say: Callable[[], None]) -> Generator[None]:
     """Call `say` once, when inside of the `with` statement this process begins to compile a function.
 
     Not when compiled code is found on disk.
