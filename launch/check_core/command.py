@@ -16,7 +16,7 @@ from rich.text import Text
 from ...actors.unroll import Unroll, join, some_environments
 from ...agents.agent import AgentState
 from ...agents.certificate.certificate import Line, certify, core_size
-from ...agents.certificate.probe import ROWS, STEPS, Failure, Probe
+from ...agents.certificate.probe import ENVS, STEPS, Failure, Probe
 from ...agents.cores import make_core
 from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
@@ -125,19 +125,19 @@ def show(line: Line, console: Console) -> None:
 def state_travels(probe: Probe) -> str:
     """A state comes out of a pickled Unroll, taken apart by environments and put together again, as it went in."""
     state: CoreState = probe.state
-    flags = torch.zeros(STEPS + 1, ROWS, dtype=torch.bool)
+    flags = torch.zeros(STEPS + 1, ENVS, dtype=torch.bool)
     unroll = Unroll(
-        initial_state=AgentState(state, torch.full((ROWS,), -1), torch.arange(ROWS), flags[0]),
-        env=EnvOutput(torch.randn(STEPS + 1, ROWS, 3), torch.randn(STEPS + 1, ROWS), flags, flags),
-        agent=AgentOutput(flags[1:].long(), torch.randn(STEPS, ROWS, 2), torch.randn(STEPS, ROWS)),
-        weights_version=torch.zeros(ROWS, dtype=torch.int64),
+        initial_state=AgentState(state, torch.full((ENVS,), -1), torch.arange(ENVS), flags[0]),
+        env=EnvOutput(torch.randn(STEPS + 1, ENVS, 3), torch.randn(STEPS + 1, ENVS), flags, flags),
+        agent=AgentOutput(flags[1:].long(), torch.randn(STEPS, ENVS, 2), torch.randn(STEPS, ENVS)),
+        weights_version=torch.zeros(ENVS, dtype=torch.int64),
         member=0,
         actor=0,
         episodes=torch.zeros(0, 3),
         seconds=0.0,
     )
     received: Unroll = pickle.loads(pickle.dumps(unroll))
-    parts = [some_environments(received, slice(0, 1)), some_environments(received, slice(1, ROWS))]
+    parts = [some_environments(received, slice(0, 1)), some_environments(received, slice(1, ENVS))]
     back = join(parts).initial_state.core
     if type(back) is not type(state):
         raise Failure(f"{type(state).__name__} came back as {type(back).__name__}")
