@@ -1,8 +1,12 @@
 """Settings that depend on each other."""
 
+from pathlib import Path
+
 import pytest
 
-from engram.launch.run.config import RunConfig
+from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
 
 
 def test_actors_share_the_environments_of_an_update() -> None:
@@ -28,3 +32,11 @@ def test_the_bound_on_policy_lag() -> None:
         RunConfig(max_lag=-1, sync=True)
     with pytest.raises(ValueError, match="envs_per_actor is 0; allowed: auto, or at least 1"):
         RunConfig(envs_per_actor=0)
+
+
+def test_a_none_among_the_options_of_world_and_core_survives_the_file(tmp_path: Path) -> None:
+    """TOML has no None; left out it would be the option's default, another network."""
+    config = parse_run(["--env", "boxworld", "--core", "rmc", "--core-args", "gate=None"])
+    assert config.agent.core_args["gate"] is None
+    with RunDirectory.create(tmp_path / "run", to_dict(config), name="x") as run:
+        assert from_dict(RunConfig, run.config()) == config
