@@ -114,7 +114,7 @@ except ImportError:
     from engram.launch.train import run
 run()
 """
-TRAINING = "--env boxworld --core rmc --local --total-steps 30000 --log-every 2000 --checkpoint-every 1000000 --seed 1"
+TRAINING = "--env boxworld --core rmc --local --total-steps 16000 --log-every 1500 --checkpoint-every 1000000 --seed 1"
 EARLIER, LATER = 0, 1
 
 
@@ -254,7 +254,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         for version in versions:
             version.close()
     if given.only in (None, "training"):
-        found["training"] = training_speeds(before, 3)
+        found["training"] = training_speeds(before, max(2, given.turns // 2))
     return found
 
 
