@@ -45,7 +45,7 @@ def timed(owner, name, before, after):
     def outer(*args, **kwargs):
         if before: note(before)
         found = inner(*args, **kwargs)
-        if found is not None or after != "first unroll": note(after)
+        note(after)
         return found
     setattr(owner, name, outer)
 
@@ -53,10 +53,11 @@ def watch():
     from engram.launch.api import training
     from engram.launch.train import trainer
     note("everything imported")
-    timed(training, "make_learners", "networks begin", "networks are built")
-    timed(trainer.Trainer, "update", "training begins", "first update")
+    timed(training, "make_agents", "networks begin", "networks are built")
+    timed(training, "make_learners", None, "optimisers are built")
+    timed(trainer.Trainer, "run", "training begins", "saved")
     from engram.learners.learner import Learner
-    timed(Learner, "step", "first unroll is there", "first update learnt")
+    timed(Learner, "step", "first unroll is there", "first update")
     if "--local" not in sys.argv:
         from engram.launch.cluster import ray_session
         from engram.actors.remote.pool import RayPool

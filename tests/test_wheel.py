@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -64,3 +65,23 @@ def test_it_carries_no_tests_and_no_results(installed: Path) -> None:
     top = {path.name for path in (installed / "engram").iterdir()}
     assert "examples" in top
     assert not top & {"tests", "benchmarks", "docs", "docker"}
+
+
+def test_the_source_distribution_holds_what_its_tests_need(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    copy = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{ROOT}", str(copy)], check=True, timeout=120)
+    for name in ("pyproject.toml", "MANIFEST.in"):
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    words = [sys.executable, "-c", build, str(tmp_path)]
+    subprocess.run(words, cwd=copy, check=True, capture_output=True, timeout=300)
+    (archive,) = tmp_path.glob("engram_rl-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        held = {name.partition("/")[2] for name in opened.getnames()}
+    listed = subprocess.run(["git", "ls-files"], cwd=copy, check=True, capture_output=True, text=True).stdout.split(
+        "\n"
+    )
+    missing = [name for name in listed if name and name not in held and not name.startswith((".git", ".docker"))]
+    assert missing == []
