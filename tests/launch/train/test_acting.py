@@ -1,6 +1,7 @@
 """A run's actors from start to end: on Ray as in this process, whatever fails first, through stops at any moment."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def test_a_stop_inside_a_gathering_changes_no_number(
 
     def stop_inside(self: Trainer, *others: Any) -> str:
         gatherings.append(self.pool.gathering)
+        if self.steps >= 100:
+            self._saved_at = time.monotonic() + 10**6  # no more before the stop, which has something to save then
         return "SIGTERM" if self.steps >= 150 and self.pool.gathering else reason(self, *others)
 
     run = tmp_path / "run"
