@@ -266,6 +266,8 @@ def _names(path: Path) -> list[str]:
         return []
     except OSError as problem:
         raise RunDirectoryError(f"cannot use {path} as a run directory: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise RunDirectoryError(f"cannot use {str(path)!r} as a run directory: {problem}") from problem
 
 
 def _refuse_foreign(path: Path) -> None:
