@@ -18,7 +18,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from engram.launch.train import command as train
-from fuzzing import attempt, bytes_of, command_line, copy_of, damage, reading_line
+from fuzzing import attempt, bytes_of, changed, command_line, copy_of, damage, reading_line
 from runs import TINY
 
 POPULATION = ["--population", "2", "--pbt.explore", "learner.lr=loguniform(1e-4,1e-3)"]
@@ -64,7 +64,7 @@ def one_case(random: Random, case: int, run: Path) -> tuple[str, str] | None:
         kind = trace.strip().splitlines()[-1][:60] if trace else repr(outcome.code)
         where = [line.strip() for line in trace.splitlines() if "File " in line][-1:]
         return f"{command}: {kind} {where}", f"{command} {words} {how}\n{outcome.output[-300:]}\n{trace[-900:]}"
-    if how and (command != "rl-train" or outcome.code == 2) and bytes_of(spoilt) != before:
+    if how and (command != "rl-train" or outcome.code == 2) and changed(before, bytes_of(spoilt)):
         return f"{command} changed a file", f"{command} {words} {how}\n{outcome.output[-300:]}"
     return None
 

@@ -36,6 +36,10 @@ TYPES: dict[str, type] = {
 """Of those fields that a reader relies on."""
 
 
+SETTINGS = {"values", "effective", "new", "old"}
+"""Those that are settings: numbers by name, `values` for each member."""
+
+
 class Entry(NamedTuple):
     """One event and where it stands."""
 
@@ -54,7 +58,9 @@ def check(run: RunDirectory) -> None:
     events = [entry.event for entry in read(run)]
     if not events:
         raise RunDirectoryError(f"{run.population_file} is damaged: it has no start event")
-    lineage_of(run, events)
+    members = lineage_of(run, events).members
+    if members != (expected := run.config().get("population")):
+        raise RunDirectoryError(f"{run.population_file} is damaged: it has {members} members, the run {expected}")
 
 
 def lineage_of(run: RunDirectory, events: Iterable[Mapping[str, Any]]) -> Lineage:
@@ -107,6 +113,10 @@ def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
     for name in event.keys() & TYPES.keys():
         if not isinstance(event[name], TYPES[name]) or isinstance(event[name], bool):
             raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; expected {TYPES[name].__name__}")
+    for name in event.keys() & SETTINGS:
+        for member in event[name] if name == "values" else [event[name]]:
+            if not isinstance(member, dict) or not all(isinstance(value, int | float) for value in member.values()):
+                raise RunDirectoryError(f"{where}: {name} holds {member!r}; expected numbers by name")
     if kind == "start" and (event["members"] < 1 or len(event["values"]) != event["members"]):
         raise RunDirectoryError(f"{where}: members is {event['members']}, values are of {len(event['values'])}")
     return event

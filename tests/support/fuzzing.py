@@ -238,6 +238,11 @@ def bytes_of(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
+def changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    """Files that are gone or hold something else; new ones beside them are no loss."""
+    return [name for name, content in before.items() if after.get(name) != content]
+
+
 def _cut(random: Random, file: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: random.randrange(len(content) + 1)])

@@ -49,6 +49,8 @@ DAMAGES: dict[str, Change] = {
     "members is a text": with_field("start", "members", "two"),
     "members is too many": with_field("start", "members", 10**9),
     "values is a number": with_field("start", "values", 7),
+    "a setting is a list": with_field("start", "values", [{"learner.lr": []}, {"learner.lr": 1e-3}]),
+    "a member's settings are a number": with_field("evaluation", "values", [1, 2]),
     "step is a text": with_field("evaluation", "step", "x"),
     "scores is short": with_field("evaluation", "scores", []),
     "decisions are numbers": with_field("evaluation", "decisions", [1, 2]),
