@@ -74,7 +74,7 @@ def large_parts(agent: Agent) -> str:
         return ""
     text = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.items(), key=lambda each: -each[1]) if count)
     advice = "; --torso atari or --embedding-size shrinks what the core sees" if parts["torso"] < total / 2 else ""
-    return f"a large network is built: {total:,} parameters ({text}){advice}"
+    return f"a large network: {total:,} parameters ({text}){advice}"
 
 
 def _without_memory(factory: ActorFactory, batch: Any) -> Agent | None:

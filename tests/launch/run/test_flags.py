@@ -185,6 +185,20 @@ def test_what_fits_is_let_through() -> None:
         check_memory(config, factory, batch, available=1000)
 
 
+def test_a_large_network_says_its_size_before_it_is_built() -> None:
+    said: list[str] = []
+    for size in (8, 2000):
+        config = parse_run(["--env", "boxworld", "--core", "lstm", "--core-args", f"hidden_size={size}", "--local"])
+        check_memory(config, config.factory(), config.factory().make_batch(num_envs=1), say=said.append)
+    (text,) = said
+    assert text.startswith("a large network: ")
+    assert f"core {4 * 2000 * (2000 + 2 + _inputs(config)):,}" in text
+
+
+def _inputs(config: RunConfig) -> int:
+    return config.factory().make_agent(config.factory().make_batch(num_envs=1)).torso.output_size
+
+
 # -- a start that fails -----------------------------------------------------------------------------------------------
 
 
