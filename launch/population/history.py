@@ -36,6 +36,17 @@ TYPES: dict[str, type] = {
 """Of those fields that a reader relies on."""
 
 
+ELEMENTS: dict[str, type] = {
+    "values": dict,
+    "evaluated": int,
+    "scores": list,
+    "member_steps": int,
+    "episodes": int,
+    "decisions": dict,
+}
+"""What those that are lists hold."""
+
+
 SETTINGS = {"values", "effective", "new", "old"}
 """Those that are settings: numbers by name, `values` for each member."""
 
@@ -113,9 +124,13 @@ def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
     for name in event.keys() & TYPES.keys():
         if not isinstance(event[name], TYPES[name]) or isinstance(event[name], bool):
             raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; expected {TYPES[name].__name__}")
+    for name in event.keys() & ELEMENTS.keys():
+        for element in event[name]:
+            if not isinstance(element, ELEMENTS[name]) or isinstance(element, bool):
+                raise RunDirectoryError(f"{where}: {name} holds {element!r}; expected {ELEMENTS[name].__name__}")
     for name in event.keys() & SETTINGS:
         for member in event[name] if name == "values" else [event[name]]:
-            if not isinstance(member, dict) or not all(isinstance(value, int | float) for value in member.values()):
+            if not all(isinstance(value, int | float) for value in member.values()):
                 raise RunDirectoryError(f"{where}: {name} holds {member!r}; expected numbers by name")
     if kind == "start" and (event["members"] < 1 or len(event["values"]) != event["members"]):
         raise RunDirectoryError(f"{where}: members is {event['members']}, values are of {len(event['values'])}")
