@@ -94,11 +94,13 @@ def read(run: RunDirectory) -> Iterator[Entry]:
         raise RunDirectoryError(f"{run.path} is a run without a population: it has no {file.name}")
     try:
         with file.open("rb") as lines:
-            members = 0
+            members = last = 0
             for number, line in enumerate(lines, 1):
                 if line.endswith(b"\n"):
                     event = _event(line, f"{file} line {number}", members)
-                    members = members or event["members"]
+                    if event["step"] < last:
+                        raise RunDirectoryError(f"{file} line {number} is of step {event['step']}, after one of {last}")
+                    members, last = members or event["members"], event["step"]
                     yield Entry(number, event)
     except OSError as problem:
         raise RunDirectoryError(f"cannot read {file}: {problem.strerror}") from problem

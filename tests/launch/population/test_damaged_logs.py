@@ -52,6 +52,7 @@ DAMAGES: dict[str, Change] = {
     "a setting is a list": with_field("start", "values", [{"learner.lr": []}, {"learner.lr": 1e-3}]),
     "a member's settings are a number": with_field("evaluation", "values", [1, 2]),
     "a member's steps are a list": with_field("evaluation", "member_steps", [[], 1]),
+    "the start is late": with_field("start", "step", 10**6),
     "step is a text": with_field("evaluation", "step", "x"),
     "scores is short": with_field("evaluation", "scores", []),
     "decisions are numbers": with_field("evaluation", "decisions", [1, 2]),
