@@ -147,7 +147,7 @@ class Actor:
 
 
 class _Said:
-    """What the world said at one step, as numpy arrays [N, ...]."""
+    """The world's answer at one step, as numpy arrays [N, ...]."""
 
     def __init__(self, observation: Any, n: int) -> None:
         self.observation = observation

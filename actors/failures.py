@@ -23,7 +23,7 @@ class ActorFailureError(RuntimeError):
 
 
 class TransportDiedError(RuntimeError):
-    """What carries requests and unrolls between learner and actors is dead; the message names it."""
+    """Raised when nothing carries requests and unrolls any more: a process of Ray's is dead, named in the message."""
 
 
 @dataclass

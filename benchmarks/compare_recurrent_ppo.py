@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from peers import their_torso, vector_env
+from peers import lstm_policy, vector_env
 from rich.console import Console
 from rich.table import Table
 
@@ -77,13 +77,7 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
         ent_coef=0.005,
         seed=seed,
         device="cpu",
-        policy_kwargs={
-            "features_extractor_class": their_torso(),
-            "net_arch": [],
-            "lstm_hidden_size": 256,
-            "shared_lstm": True,
-            "enable_critic_lstm": False,
-        },
+        policy_kwargs=lstm_policy(),
     )
     clock = Clock()
     model.learn(10**12, callback=clock)

@@ -27,6 +27,17 @@ def their_torso() -> Any:
     return Torso
 
 
+def lstm_policy() -> dict[str, Any]:
+    """`policy_kwargs` of RecurrentPPO for our network: our torso, one LSTM of 256 for policy and value."""
+    return {
+        "features_extractor_class": their_torso(),
+        "net_arch": [],
+        "lstm_hidden_size": 256,
+        "shared_lstm": True,
+        "enable_critic_lstm": False,
+    }
+
+
 def vector_env(num_envs: int, seed: int, batched: bool = True, **env_args: Any) -> Any:
     """`num_envs` copies of BoxWorld behind their interface.
 

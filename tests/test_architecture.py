@@ -134,9 +134,9 @@ def test_the_products_of_launch_do_not_import_each_other(module: Path) -> None:
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=str)
 def test_a_folder_holds_few_modules(folder: Path) -> None:
-    """Twelve; sixteen where each is one of a kind: a core, a task, a compiled loop."""
+    """Twelve; fourteen where each is one of a kind: a core, a task, a compiled loop."""
     modules = [path for path in MODULES if path.parent == folder and path.name != "__init__.py"]
-    assert len(modules) <= (12 if folder.parts[0] == "launch" else 16), [path.name for path in modules]
+    assert len(modules) <= (12 if folder.parts[0] == "launch" else 14), [path.name for path in modules]
 
 
 @pytest.mark.parametrize("name", MATHS)

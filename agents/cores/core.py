@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .contract import checked_step, checked_unroll, full_precision
+from .contract.calls import checked_step, checked_unroll, full_precision
 
 __all__ = [
     "Core",

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ...base.messages import calling, check_range
-from .check import OUTSIDE, check_core
+from .contract.first_call import OUTSIDE, check_core
 from .core import Core
 
 CORES = {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cores.contract import check_unroll
+from ..cores.contract.calls import check_unroll
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 

@@ -119,7 +119,7 @@ def _curve(file: Path, begin: float) -> tuple[list[Any], tuple[int, float] | Non
 def run_sb3(lr: float, seed: int, n_epochs: int) -> dict[str, Any]:
     """sb3-contrib's RecurrentPPO."""
     sys.path.append(str(ROOT / "benchmarks"))
-    from peers import their_torso, vector_env
+    from peers import lstm_policy, vector_env
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.callbacks import BaseCallback
 
@@ -142,13 +142,7 @@ def run_sb3(lr: float, seed: int, n_epochs: int) -> dict[str, Any]:
         ent_coef=0.005,
         seed=seed,
         device="cpu",
-        policy_kwargs={
-            "features_extractor_class": their_torso(),
-            "net_arch": [],
-            "lstm_hidden_size": 256,
-            "shared_lstm": True,
-            "enable_critic_lstm": False,
-        },
+        policy_kwargs=lstm_policy(),
     ).learn(LAST, callback=Watch())
     return {"curve": score.curve, "reached": score.reached}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("launch/api", "envs", "agents", "actors", "learners", "zoo")
-"""What is meant to be imported; the rest of launch/ is reached by commands."""
+"""Packages that are meant to be imported; the rest of launch/ is reached by commands."""
 INSIDE = "agents.cores.fast"
 """Compiled routes, which only the cores call."""
 

@@ -13,8 +13,9 @@ from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..player_help import PlayerHelp
 from ..single import SingleEnv
+from ..timeout import last_frame
 from . import rules
-from .rules import CHARACTERS, COLS, LIGHTS, NEVER, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
+from .rules import CHARACTERS, COLS, LIGHTS, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
 
 _WALL, _FLOOR, _PLAYER = (150, 40, 200), (14, 14, 18), (0, 225, 235)
 _LIT: tuple[Colour, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225, 0))
@@ -96,9 +97,7 @@ class SequenceRecallBatch(BatchedEnv):
             ("pause_frames", pause_frames),
         ):
             check_integer(name, frames, 0, None)
-        check_integer("timeout_frames", timeout_frames, -1, None)
-        if timeout_frames == 0:
-            raise ValueError("timeout_frames is 0; allowed: -1 (no time-out), or at least 1")
+        last = last_frame(timeout_frames)
         off, on, pause = (max(2, n) for n in (demo_light_off_frames, demo_light_on_frames, pause_frames))
         demo = sequence_length * (off + on)
         super().__init__(
@@ -112,7 +111,7 @@ class SequenceRecallBatch(BatchedEnv):
                 cycle_frames=off + on,
                 demo_frames=demo,
                 free_frame=demo + pause,
-                timeout_frames=timeout_frames if timeout_frames > 0 else NEVER,
+                timeout_frames=last,
                 show_sequence=show_sequence,
             ),
             first_index=first_index,

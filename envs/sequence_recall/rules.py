@@ -26,7 +26,6 @@ _DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
 START = (8, 10)
 SLOTS = COLS - 2
 """Cells of the upper wall on which the twin shows the sequence."""
-NEVER = 2**62
 STEP_REWARD, RIGHT_LIGHT_REWARD = -0.005, 1.0
 
 
@@ -93,7 +92,7 @@ class Params(NamedTuple):
     free_frame: int
     """First frame in which the player can move."""
     timeout_frames: int
-    """NEVER for none."""
+    """`timeout.NEVER` for none."""
     show_sequence: bool
 
 

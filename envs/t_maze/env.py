@@ -13,9 +13,10 @@ from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..player_help import PlayerHelp
 from ..single import SingleEnv
+from ..timeout import last_frame
 from . import rules
 from .map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
-from .rules import CHARACTERS, NEVER, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state
+from .rules import CHARACTERS, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state
 
 _WALL, _SPECKLE, _GREY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
 _COLOURS: dict[int, Colour] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}
@@ -106,9 +107,7 @@ class TMazeBatch(BatchedEnv):
         if limbo_time == 1:
             raise ValueError("limbo_time is 1; allowed: 0 (no limbo), or at least 2")
         check_integer("teleport_delay", teleport_delay, 0, None)
-        check_integer("timeout_frames", timeout_frames, -1, None)
-        if timeout_frames == 0:
-            raise ValueError("timeout_frames is 0; allowed: -1 (no time-out), or at least 1")
+        last = last_frame(timeout_frames)
         if half_width is not None:
             check_integer("half_width", half_width, NARROWEST, WIDEST)
         self.maze = maze_at(difficulty, half_width)
@@ -117,7 +116,7 @@ class TMazeBatch(BatchedEnv):
             limbo_time=limbo_time,
             journey_time=max(1, limbo_time),
             teleport_delay=teleport_delay,
-            timeout_frames=timeout_frames if timeout_frames > 0 else NEVER,
+            timeout_frames=last,
             cue_after_teleport=cue_after_teleport,
             entry_row=self.maze.entry_row,
             pad_row=self.maze.pad_row,

@@ -18,6 +18,7 @@ from ...base.compiled import kernel
 from ..arrays import Array, zeros_for
 from ..planes import put
 from ..randomness import integer, next_bits
+from ..timeout import NEVER
 from .map import (
     COLS,
     ENTRY_COL,
@@ -40,7 +41,6 @@ ONE_HOT = np.eye(len(CHARACTERS), dtype=np.uint8)
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 _DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
 CUE_ROW, CUE_ROWS, CUE_COLS = 4, 3, 2
-NEVER = 2**62
 SPECKLE_SHARE = 1229
 """Of 2048: each cell of the speckle region looks like wall with probability 0.6001."""
 STEP_REWARD, PAD_REWARD = -0.001, 1.0

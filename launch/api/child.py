@@ -59,7 +59,7 @@ class Child:
         self.path: Path | None = order.directory
         self.step, self.metrics = 0, dict[str, float]()
         self.messages: list[str] = []
-        """What the run has said so far."""
+        """The lines that the run has said so far."""
         self.outcome: Outcome | None = None
         self._refused = ""
         self._began = threading.Event()

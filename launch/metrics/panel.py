@@ -236,7 +236,7 @@ _ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
 
 
 def _live(console: Console) -> Live | NotebookDisplay | None:
-    """What draws the panel in place; None where only lines can be written."""
+    """A display that draws the panel in place; None where only lines can be written."""
     if console.is_jupyter:
         return NotebookDisplay()
     return Live(console=console, auto_refresh=False) if console.is_interactive else None

@@ -44,7 +44,7 @@ ELEMENTS: dict[str, type] = {
     "episodes": int,
     "decisions": dict,
 }
-"""What those that are lists hold."""
+"""Type of the elements of those that are lists."""
 
 
 SETTINGS = {"values", "effective", "new", "old"}

@@ -1,1 +1,1 @@
-"""What a run is made of: configuration, presets, command line, run directory and what it holds."""
+"""The parts of a run that all commands share: configuration, presets, command line, run directory and its content."""

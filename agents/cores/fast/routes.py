@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ....base.compiled import JIT
-from ..contract import touched, under_torch_func
+from ..contract.calls import touched, under_torch_func
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
 """Whether compiled functions are used where they can be."""

@@ -26,7 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch(loop: Loop, stall: float, seconds: float, died: str = "", signalled: bool = False) -> list[tuple[str, int]]:
-    """What ends the loop within so many seconds, in which it does nothing but add a step after 0.1 s."""
+    """The reason that ends the loop within so many seconds, in which it does nothing but add a step after 0.1 s."""
     ends: list[tuple[str, int]] = []
     previous = signal.signal(signal.SIGUSR1, lambda *_: None)  # a handler that the loop never looks at
     try:

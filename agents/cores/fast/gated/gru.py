@@ -6,6 +6,7 @@ The equations are in `gru.GRU`; shapes are those of `arrays.py`.
 from .....base.compiled import compiled
 from ..arrays import Array
 from ..blas import multiply
+from ..boundaries import gradient_ends, state_before
 from ..elementwise import add, sigmoid, tanh
 from .arrays import Gradients, Inputs, Record
 
@@ -35,10 +36,7 @@ def forward(
         s = t % len(record.h)
         h, gates, inner = record.h[s], record.gates[s], record.inner[s]
         for b in range(start, end):
-            if given.reset[t, b + shift]:
-                h[b, :] = 0
-            else:
-                h[b, :] = out[t - 1, b + shift] if t > 0 else given.h[b + shift]
+            state_before(given.reset, given.h, out, t, b + shift, h[b])
         multiply(gemm, h[start:end], weight, not turned, gates[start:end])
         for b in range(start, end):
             both, from_input = gates[b, : 2 * size], given.gates[t, b + shift]
@@ -96,7 +94,7 @@ def backward(
                 to_products[2 * size + k] = from_n * r[k]
         multiply(gemm, grads.products[t, first:last], weight, False, grads.h[first:last])
         for b in range(first, last):
-            if reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+            if gradient_ends(reset, cut, t, b):
                 grads.h[b, :] = 0
             else:
                 add(grads.h[b], through[b])

@@ -6,6 +6,7 @@ The equations are in `lstm.LSTM`; shapes are those of `arrays.py`.
 from .....base.compiled import compiled
 from ..arrays import Array
 from ..blas import multiply
+from ..boundaries import gradient_ends, state_before
 from ..elementwise import add
 from .arrays import Gradients, Inputs, Record
 from .cell import cell, cell_backward
@@ -35,11 +36,10 @@ def forward(
         s = t % len(record.h)
         h, c, gates, squashed = record.h[s], record.c[s], record.gates[s], record.inner[s]
         for b in range(start, end):
+            state_before(given.reset, given.h, out, t, b + shift, h[b])
             if given.reset[t, b + shift]:
-                h[b, :] = 0
                 c[b, :] = 0
             else:
-                h[b, :] = out[t - 1, b + shift] if t > 0 else given.h[b + shift]
                 c[b, :] = cells[b + shift]
         multiply(gemm, h[start:end], weight, not turned, gates[start:end])
         for b in range(start, end):
@@ -71,6 +71,6 @@ def backward(
             )
         multiply(gemm, grads.gates[t, first:last], weight, False, grads.h[first:last])
         for b in range(first, last):
-            if reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+            if gradient_ends(reset, cut, t, b):
                 grads.h[b, :] = 0
                 grads.c[b, :] = 0

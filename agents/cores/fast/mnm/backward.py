@@ -11,6 +11,7 @@ import numpy as np
 from .....base.compiled import compiled
 from ..arrays import Array
 from ..blas import multiply
+from ..boundaries import gradient_ends
 from ..elementwise import add, dot, part
 from ..gated.cell import cell_backward
 from .arrays import Gradients, Inputs, Record, Weights
@@ -85,7 +86,7 @@ def backward(
         for b in range(first, last):
             if given.kept[t, b] >= 0:
                 memory[b] = record.memories[given.kept[t, b]]
-            if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+            if gradient_ends(given.reset, cut, t, b):
                 grads.joined[b, :] = 0
                 grads.c[b, :] = 0
                 grads.memory[b] = 0

@@ -12,6 +12,7 @@ import numpy as np
 from .....base.compiled import compiled
 from ..arrays import Array
 from ..blas import multiply
+from ..boundaries import gradient_ends
 from ..elementwise import (
     add,
     add_through_tanh,
@@ -169,7 +170,7 @@ def backward(
         _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
         for b in range(first, last):
             grads.row[t, b, :] = rows_grad[b - first, memory_grad.shape[1]]
-            if given.reset[t, b] or (cut > 0 and t > 0 and t % cut == 0):
+            if gradient_ends(given.reset, cut, t, b):
                 memory_grad[b] = 0
                 continue
             for n in range(memory_grad.shape[1]):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from .core import Core
+    from ..core import Core
 
 Method = Callable[..., Any]
 

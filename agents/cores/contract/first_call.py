@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.messages import calling
-from .core import Core, state_leaves
+from ....base.messages import calling
+from ..core import Core, state_leaves
 
-OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
+OUTSIDE = (Path(__file__).parents[2], Path(torch.__file__).parent, Path(np.__file__).parent)
 """Frames in these places are not the user's own."""
 BATCH = 2
 

@@ -1,0 +1,1 @@
+"""The contract of cores: calls are checked, and before a run its methods once."""
