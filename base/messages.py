@@ -23,15 +23,20 @@ class Span(NamedTuple):
     high: float | None = None
     above: bool = False
     """The lower bound itself is not allowed."""
+    below: bool = False
+    """The upper bound itself is not allowed."""
 
     def holds(self, value: float) -> bool:
         """Whether `value` is a finite number inside."""
         low = self.low is None or (value > self.low if self.above else value >= self.low)
-        return bool(low and (self.high is None or value <= self.high) and abs(value) < math.inf)
+        high = self.high is None or (value < self.high if self.below else value <= self.high)
+        return bool(low and high and abs(value) < math.inf)
 
     def __str__(self) -> str:
         if self.low is None:
             return "a finite number" if self.high is None else f"at most {self.high}"
+        if self.below:
+            return f"at least {self.low}, below {self.high}"
         if self.above:
             return f"above {self.low}" + ("" if self.high is None else f", at most {self.high}")
         return f"at least {self.low}" if self.high is None else f"{self.low}..{self.high}"
@@ -44,6 +49,11 @@ Bounds: TypeAlias = Span | tuple[float | None, float | None]
 def above(low: float, high: float | None = None) -> Span:
     """Numbers above `low`."""
     return Span(low, high, above=True)
+
+
+def below(high: float, low: float = 0) -> Span:
+    """Numbers from `low` on that are below `high`."""
+    return Span(low, high, below=True)
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -86,7 +96,11 @@ def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
 
 def check_range(name: str, value: object, low: float | None, high: float | None = None, *, above: bool = False) -> None:
     """Raise ValueError naming the parameter, its value and its range unless it is a finite number inside low..high."""
-    span = Span(low, high, above)
+    check_span(name, value, Span(low, high, above))
+
+
+def check_span(name: str, value: object, span: Span) -> None:
+    """`check_range` for a Span."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not span.holds(value):  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{name} is {value!r}; allowed: {span}")
@@ -116,7 +130,7 @@ def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
     """
     for name, given in bounds.items():
         span = given if isinstance(given, Span) else Span(*given)
-        check_range(prefix + name, getattr(config, name), span.low, span.high, above=span.above)
+        check_span(prefix + name, getattr(config, name), span)
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from ..base.messages import above, check_fields
+from ..base.messages import above, below, check_fields
 from .algorithms.algorithm import Algorithm
 from .algorithms.registry import make_algorithm
 from .losses import Reduction
@@ -46,10 +46,12 @@ class LearnerConfig:
     """Steps over which the learning rate rises from 0, at least 0."""
     eps: float = 1e-8
     """The optimiser's epsilon, above 0: tiny with mean losses; scalable_agent's 0.1 belongs to summed ones."""
+    adam_beta1: float = 0.9
+    """Adam's decay of the mean gradient (momentum), below 1; 0 uses the newest gradient alone, safer under lag."""
     rmsprop_decay: float = 0.99
-    """RMSProp's decay of squared gradients, 0..1."""
+    """RMSProp's decay of squared gradients, below 1."""
     rmsprop_momentum: float = 0.0
-    """RMSProp's momentum, 0..1."""
+    """RMSProp's momentum, below 1."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
     compile: bool = False
@@ -65,8 +67,9 @@ class LearnerConfig:
             reward_clip=(0, None),
             bptt_length=(0, None),
             lr_warmup=(0, None),
-            rmsprop_decay=(0, 1),
-            rmsprop_momentum=(0, 1),
+            adam_beta1=below(1),
+            rmsprop_decay=below(1),
+            rmsprop_momentum=below(1),
             max_grad_norm=(0, None),
             lr=above(0),
             eps=above(0),

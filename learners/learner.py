@@ -34,7 +34,10 @@ Those of the algorithm (`Algorithm.metrics`) follow."""
 
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""Settings that the optimiser holds, by its own names; besides them the learning rate."""
+"""Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
+
+ADAM_BETA2 = 0.999
+"""Adam's decay of squared gradients."""
 
 
 class LossTerms(NamedTuple):
@@ -79,7 +82,7 @@ class Learner:
             eps=config.eps,
             decay=config.rmsprop_decay,
             momentum=config.rmsprop_momentum,
-            betas=(0.9, 0.999),
+            betas=(config.adam_beta1, ADAM_BETA2),
         )
         self.updates = 0
         """Batches learnt from; each makes a new version of the weights."""
@@ -171,6 +174,8 @@ class Learner:
         if setting == "lr":
             share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
+        if setting == "adam_beta1" and "betas" in group:
+            return group["betas"][0]
         return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,7 +198,8 @@ class Learner:
         self._scheduled_at = self.steps
         lr = self.config.lr * self._lr_share(self.steps)
         numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMISER.items()}
-        set_hyperparameters(self.optimiser, numbers | {"lr": lr})
+        numbers |= {"lr": lr, "betas": (self.config.adam_beta1, ADAM_BETA2)}
+        set_hyperparameters(self.optimiser, numbers)
         self._entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
         return lr
 

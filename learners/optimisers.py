@@ -95,7 +95,7 @@ def make_optimiser(
     raise ValueError(f"unknown optimiser {name!r}; did you mean: {', '.join(near)}?")
 
 
-def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, float]) -> None:
+def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, Any]) -> None:
     """Use these numbers from the next step on, in every parameter group; those it does not have are passed over."""
     for group in optimiser.param_groups:
         group.update({name: number for name, number in numbers.items() if name in group})

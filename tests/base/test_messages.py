@@ -8,6 +8,7 @@ import pytest
 from engram.base import messages
 from engram.base.messages import (
     above,
+    below,
     check_choice,
     check_fields,
     check_flag,
@@ -69,6 +70,7 @@ class Settings:
     lr: float = 0.1
     discount: float = 0.9
     length: int = 3
+    decay: float = 0.0
 
 
 @pytest.mark.parametrize(
@@ -78,13 +80,15 @@ class Settings:
         (Settings(lr=float("nan")), "pbt.lr is nan; allowed: above 0"),
         (Settings(discount=float("inf")), "pbt.discount is inf; allowed: 0..1"),
         (Settings(length=-1), "pbt.length is -1; allowed: at least 0"),
+        (Settings(decay=1.0), "pbt.decay is 1.0; allowed: at least 0, below 1"),
+        (Settings(decay=-0.1), "pbt.decay is -0.1; allowed: at least 0, below 1"),
     ],
 )
 def test_fields_of_a_configuration(settings, message) -> None:
     with pytest.raises(ValueError) as problem:  # noqa: PT011
-        check_fields(settings, "pbt.", lr=above(0), discount=(0, 1), length=(0, None))
+        check_fields(settings, "pbt.", lr=above(0), discount=(0, 1), length=(0, None), decay=below(1))
     assert str(problem.value) == message
-    check_fields(Settings(), lr=above(0, 0.1), discount=(0, 1), length=(0, None))
+    check_fields(Settings(), lr=above(0, 0.1), discount=(0, 1), length=(0, None), decay=below(0.1))
 
 
 @pytest.mark.parametrize(

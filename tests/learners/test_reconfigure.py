@@ -64,7 +64,14 @@ def test_what_was_taken_over_is_not_shared() -> None:
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_a_changed_configuration_is_what_the_next_update_uses(algorithm: str) -> None:
     """Reconfigured in mid-run = configured so from the start, for settings of the loss and of the optimiser."""
-    changes = {"lr": 3e-3, "entropy_cost": 0.2, "discount": 0.7, "max_grad_norm": 0.1, "bptt_length": 2}
+    changes = {
+        "lr": 3e-3,
+        "entropy_cost": 0.2,
+        "discount": 0.7,
+        "max_grad_norm": 0.1,
+        "bptt_length": 2,
+        "adam_beta1": 0.3,
+    }
     changed, batch = make(0, algorithm=algorithm)
     changed.reconfigure(replace(changed.config, **changes))
     from_the_start, _ = make(0, algorithm=algorithm, **changes)

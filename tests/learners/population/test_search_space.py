@@ -68,7 +68,7 @@ def test_values_reach_the_learners_configuration() -> None:
         ("learner.lr=1e-3", "not of the form"),
         ("learner.lrr=uniform(1,2)", "learner.lrr: no such setting; did you mean: learner.lr"),
         ("lr=uniform(1e-4,1e-3)", "lr: no such setting; did you mean: learner.lr"),
-        ("qqqqqqqqqqqq=uniform(1,2)", "no such setting; numeric settings: learner.auxiliary_cost"),
+        ("qqqqqqqqqqqq=uniform(1,2)", "no such setting; numeric settings: learner.adam_beta1"),
         ("learner.optimiser=choice(1,2)", "learner.optimiser: not a number; numeric settings: .*learner.lr"),
         (
             "learner.lr=unifrom(1,2)",
