@@ -96,31 +96,38 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
         if which not in (*leaves, *groups):
             raise ValueError(f"leaf is {which!r}; did you mean: {nearest(which, [*leaves, *sorted(groups)])}?")
-        return _marked(form, {leaf: [] for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
+        return _marked(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
     axes = axes_of(core)
     if name not in axes:
         raise ValueError(f"this core has no part {name!r}; it has: {nearest(name, [*axes, 'leaf'])}")
-    first, last = _range(name, which, axes[name][0].parts)
-    return _marked(form, {axis.leaf: [(axis.dim, (first - 1) * axis.width, last * axis.width)] for axis in axes[name]})
+    chosen = _chosen(name, which, axes[name][0].parts)
+    cuts = {
+        axis.leaf: (axis.dim, [n * axis.width + k for n in chosen for k in range(axis.width)]) for axis in axes[name]
+    }
+    return _marked(form, cuts)
 
 
-def _range(name: str, which: str, count: int) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", which)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= first <= last <= count:
-        raise ValueError(f"{name} is {which!r}; allowed: 1..{count}, or a range such as 1-{count}")
-    return first, last
+def _chosen(name: str, which: str, count: int) -> list[int]:
+    """The parts that `2`, `5-8` or `2,5-8` means, counted from 0."""
+    chosen: list[int] = []
+    for words in which.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last <= count:
+            raise ValueError(
+                f"{name} is {which!r}; allowed: 1..{count}, a range such as 1-{count}, or several: 1,{count}"
+            )
+        chosen += range(first - 1, last)
+    return chosen
 
 
-def _marked(form: CoreState, wanted: dict[str, list[tuple[int, int, int]]], path: str = "") -> CoreState:
-    """True in the leaves that are wanted, inside (dimension, first, end) where they are cut."""
+def _marked(form: CoreState, wanted: dict[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
+    """True in the leaves that are wanted; in those with (dimension, places) only there."""
     if isinstance(form, Tensor):
         marked = torch.zeros_like(form, dtype=torch.bool)
         if path in wanted:
-            part = marked
-            for dim, first, end in wanted[path]:
-                part = part.narrow(dim, first, end - first)
-            part.fill_(True)
+            cut = wanted[path]
+            marked = ~marked if cut is None else marked.index_fill(cut[0], torch.tensor(cut[1]), True)
         return marked
     parts = zip(form._fields, form, strict=True)
     return type(form)(*(_marked(part, wanted, f"{path}.{field}" if path else field) for field, part in parts))

@@ -14,7 +14,7 @@ from ..loops import batch_loops
 from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from . import rules
-from .picture import AGENT, GOAL, NODE, paint_graph
+from .picture import AGENT, GOAL, NODE, paint_graph, state_name
 from .sets import adjacency, graph_sets
 
 
@@ -108,10 +108,10 @@ class PomdpGraphBatch(BatchedEnv):
         check_integer("num_steps", num_steps, 1, 100_000)
         check_integer("patience", patience, 1, None)
         self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
-        states = tuple(f"state {s}" for s in range(num_states))
-        self.edges = {f"from_{s}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
+        states = tuple(state_name(s) for s in range(num_states))
+        self.edges = {f"from_{state_name(s)}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
         """Names of the facts that say where an action leads from a state."""
-        self.fact_values = {"goal": states, "agent": (), "successes": ()} | dict.fromkeys(
+        self.fact_values = {"goal": states, "agent": states, "successes": ()} | dict.fromkeys(
             self.edges, (*states, "nowhere")
         )
         size = rules.observation_size(num_states, num_actions, show_graph)

@@ -126,12 +126,15 @@ class Mark(NamedTuple):
 
 
 def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
-    """Every change of a fact with named values, and every reward that is not the usual one."""
+    """Every change of a fact with named values that mostly stays as it is, and every reward that is not the usual one."""
     found: list[Mark] = []
     for name, series in recording.facts.items():
         if not values.get(name):
             continue
-        for step in np.flatnonzero(series[1:] != series[:-1]) + 1:
+        changes = np.flatnonzero(series[1:] != series[:-1]) + 1
+        if len(changes) > len(series) // 2:
+            continue  # where the agent is, not what happens to it
+        for step in changes:
             found.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
     rewards = recording.rewards
     usual = float(np.median(rewards))

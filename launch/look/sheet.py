@@ -14,7 +14,6 @@ from .page import span
 from .recording import Mark
 
 WIDTH, MARGIN, TEXT = 860, 12, 14
-LINES = ("#3b82c4", "#d9480f", "#2b9a5b", "#9b59b6", "#b8860b", "#0e9aa7", "#c2255c", "#6b7280", "#7c5cff", "#84a514")
 PAPER, WORDS, MARKED, AXIS = "#ffffff", "#202024", "#f59e0b", "#d4d4d8"
 CURVES, LOWEST, HIGHEST = 90, 26, 200
 """Pixels: the height of a panel of curves, the least and the most of a heat map."""
@@ -30,7 +29,7 @@ class Sheet(NamedTuple):
 
 def sheet(title: str, panels: Sequence[Panel], marks: Sequence[Mark], steps: int) -> Sheet:
     """Panels over the steps 0..T-1 of an episode; tables of a single step are left out."""
-    drawn = [(panel, _drawn(panel, steps)) for panel in panels if panel.kind != "matrix"]
+    drawn = [(panel, _drawn(panel)) for panel in panels if panel.kind != "matrix"]
     line = TEXT + 6
     height = 2 * MARGIN + line * 2 + sum(line + len(picture) + MARGIN for _, picture in drawn)
     image = Image.new("RGB", (WIDTH + 2 * MARGIN, height), PAPER)
@@ -44,10 +43,10 @@ def sheet(title: str, panels: Sequence[Panel], marks: Sequence[Mark], steps: int
         words = f"{panel.title}   {low:.3g} to {high:.3g}"
         pen.text((MARGIN, top), _fitting(words, pen, font), WORDS, font)
         names, right = (list(enumerate(panel.labels)) if panel.kind == "lines" else []), WIDTH + MARGIN
-        for k, name in reversed(names[: len(LINES)]):
+        for k, name in reversed(names[: len(drawing.LINES)]):
             right -= int(pen.textlength(name, font)) + MARGIN
             if right > MARGIN + pen.textlength(words, font):
-                pen.text((right, top), name, LINES[k], font)
+                pen.text((right, top), name, drawing.LINES[k], font)
         top += line
         image.paste(Image.fromarray(picture), (MARGIN, top))
         for mark in marks:
@@ -59,19 +58,10 @@ def sheet(title: str, panels: Sequence[Panel], marks: Sequence[Mark], steps: int
     return Sheet(file.getvalue(), image.width, image.height)
 
 
-def _drawn(panel: Panel, steps: int) -> NDArray[np.uint8]:
+def _drawn(panel: Panel) -> NDArray[np.uint8]:
     if panel.kind == "heat":
         return drawing.heat_map(panel, WIDTH, min(HIGHEST, max(LOWEST, 9 * len(panel.labels))))
-    low, high = span(panel)
-    image = Image.new("RGB", (WIDTH, CURVES), PAPER)
-    pen = ImageDraw.Draw(image)
-    x = (np.arange(steps) + 0.5) / steps * WIDTH
-    for edge in (0, CURVES - 1):
-        pen.line((0, edge, WIDTH, edge), AXIS, 1)
-    for k, series in enumerate(panel.values):
-        y = 3 + (CURVES - 7) * (1 - (series - low) / (high - low))
-        pen.line(np.stack([x, y], 1).ravel().tolist(), LINES[k % len(LINES)], 2)
-    return np.asarray(image)
+    return drawing.curves(panel, WIDTH, CURVES, PAPER, AXIS)
 
 
 def _fitting(text: str, pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

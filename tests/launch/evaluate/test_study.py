@@ -128,6 +128,7 @@ def test_differences_are_of_pairs() -> None:
         ("rmc", {"num_slots": 3, "num_heads": 2, "head_size": 4}, ("slot", "2"), 8),
         ("rmc", {"num_slots": 3, "num_heads": 2, "head_size": 4}, ("head", "1"), 12),
         ("concrete", {"num_pools": 5, "pool_size": 7}, ("pool", "3-5"), 21),
+        ("concrete", {"num_pools": 5, "pool_size": 7}, ("pool", "1,4-5"), 21),
         ("lstm", {"hidden_size": 6}, ("unit", "6"), 2),
         ("fwm", {"hidden_size": 6, "memory_size": 3}, ("leaf", "memory"), 27),
         ("fwm", {"hidden_size": 6, "memory_size": 3}, ("leaf", "controller"), 12),
@@ -142,6 +143,8 @@ def test_masks_mark_the_part(core: str, options: dict[str, int], words: tuple[st
 def test_a_slot_is_the_slot_that_is_named() -> None:
     marked = mask(make_core("rmc", 4, num_slots=3, num_heads=2, head_size=4), "slot", "2").memory[0]
     assert marked.all(1).tolist() == [False, True, False]
+    several = mask(make_core("rmc", 4, num_slots=3, num_heads=2, head_size=4), "slot", "1,3").memory[0]
+    assert several.all(1).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,13 @@ def test_words_that_mean_nothing_are_explained(words: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "said"), [("slot=1", "no part 'slot'"), ("unit=17", "allowed: 1..16"), ("leaf=c", "leaf is 'c'")]
+    ("part", "said"),
+    [
+        ("slot=1", "no part 'slot'"),
+        ("unit=17", "allowed: 1..16"),
+        ("unit=3,", "unit is '3,'"),
+        ("leaf=c", "leaf is 'c'"),
+    ],
 )
 def test_parts_that_the_core_does_not_have(part: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -50,8 +50,8 @@ def test_the_trace_is_what_the_core_did() -> None:
 
 def test_marks_are_changes_of_named_facts_and_unusual_rewards() -> None:
     recording = record(make_factory().make_actor(0))
-    series = {"place": np.array([0, 0, 1, 1, 2]), "count": np.array([0, 1, 2, 3, 4])}
+    series = {"place": np.array([0, 0, 1, 1, 2]), "count": np.array([0, 1, 2, 3, 4]), "cell": np.arange(5)}
     rewards = np.array([0, -0.01, -0.01, -0.01, 1], np.float32)
     made = Recording(**(recording._asdict() | {"facts": series, "rewards": rewards}))
-    names = {"place": ("room", "limbo", "maze"), "count": ()}
+    names = {"place": ("room", "limbo", "maze"), "count": (), "cell": ("a", "b", "c", "d", "e")}
     assert marks(made, names) == [Mark(2, "place: limbo"), Mark(4, "place: maze"), Mark(4, "reward +1")]
