@@ -5,6 +5,7 @@ Cores register what their parts are by their class (`axes_of.register`); leaves 
 """
 
 import re
+from collections.abc import Mapping
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -121,7 +122,7 @@ def _chosen(name: str, which: str, count: int) -> list[int]:
     return chosen
 
 
-def _marked(form: CoreState, wanted: dict[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
+def _marked(form: CoreState, wanted: Mapping[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
     """True in the leaves that are wanted; in those with (dimension, places) only there."""
     if isinstance(form, Tensor):
         marked = torch.zeros_like(form, dtype=torch.bool)
