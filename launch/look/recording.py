@@ -126,7 +126,7 @@ class Mark(NamedTuple):
 
 
 def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
-    """Every change of a fact with named values that mostly keeps its value, and every reward that is not the usual one."""
+    """Every change of a fact with named values that mostly keeps them, and every reward that is not the usual one."""
     found: list[Mark] = []
     for name, series in recording.facts.items():
         if not values.get(name):
