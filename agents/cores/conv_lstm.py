@@ -3,11 +3,14 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .fast.arrays import Array
+from .fast.conv import unroll as fast
 
 FORGET_BIAS = 1.0
 """Added to the forget gate, as in the released Conv2DLSTM."""
@@ -61,6 +64,7 @@ class ConvLSTM(Core):
             nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
+        self.places = neighbourhoods(self.height, self.width, kernel_size)
 
     def initial_state(self, batch_size: int) -> ConvLSTMState:
         """Zeros."""
@@ -70,7 +74,11 @@ class ConvLSTM(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         """inputs [B, input_size], state -> output [B, height * width * hidden_channels], next state."""
-        return self._step(self._from_input(inputs), state)
+        gates = self._from_input(inputs)
+        if type(self) is ConvLSTM and fast.suits(self, inputs):
+            outputs, state = self._fast(gates.unsqueeze(0), inputs.new_zeros(1, len(inputs), dtype=torch.bool), state)
+            return outputs[0], state
+        return self._step(gates, state)
 
     @full_precision
     def unroll(
@@ -78,8 +86,19 @@ class ConvLSTM(Core):
     ) -> tuple[Tensor, ConvLSTMState, None]:
         """As `Core.unroll`; the inputs of all steps are convolved at once."""
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+        if type(self) is ConvLSTM and fast.suits(self, inputs):
+            return *self._fast(gates, reset, state, bptt_length), None
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None
+
+    def _fast(
+        self, gates: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConvLSTMState]:
+        """The same steps by compiled functions: gates [T, B, places, 4 channels] as `_from_input` has them."""
+        weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
+        gates = gates + self.state_conv.bias
+        outputs, *last = fast.run(gates, weight, *state, self.places, reset, bptt_length)
+        return outputs.flatten(2), ConvLSTMState(*last)
 
     def _from_input(self, inputs: Tensor) -> Tensor:
         """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""
@@ -109,6 +128,15 @@ class ConvLSTM(Core):
 def same_padding(kernel_size: int) -> tuple[int, int]:
     """Rows (columns) of zeros before and after, so that a convolution keeps the size."""
     return (kernel_size - 1) // 2, kernel_size // 2
+
+
+def neighbourhoods(height: int, width: int, kernel_size: int) -> Array:
+    """int64 [height * width, kernel_size^2]: the place under every place of the kernel; -1 is the zero padding."""
+    before, after = same_padding(kernel_size)
+    places = np.arange(height * width).reshape(height, width)
+    padded = np.pad(places, (before, after), constant_values=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel_size, kernel_size))
+    return np.ascontiguousarray(windows.reshape(height * width, kernel_size**2))
 
 
 def image_size(input_size: int, height: int | None, width: int | None, channels: int | None) -> tuple[int, int, int]:

@@ -1,0 +1,116 @@
+"""ConvLSTM's unroll and its gradient, compiled, for some environments of a batch on a CPU.
+
+The equations are in `conv_lstm.ConvLSTM`; shapes are those of `arrays.py`. A convolution is one product: every place
+has its neighbourhood side by side in one line of `seen`.
+"""
+
+from .....base.compiled import compiled
+from ..arrays import Array
+from ..blas import multiply
+from ..boundaries import gradient_ends
+from ..elementwise import add, part
+from ..gated.cell import cell, cell_backward
+from .arrays import Gradients, Inputs, Record
+
+
+@part
+def look(h: Array, places: Array, seen: Array) -> None:
+    """Write the neighbourhood of every place of one image: h [P, C] -> `seen` [P, K C]."""
+    channels = h.shape[1]
+    for p in range(len(places)):
+        for k in range(places.shape[1]):
+            place, into = places[p, k], seen[p, k * channels : (k + 1) * channels]
+            if place < 0:
+                into[:] = 0
+            else:
+                into[:] = h[place]
+
+
+@part
+def look_backward(grad_seen: Array, places: Array, grad_h: Array) -> None:
+    """The adjoint of `look`: [P, K C] -> `grad_h` [P, C], which is overwritten."""
+    channels = grad_h.shape[1]
+    grad_h[:] = 0
+    for p in range(len(places)):
+        for k in range(places.shape[1]):
+            if places[p, k] >= 0:
+                add(grad_h[places[p, k]], grad_seen[p, k * channels : (k + 1) * channels])
+
+
+@compiled("reassoc", "nsz")
+def forward(
+    gemm: int,
+    first: int,
+    last: int,
+    given: Inputs,
+    weight: Array,
+    record: Record,
+    out: Array,
+    cells: Array,
+) -> None:
+    """All steps of environments `first` to `last`: their h [T, B, P, C] in `out`, their last c [B, P, C] in `cells`.
+
+    The weight is [4 C, K C]. A record of one step and of a group's environments is written over and over: for acting.
+    """
+    size = len(given.places)
+    start = first % (record.c.shape[1] // size)
+    shift, end = first - start, start + last - first
+    cells[first:last] = given.c[first:last]
+    for t in range(len(out)):
+        s = t % len(record.c)
+        seen, c, gates, inner = record.seen[s], record.c[s], record.gates[s], record.inner[s]
+        for b in range(start, end):
+            rows = slice(b * size, (b + 1) * size)
+            if given.reset[t, b + shift]:
+                seen[rows] = 0
+                c[rows] = 0
+            else:
+                look(out[t - 1, b + shift] if t > 0 else given.h[b + shift], given.places, seen[rows])
+                c[rows] = cells[b + shift]
+        multiply(gemm, seen[start * size : end * size], weight, True, gates[start * size : end * size])
+        for b in range(start, end):
+            for p in range(size):
+                row = b * size + p
+                add(gates[row], given.gates[t, b + shift, p])
+                cell(gates[row], c[row], inner[row], cells[b + shift, p], out[t, b + shift, p])
+
+
+@compiled("reassoc", "nsz")
+def backward(
+    gemm: int,
+    first: int,
+    last: int,
+    cut: int,
+    given: Inputs,
+    weight: Array,
+    record: Record,
+    grad_out: Array,
+    grads: Gradients,
+) -> None:
+    """The adjoint of `forward` for gradients of h [T, B, P, C] and of the last h and c [B P, C].
+
+    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [4 C, K C].
+    """
+    size = len(given.places)
+    for t in range(len(grad_out) - 1, -1, -1):
+        for b in range(first, last):
+            for p in range(size):
+                row = b * size + p
+                add(grads.h[row], grad_out[t, b, p])
+                cell_backward(
+                    record.gates[t, row],
+                    record.c[t, row],
+                    record.inner[t, row],
+                    grads.h[row],
+                    grads.gates[t, row],
+                    grads.c[row],
+                )
+        rows = slice(first * size, last * size)
+        multiply(gemm, grads.gates[t, rows], weight, False, grads.seen[rows])
+        for b in range(first, last):
+            rows = slice(b * size, (b + 1) * size)
+            if gradient_ends(given.reset, cut, t, b):
+                grads.h[rows] = 0
+                grads.c[rows] = 0
+            else:
+                look_backward(grads.seen[rows], given.places, grads.h[rows])

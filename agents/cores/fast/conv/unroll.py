@@ -1,0 +1,99 @@
+"""The unroll of ConvLSTM by compiled functions, as one node of autograd's graph, for a CPU."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import routes
+from ..arrays import Array, arrays
+from ..blas import gemm
+from ..groups import by_groups, matrix_gradients
+from .arrays import Gradients, Inputs, Record
+from .kernels import backward, forward
+
+if TYPE_CHECKING:
+    from ...conv_lstm import ConvLSTM
+
+PLACES_AT_ONCE = 400
+"""Lines of one product: fewer start it too often, more no longer stay in a core's memory."""
+
+
+def suits(core: "ConvLSTM", inputs: Tensor) -> bool:
+    """Whether this route can be used: parts as they were made, a library for products."""
+    return routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+
+
+def run(
+    gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, places: Array, reset: Tensor, bptt_length: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h [T, B, P, C] after each step, the last h and the last c.
+
+    Args:
+        gates: the inputs' share with all biases, [T, B, P, 4 C].
+        weight: of the convolution, [4 C, K C], the channels of a place of the kernel side by side.
+        h, c: before the first step, [B, P, C].
+        places: int [P, K], what every place's kernel looks at; -1 is the padding.
+        reset, bptt_length: as in `Core.unroll`.
+    """
+    (resets,) = arrays(reset)
+    plan = _Plan(places, resets, bptt_length or 0, torch.is_grad_enabled())
+    return _Unroll.apply(plan, gates, weight, h, c)  # pyright: ignore
+
+
+class _Plan(NamedTuple):
+    places: Array
+    reset: Array
+    cut: int
+    recording: bool
+
+    @property
+    def width(self) -> int:
+        return max(1, PLACES_AT_ONCE // len(self.places))
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, weight, h, c = arrays(*tensors)
+        steps, batch = plan.reset.shape
+        given = Inputs(gates, plan.places, plan.reset, h, c)
+        record = _record(steps, batch, given) if plan.recording else None
+        out, cells = tensors[2].new_empty(steps, *h.shape), torch.empty_like(tensors[3])
+        address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
+
+        def work(_: int, first: int, last: int) -> None:
+            forward(address, first, last, given, weight, record or _record(1, min(plan.width, batch), given), *results)
+
+        by_groups(work, batch, plan.width)
+        if plan.recording:
+            ctx.plan, ctx.given, ctx.record = plan, given, record
+            ctx.save_for_backward(tensors[1])
+        return out, out[-1].clone(), cells
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
+        plan, given, record = ctx.plan, ctx.given, ctx.record
+        (weight,) = arrays(*ctx.saved_tensors)
+        above = grad_out.contiguous().numpy()
+        h, c = (grad.flatten(0, 1).contiguous().numpy().copy() for grad in grad_last)
+        grads = Gradients(np.empty_like(record.gates), np.empty_like(record.seen[0]), h, c)
+        address = gemm(grad_out.dtype)
+
+        def work(_: int, first: int, last: int) -> None:
+            backward(address, first, last, plan.cut, given, weight, record, above, grads)
+
+        by_groups(work, above.shape[1], plan.width)
+        (grad_weight,) = matrix_gradients([(grads.gates, record.seen)])
+        to_gates = torch.from_numpy(grads.gates).view(given.gates.shape)
+        return None, to_gates, grad_weight, *(torch.from_numpy(grad).view(given.h.shape) for grad in (h, c))
+
+
+def _record(steps: int, batch: int, given: Inputs) -> Record:
+    def room(width: int) -> Array:
+        return np.empty((steps, batch * len(given.places), width), given.h.dtype)
+
+    size = given.h.shape[2]
+    return Record(room(given.places.shape[1] * size), room(size), room(4 * size), room(size))
