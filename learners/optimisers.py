@@ -1,6 +1,7 @@
 """Optimisers by name, RMSProp as TensorFlow has it, and clipping by the global norm of the gradient."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -10,7 +11,30 @@ from torch import Tensor, nn
 OptimiserName: TypeAlias = Literal["adam", "rmsprop_tf"]
 
 
-class RMSPropTF(torch.optim.Optimizer):
+class WithoutCompiler(torch.optim.Optimizer):
+    """An optimiser without what torch wraps around these methods, which only says that they are not to be compiled.
+
+    The wrapping imports torch's compiler when it is first called, which takes two seconds of a run's start.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class Adam(WithoutCompiler, torch.optim.Adam):
+    """Torch's Adam (Kingma and Ba 2015)."""
+
+    _step: Any = inspect.unwrap(torch.optim.Adam.step)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
+        """One update of every parameter that has a gradient."""
+        return self._step(closure)
+
+
+class RMSPropTF(WithoutCompiler):
     """RMSProp with TensorFlow's three habits, which change results at the large epsilons of IMPALA's settings.
 
         n_t = decay n_{t-1} + (1 - decay) g_t^2,                  n_0 = 1       (torch: 0)
@@ -87,7 +111,7 @@ def make_optimiser(
     """
     if name == "adam":
         # The fused kernel is one pass over the memory: measured 3 to 5 times faster than torch's other forms on a CPU.
-        return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True)
+        return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True)
     if name == "rmsprop_tf":
         return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
     allowed = get_args(OptimiserName)

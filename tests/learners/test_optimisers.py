@@ -1,5 +1,7 @@
 import io
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -122,3 +124,31 @@ def test_small_gradients_are_left_as_they_are(max_norm: float | None) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_shows_in_the_norm(bad: float) -> None:
     assert not math.isfinite(clip_global_norm(gradients_of([1.0], [bad, 2.0]), None).item())
+
+
+def test_optimisers_work_without_torchs_compiler() -> None:
+    """Its import takes two seconds of every run's start; another test may have imported it into this process."""
+    program = (
+        "import sys, torch\n"
+        "from engram.learners.optimisers import make_optimiser\n"
+        "for name in ('adam', 'rmsprop_tf'):\n"
+        "    parameter = torch.nn.Parameter(torch.ones(2))\n"
+        "    optimiser = make_optimiser(name, [parameter], lr=0.1, eps=0.1, decay=0.9, momentum=0.0, "
+        "betas=(0.9, 0.9))\n"
+        "    optimiser.zero_grad()\n"
+        "    parameter.sum().backward()\n"
+        "    optimiser.step()\n"
+        "    optimiser.load_state_dict(optimiser.state_dict())\n"
+        "    assert (parameter < 1).all()\n"
+        "assert 'torch._dynamo' not in sys.modules, 'compiler imported'\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)
+
+
+def test_adam_is_torchs() -> None:
+    found = []
+    for make in (torch.optim.Adam, lambda p, **numbers: make_optimiser("adam", p, decay=0, momentum=0, **numbers)):
+        parameter, _, gradients = start(3)
+        numbers = {name: ADAM[name] for name in ("lr", "eps", "betas")}
+        found.append(run(make([parameter], **numbers), parameter, gradients))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
