@@ -181,26 +181,25 @@ def main() -> None:
     threading.Thread(target=_wait_for_the_end, args=(sys.stdin.buffer, stop), daemon=True).start()
     prepare_process(1)
     try:
-        outcome = _train(order, stop, send)
+        code = _train(order, stop, send)
     except ValueError as problem:
         send(refused=str(problem))
         sys.exit(2)
-    plain = asdict(outcome) | {
-        "path": None if outcome.path is None else str(outcome.path),
-        "failure": None if outcome.failure is None else str(outcome.failure),
-    }
-    send(outcome=plain)
-    sys.exit(outcome.exit_code)
+    sys.exit(code)
 
 
-def _train(order: Order, stop: StopFlag, send: Callable[..., None]) -> Outcome:
+def _train(order: Order, stop: StopFlag, send: Callable[..., None]) -> int:
     def show(config: RunConfig, path: Path | None, step: int) -> Panel:
         return Relay(send, config, path, step)
 
+    def tell(outcome: Outcome) -> None:
+        path, failure = (None if value is None else str(value) for value in (outcome.path, outcome.failure))
+        send(outcome=asdict(outcome) | {"path": path, "failure": failure})
+
     if order.directory is None:
-        return train(order.config, None, stop, show=show, changed=order.changed)
+        return train(order.config, None, stop, show=show, at_end=tell, changed=order.changed).exit_code
     with RunDirectory.open(order.directory) as directory:
-        return train(order.config, directory, stop, show=show, trust=order.trust)
+        return train(order.config, directory, stop, show=show, at_end=tell, trust=order.trust).exit_code
 
 
 def _wait_for_the_end(orders: BinaryIO, stop: StopFlag) -> None:

@@ -19,6 +19,7 @@ from ...base.compiled import when_compiling
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
 from ...learners.learner import Learner
+from ..cluster.early_ray import EarlyRay
 from ..metrics.panel import Panel
 from ..metrics.tracking import check_tracking, make_tracker
 from ..metrics.writer import MetricsWriter
@@ -89,6 +90,7 @@ def train(
     at_end: Callable[[Outcome], None] = lambda _: None,
     trust: bool = False,
     changed: str = "",
+    early: EarlyRay | None = None,
 ) -> Outcome:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
 
@@ -102,6 +104,7 @@ def train(
         at_end: hears the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
         changed: differences from the preset, in words.
+        early: a private Ray that is being started already.
 
     Raises:
         UsageError: the configuration does not fit the world, the machine or the checkpoint.
@@ -120,7 +123,7 @@ def train(
         start_from(config.start_from, agents)
     begin_anew = saved is not None and not trust and drop_code(saved)
     factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
-    with stop, Acting(config, factory, stop) as acting:
+    with stop, Acting(config, factory, stop, early) as acting:
         with (
             show(config, directory.path if directory else None, steps_of(saved)) as panel,
             when_compiling(lambda: panel.message(COMPILING)),
@@ -198,7 +201,7 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
-    """A learner for each agent. The first optimiser takes a second or two: torch imports its compiler with it."""
+    """A learner for each agent."""
     return [Learner(agent, config.learner, config.total_steps) for agent in agents]
 
 

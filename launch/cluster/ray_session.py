@@ -6,12 +6,10 @@ The token file `~/.ray/auth_token` or RAY_AUTH_TOKEN holds it; a run's files and
 
 import contextlib
 import logging
-import math
 import os
 import socket
 import stat
 import threading
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +20,74 @@ from ray.job_config import JobConfig
 
 from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
+from .early_ray import cpus_needed
+from .few_processes import LOOPBACK, SETTINGS, few_processes, loopback_only, without_signal_handlers
 
 OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 ANSWER_SECONDS = 10.0
 """In which a cluster's head must answer."""
-LOOPBACK = "127.0.0.1"
 NEEDED = ("raylet", "gcs_server")
 """Ray's processes without which a run cannot go on."""
 STOP_SECONDS = 10.0
 """In which Ray must stop; otherwise this process ends, and the orphan clean-up kills Ray's."""
 START_ATTEMPTS = 5
+FEW_ATTEMPTS = 2
+"""Of these, those with few processes. The others start Ray as it is, should a later version not do without them."""
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """Environment of every actor: its parallelism is other actors."""
 
 
-def start_ray(num_actors: int, address: str | None = None, cpus_per_actor: float = 1.0) -> None:
-    """Start a private Ray with room for so many actors, or join the cluster at `address`; nothing if there is one."""
+def start_ray(num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0) -> None:
+    """Start a private Ray with room for so many actors, or join the cluster at `address`; nothing if there is one.
+
+    `num_actors` is None where they are as many as there is room for.
+    """
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not having taken over SIGTERM, which is meant
     if address is None:
-        _start_private(num_actors, cpus_per_actor)
+        start_private(cpus_needed(num_actors, cpus_per_actor))
     else:
+        _prepare()
         _join(address)
-    hide_token()
+        hide_token()
+
+
+def start_private(num_cpus: int) -> None:
+    """Start Ray on this machine alone; environment variables reach the actors through its processes."""
+    _prepare()
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
+    orphans.start_clean_up()
+    for attempt in range(START_ATTEMPTS):
+        few = attempt < FEW_ATTEMPTS
+        try:
+            with loopback_only(), without_signal_handlers(), few_processes() if few else contextlib.nullcontext():
+                ray.init(
+                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    job_config=_Job(),
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(private_folder() / "ray"),  # Ray opens its own folder to everyone
+                    _system_config=SETTINGS if few else None,
+                )
+            hide_token()
+            return
+        except Exception as problem:  # Ray has no class of its own for it
+            if not few and SLOW_START not in str(problem):
+                raise
+            ray.shutdown()
+    raise NotAvailableError(
+        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
+        "--local needs no other process"
+    )
 
 
 def token_file() -> Path:
@@ -108,50 +146,9 @@ class _Job(JobConfig):
         return True  # then Ray leaves both out
 
 
-@contextlib.contextmanager
-def loopback_only() -> Generator[None]:
-    """Let Ray listen on the loopback address alone: on Linux it would replace that with one that others can reach."""
-    names = ("resolve_ip_for_localhost", "get_node_ip_address")
-    before = {name: getattr(services, name) for name in names if hasattr(services, name)}
-    for name in before:
-        setattr(services, name, lambda *_, **__: LOOPBACK)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(services, name, function)
-
-
-def _start_private(num_actors: int, cpus_per_actor: float) -> None:
-    """Ray on this machine alone, its dashboard off; environment variables reach the actors through its processes."""
-    for name, value in ONE_THREAD.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
-    orphans.start_clean_up()
-    for _ in range(START_ATTEMPTS):
-        try:
-            with loopback_only():
-                ray.init(
-                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
-                    # Actors take turns on too few cores rather than wait for ever.
-                    num_cpus=max(math.ceil(num_actors * cpus_per_actor), os.cpu_count() or 1),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    object_store_memory=OBJECT_STORE_BYTES,
-                    job_config=_Job(),
-                    _node_ip_address=LOOPBACK,
-                    _temp_dir=str(private_folder() / "ray"),  # Ray opens its own folder to everyone
-                )
-            return
-        except Exception as problem:  # Ray has no class of its own for it
-            if SLOW_START not in str(problem):
-                raise
-            ray.shutdown()
-    raise NotAvailableError(
-        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
-        "--local needs no other process"
-    )
+def _prepare() -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not having taken over SIGTERM, which is meant
 
 
 def _join(address: str) -> None:
@@ -169,13 +166,14 @@ def _join(address: str) -> None:
         raise UsageError(_no_cluster(address, "that is no HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
-        ray.init(
-            address=found,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": ONE_THREAD},
-            job_config=_Job(),
-        )
+        with without_signal_handlers():
+            ray.init(
+                address=found,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": ONE_THREAD},
+                job_config=_Job(),
+            )
     except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         kind = UsageError if address == "auto" else NotAvailableError

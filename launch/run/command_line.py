@@ -23,6 +23,8 @@ VERSION = "--version"
 TRUST, LIST = "--trust-checkpoint", "--list"
 WIDE = 1000
 """Columns where output is no terminal."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells count it."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"[\s|│─━-]*")
@@ -38,7 +40,10 @@ class NotAvailableError(RuntimeError):
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line's `main` and exit: one line and 2 for a usage error, 3 for what may go better later."""
+    """Run a command line's `main` and exit: one line and 2 for a usage error, 3 for what may go better later.
+
+    Ctrl-C where nobody else heeds it ends with 130.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if VERSION in words:
         print(f"{name} {version()}")
@@ -53,6 +58,9 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
         code = 3
     except BrokenPipeError:
         code = 1
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        code = INTERRUPTED
     sys.exit(code)
 
 

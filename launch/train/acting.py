@@ -1,7 +1,6 @@
 """A run's actors from their start to their end: in this process, or in Ray's, which can die, hang or refuse to stop."""
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -10,11 +9,14 @@ from pathlib import Path
 from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
+from ..cluster.early_ray import EarlyRay, cpus_needed, leave_at_once
 from ..run.config import RunConfig
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
 from .watchdog import FAILED, Watchdog
 
+LOOK_SECONDS = 0.1
+"""How often a stop is looked for while actors are started."""
 ACTOR_NICENESS = 10
 """Actors step back when the learner wants their core: it is the learner that a run waits for."""
 
@@ -26,10 +28,11 @@ class Acting:
         config: the run.
         factory: makes its actors.
         stop: hears the signals that ask for a stop.
+        early: a private Ray that is being started already.
     """
 
-    def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
-        self.config, self._factory, self._stop = config, factory, stop
+    def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag, early: EarlyRay | None = None) -> None:
+        self.config, self._factory, self._stop, self._early = config, factory, stop, early
         self.exit_code = 1
         """Of the process, if Ray cannot be stopped and it has to end at once."""
         self._pool: ActorPool | None = None
@@ -53,10 +56,13 @@ class Acting:
             self._starting.start()
 
     def start(self) -> ActorPool:
-        """The actors, as soon as they are started."""
+        """The actors, as soon as they are started. Raises StoppedError if a stop is asked for before."""
         if self._starting is None:
             self._make_pool()
-        self._wait()
+        else:
+            while not self._made.wait(LOOK_SECONDS):
+                if self._stop.reason:
+                    raise StoppedError
         self._stop.renew()  # Ray has installed handlers of its own, below Python's
         if self._problem:
             raise self._problem
@@ -66,6 +72,10 @@ class Acting:
 
     def _make_pool(self) -> None:
         try:
+            config = self.config
+            if self._early and not config.local:
+                private = config.ray_address is None
+                self._early.take(cpus_needed(config.fixed_actors, config.actor_cpus) if private else None)
             self._pool = make_pool(self.config, self._factory, self._report)
         except BaseException as problem:
             self._problem = problem
@@ -74,10 +84,6 @@ class Acting:
         self._make_pool()
         self._made.set()
         self._over.wait()
-
-    def _wait(self) -> None:
-        if self._starting is not None:
-            self._made.wait()
 
     @contextlib.contextmanager
     def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
@@ -106,7 +112,10 @@ class Acting:
                     rescue(str(problem), FAILED)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._wait()
+        if self._starting is not None and not self._made.is_set():
+            if kind is None:
+                leave_at_once(self.exit_code)  # rather than wait for what is not wanted any more
+            self._made.wait()
         if self._pool is not None:
             try:
                 self._pool.close()
@@ -122,17 +131,8 @@ class Acting:
                     sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
                 leave_at_once(self.exit_code)
         self._over.set()
-
-
-def leave_at_once(code: int) -> None:
-    """End this process without the clean-up that Ray would do and could wait in for ever.
-
-    The orphan clean-up ends what it has started. Were that killed here first, Ray's threads in this process would
-    notice, and might end it with an exit code of their own.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        if self._early:
+            self._early.end()
 
 
 class StoppedError(Exception):
@@ -153,7 +153,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
             f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
         )
-    start_ray(config.fixed_actors or 1, config.ray_address, config.actor_cpus)
+    start_ray(config.fixed_actors, config.ray_address, config.actor_cpus)
     return RayPool(
         factory.make_actor,
         config.fixed_actors,

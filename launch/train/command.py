@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..cluster.early_ray import EarlyRay, early_ray
 from ..run.command_line import LIST, TRUST, UsageError, make_console, run_command, value_of, without
 
 if TYPE_CHECKING:
@@ -16,26 +17,24 @@ if TYPE_CHECKING:
 # Torch and Ray take seconds to import. That is done inside the functions below, after a first word to the user.
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Train as the words say; returns the exit code."""
+def main(arguments: Sequence[str], early: EarlyRay | None = None) -> int:
+    """Train as the words say, on a Ray that is being started already if there is one; returns the exit code."""
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     if LIST in arguments:
         from .listing import show
 
         show(make_console())
         return 0
-    if sys.stdout.isatty() and "--help" not in arguments:
-        print("starting: loading torch takes a few seconds", flush=True)
     from ...learners.checkpoints import CheckpointError
     from ..run.run_directory import RunDirectoryError
 
     try:
-        return start(arguments)
+        return start(arguments, early)
     except (RunDirectoryError, CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
 
-def start(arguments: Sequence[str]) -> int:
+def start(arguments: Sequence[str], early: EarlyRay | None) -> int:
     """Begin a run or go on with one; returns the exit code."""
     from ..api.training import refuse_taken
     from ..run.run_directory import RunDirectory
@@ -51,7 +50,7 @@ def start(arguments: Sequence[str]) -> int:
     if resume is None:
         config = parse_run(arguments)
         refuse_taken(config.checkpoint_url)
-        return run_training(config, None, changed=changed_from_preset(config, arguments))
+        return run_training(config, None, changed=changed_from_preset(config, arguments), early=early)
     words = without(arguments, ("--resume",))
     if is_url(resume):
         from .mirror import fetch
@@ -59,10 +58,16 @@ def start(arguments: Sequence[str]) -> int:
         resume = str(fetch(resume, value_of("--run-dir", words)))
         words = without(words, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
-        return run_training(resumed_by_words(directory, words), directory, trust)
+        return run_training(resumed_by_words(directory, words), directory, trust, early=early)
 
 
-def run_training(config: "RunConfig", directory: "RunDirectory | None", trust: bool = False, changed: str = "") -> int:
+def run_training(
+    config: "RunConfig",
+    directory: "RunDirectory | None",
+    trust: bool = False,
+    changed: str = "",
+    early: EarlyRay | None = None,
+) -> int:
     """Train in this process, which is made ready for it; the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
@@ -75,7 +80,7 @@ def run_training(config: "RunConfig", directory: "RunDirectory | None", trust: b
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
 
-    return train(config, directory, StopFlag(), at_end=say, trust=trust, changed=changed).exit_code
+    return train(config, directory, StopFlag(), at_end=say, trust=trust, changed=changed, early=early).exit_code
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
@@ -108,4 +113,18 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `rl-train`."""
-    run_command("rl-train", main, arguments)
+    early: EarlyRay | None = None
+
+    def begin(words: Sequence[str]) -> int:
+        nonlocal early
+        if sys.stdout.isatty() and not {"--help", LIST} & set(words):
+            print("starting: loading torch takes a few seconds", flush=True)
+        early = early_ray(words)
+        return main(words, early)
+
+    try:
+        run_command("rl-train", begin, arguments)
+    except BaseException as problem:
+        if early and not early.taken:
+            early.leave(problem)
+        raise
