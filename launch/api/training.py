@@ -134,11 +134,7 @@ def train(
             panel.message(describe(config, agents[0], device, changed))
             learners = make_learners(config, agents)
             if directory:
-                panel.message(
-                    f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint"
-                )
-            if begin_anew:
-                panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
+                say_where_it_goes_on(panel, saved, begin_anew)
             outcome = _run(config, learners, fields, acting, stop, panel, directory, saved)
             acting.exit_code = outcome.exit_code
         at_end(outcome)
@@ -295,6 +291,13 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}",
     ]
     return "\n".join([*lines, changed] if changed else lines)
+
+
+def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew: bool) -> None:
+    """Where a resumed run is, and whether its environments begin anew."""
+    panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint")
+    if begin_anew:
+        panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
 
 
 def refuse_taken(url: str | None) -> None:
