@@ -114,7 +114,10 @@ except ImportError:
     from engram.launch.train import run
 run()
 """
-TRAINING = "--env boxworld --core rmc --local --total-steps 16000 --log-every 1500 --checkpoint-every 1000000 --seed 1"
+TRAINING = (
+    "--env boxworld --core rmc --local --envs-per-actor 128 --total-steps 48000 --log-every 5000"
+    " --checkpoint-every 1000000 --seed 1"
+)
 EARLIER, LATER = 0, 1
 
 
