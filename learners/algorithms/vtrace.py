@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ...base.messages import check_fields
 from ..losses import policy_terms, value_terms
@@ -25,9 +26,20 @@ class VTraceSettings:
     """Clip of importance ratios in the policy gradient; 0 does not clip."""
     trace_lambda: float = 1.0
     """Factor on the trace coefficients c, 0..1: below 1, later errors count less and returns vary less."""
+    policy_clip: float = 0.0
+    """A step whose ratio has already moved this far the way its advantage asks teaches the policy nothing; 0 is off."""
+    epochs: int = 1
+    """Passes over each batch, at least 1, each with targets of its own."""
 
     def __post_init__(self) -> None:
-        check_fields(self, clip_rho=(0, None), clip_pg_rho=(0, None), trace_lambda=(0, 1))
+        check_fields(
+            self,
+            clip_rho=(0, None),
+            clip_pg_rho=(0, None),
+            trace_lambda=(0, 1),
+            policy_clip=(0, None),
+            epochs=(1, None),
+        )
 
 
 class VTrace(Algorithm):
@@ -37,6 +49,11 @@ class VTrace(Algorithm):
     settings: VTraceSettings
     on_policy = False
     metrics: ClassVar[tuple[str, ...]] = ("vtrace/rho_mean", "vtrace/rho_clip_rate")
+
+    def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
+        """The whole batch, `epochs` times."""
+        del num_envs, generator
+        return [None] * self.settings.epochs
 
     def targets(self, now: Pass) -> Targets:
         """V-trace's targets and clipped advantages."""
@@ -54,11 +71,19 @@ class VTrace(Algorithm):
         return Targets(found.vs, found.pg_advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """- log pi(a_t) adv_t and 0.5 (vs_t - V_t)^2; the ratio's mean and how often it is clipped."""
+        """- log pi(a_t) adv_t and 0.5 (vs_t - V_t)^2; the ratio's mean and how often it is clipped.
+
+        With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch that was made by older
+        weights then does not ask again for what updates since have done (the clip of PPO, Schulman et al. 2017).
+        """
         rhos = (now.log_policy.detach() - now.log_behaviour).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
+        advantages = targets.advantages
+        if self.settings.policy_clip:
+            done = advantages.sign() * (rhos - 1) > self.settings.policy_clip
+            advantages = torch.where(done, 0.0, advantages)
         return Terms(
-            policy_terms(now.log_policy, targets.advantages, now.step.valid),
+            policy_terms(now.log_policy, advantages, now.step.valid),
             value_terms(now.values, targets.values, now.step.valid),
             (rhos, clipped),
         )
