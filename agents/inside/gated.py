@@ -57,7 +57,7 @@ def by_time_constant(name: str, series: Values) -> Panel:
         + less,
         "heat",
         series[kept],
-        tuple(f"unit {i + 1}, time constant {spans[i]:.3g}" for i in kept),
+        tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in kept),
         "signed",
     )
 

@@ -254,7 +254,7 @@ def test_units_are_ordered_by_what_they_were_seen_to_remember() -> None:
     spans = time_constants(trace.after.c.t().numpy())
     order = np.argsort(spans, kind="stable")
     np.testing.assert_array_equal(shown.values, trace.after.c.t().numpy()[order])
-    assert shown.labels[0] == f"unit {order[0] + 1}, time constant {spans[order[0]]:.3g}"
+    assert shown.labels[0] == f"unit {order[0] + 1}: {spans[order[0]]:.3g} steps"
 
 
 def test_bands_are_the_pools_from_fast_to_slow() -> None:
