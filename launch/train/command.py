@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cluster.early_ray import EarlyRay, early_ray
 from ..run.command_line import LIST, TRUST, UsageError, make_console, run_command, value_of, without
+from ..run.stop_flag import StopFlag
 
 if TYPE_CHECKING:
     from ..api.training import Outcome
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 # Torch and Ray take seconds to import. That is done inside the functions below, after a first word to the user.
 
 
-def main(arguments: Sequence[str], early: EarlyRay | None = None) -> int:
+def main(arguments: Sequence[str], early: EarlyRay | None = None, stop: StopFlag | None = None) -> int:
     """Train as the words say, on a Ray that is being started already if there is one; returns the exit code."""
+    stop = stop or StopFlag.of_a_command()
     sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     if LIST in arguments:
         from .listing import show
@@ -29,12 +31,12 @@ def main(arguments: Sequence[str], early: EarlyRay | None = None) -> int:
     from ..run.run_directory import RunDirectoryError
 
     try:
-        return start(arguments, early)
+        return start(arguments, early, stop)
     except (RunDirectoryError, CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
 
-def start(arguments: Sequence[str], early: EarlyRay | None) -> int:
+def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> int:
     """Begin a run or go on with one; returns the exit code."""
     from ..api.training import refuse_taken
     from ..run.run_directory import RunDirectory
@@ -50,7 +52,7 @@ def start(arguments: Sequence[str], early: EarlyRay | None) -> int:
     if resume is None:
         config = parse_run(arguments)
         refuse_taken(config.checkpoint_url)
-        return run_training(config, None, changed=changed_from_preset(config, arguments), early=early)
+        return run_training(config, None, stop, changed=changed_from_preset(config, arguments), early=early)
     words = without(arguments, ("--resume",))
     if is_url(resume):
         from .mirror import fetch
@@ -58,12 +60,13 @@ def start(arguments: Sequence[str], early: EarlyRay | None) -> int:
         resume = str(fetch(resume, value_of("--run-dir", words)))
         words = without(words, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
-        return run_training(resumed_by_words(directory, words), directory, trust, early=early)
+        return run_training(resumed_by_words(directory, words), directory, stop, trust, early=early)
 
 
 def run_training(
     config: "RunConfig",
     directory: "RunDirectory | None",
+    stop: StopFlag,
     trust: bool = False,
     changed: str = "",
     early: EarlyRay | None = None,
@@ -71,7 +74,6 @@ def run_training(
     """Train in this process, which is made ready for it; the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
-    from ..run.stop_flag import StopFlag
 
     prepare_process(1)
 
@@ -80,7 +82,7 @@ def run_training(
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
 
-    return train(config, directory, StopFlag(), at_end=say, trust=trust, changed=changed, early=early).exit_code
+    return train(config, directory, stop, at_end=say, trust=trust, changed=changed, early=early).exit_code
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
@@ -119,8 +121,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
         nonlocal early
         if sys.stdout.isatty() and not {"--help", LIST} & set(words):
             print("starting: loading torch takes a few seconds", flush=True)
-        early = early_ray(words)
-        return main(words, early)
+        with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
+            early = early_ray(words)
+            return main(words, early, stop)
 
     try:
         run_command("rl-train", begin, arguments)

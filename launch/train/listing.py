@@ -2,7 +2,9 @@
 
 import inspect
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.resources import files
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,10 +34,19 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
         ],
     )
     yield "pairs with a paper's core options", [(f"{world} {core}", _options(o)) for (world, core), o in CORES.items()]
+    yield "figures of papers (rl-reproduce NAME)", list(_figures())
     yield (
         "trained agents (rl-eval zoo:NAME, --start-from)",
         [(f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()],
     )
+
+
+def _figures() -> Iterator[Line]:
+    """The data files of launch/figures, which holds nothing else that a list needs."""
+    folder = files(__name__.removesuffix("train.listing") + "figures") / "data"
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        data = tomllib.loads(file.read_text("utf-8"))
+        yield file.name.removesuffix(".toml"), f"{data['title']}; {data['paper']}, {data['place']}"
 
 
 def show(console: Console) -> None:

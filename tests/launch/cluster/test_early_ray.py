@@ -77,26 +77,21 @@ def descendants_until(process: "subprocess.Popen[str]", seconds: float, name: st
 
 
 @pytest.mark.parametrize(
-    ("number", "began", "codes"),
+    ("number", "began"),
     [
-        (signal.SIGTERM, "gcs_server", (-signal.SIGTERM,)),  # while torch is imported, a signal ends it at once
-        (signal.SIGINT, "gcs_server", (130,)),
-        (signal.SIGTERM, "ray::IDLE", (-signal.SIGTERM, 0)),  # when Ray is connected
-        (signal.SIGTERM, "ray::ActorProcess", (0,)),
+        (signal.SIGINT, "gcs_server"),  # while torch is imported; tests/faults has SIGTERM
+        (signal.SIGTERM, "ray::IDLE"),  # when Ray is connected
     ],
 )
-def test_a_signal_before_the_first_update_prints_no_stack(
-    number: signal.Signals, began: str, codes: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_signal_before_the_first_update_prints_no_stack(number: signal.Signals, began: str, tmp_path: Path) -> None:
     words = ["--env", "sequence-recall", "--core", "lstm", "--core-args", "hidden_size=8"]
     command = [RL_TRAIN, *words, "--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     family = descendants_until(process, 60, began)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode in codes, errors
-    assert errors == ("rl-train: interrupted\n" if process.returncode == 130 else "")
-    assert (f"stopped ({number.name})" in output) == (process.returncode == 0)
+    assert (process.returncode, errors) == (0, "")
+    assert f"stopped ({number.name})" in output
     psutil.wait_procs(family, timeout=20)
     assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 

@@ -1,6 +1,7 @@
 """rl-train --list names everything that can be named."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.console import Console
 from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import WORLDS
+from engram.launch.figures import figure
 from engram.launch.run.presets import PRESETS
 from engram.launch.train.command import run
 from engram.launch.train.listing import show
@@ -19,7 +21,8 @@ def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         run(["--list"])
     assert stop.value.code == 0
     lines = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
-    named = [*WORLDS, *core_names(), *algorithm_names(), *PRESETS, *(f"zoo:{name}" for name in zoo.names())]
+    figures = [path.stem for path in Path(figure.__file__).with_name("data").glob("*.toml")]
+    named = [*WORLDS, *figures, *core_names(), *algorithm_names(), *PRESETS, *(f"zoo:{name}" for name in zoo.names())]
     assert [name for name in named if not lines.get(name)] == []
 
 
