@@ -49,11 +49,24 @@ def interfered(words: str) -> np.ndarray[Any, Any]:
     return play_all(fresh, N, N, parsed(words), 0).episodes
 
 
+def numbers(words: str | None, steps: int = 20) -> list[torch.Tensor]:
+    """Policy, value, action and state of every environment at every step."""
+    actor, found = fresh(), list[torch.Tensor]()
+    change = None if words is None else Interference(actor.agent.core, parsed(words), 0)
+    for t in range(steps):
+        if change:
+            actor.state = change(t, actor.state, np.ones(N, np.bool_))
+        agent = actor.unroll().agent
+        found += [agent.logits[0], agent.value[0], agent.action[0], actor.state.core.h.clone()]
+    return found
+
+
 def test_an_intervention_that_does_nothing_changes_no_bit() -> None:
-    undisturbed = play_all(fresh, N, N, None, 0).episodes
+    undisturbed, plain = play_all(fresh, N, N, None, 0).episodes, numbers(None)
     np.testing.assert_array_equal(undisturbed, play(fresh(), N)[np.argsort(play(fresh(), N)[:, 0])])
     for words in ("wipe@0", "wipe@500", "freeze@5:5", "noise@5:0", "swap@500", "wipe@500:unit=3"):
         np.testing.assert_array_equal(interfered(words), undisturbed, err_msg=words)
+        assert all(map(torch.equal, numbers(words), plain)), words
 
 
 def test_every_kind_changes_the_values_that_follow_and_none_before() -> None:
@@ -101,12 +114,20 @@ def test_wiped_swapped_and_frozen_states_are_what_they_are_called() -> None:
 
 def test_levels_and_random_numbers_are_paired() -> None:
     """Until the intervention both play the same; an episode that ended before it is the same altogether."""
-    without, changed = (play_all(fresh, 9, 4, what, 0) for what in (None, parsed("wipe@9")))
+    asked: list[tuple[int, int]] = []
+
+    def make(num_envs: int, first: int) -> Actor:
+        asked.append((num_envs, first))
+        return fresh(num_envs, first)
+
+    without, changed = (play_all(make, 9, 4, what, 0) for what in (None, parsed("wipe@9")))
+    assert asked == 2 * [(4, 0), (4, 4), (1, 8)]
     levels = [fresh(9).batch.level(i)["goal"] for i in range(9)]
     assert [fresh(1, i).batch.level(0)["goal"] for i in range(9)] == levels
     early = ~changed.reached
     np.testing.assert_array_equal(without.episodes[early], changed.episodes[early])
-    assert without.episodes[:, 0].tolist() == list(range(9))
+    assert without.episodes[:, 0].tolist() == changed.episodes[:, 0].tolist() == list(range(9))
+    assert all(map(torch.equal, numbers("wipe@9")[: 4 * 9], numbers(None)[: 4 * 9]))
 
 
 def test_differences_are_of_pairs() -> None:
