@@ -46,28 +46,22 @@ def test_above_chance_is_zero_at_chance_and_one_where_all_is_right():
     assert (tasks, cores) == (["copy"], ["a", "b"])
 
 
-def test_the_best_learning_rate_goes_on_and_what_is_done_is_not_done_again(tmp_path, monkeypatch):
-    """The calls are recorded and answered with results; runs themselves are tested in test_command.py."""
-    calls = []
-
-    def answer(words):
-        calls.append(words)
-        if words[0] != "--resume":
-            path = tmp_path / "copy" / "gru" / f"lr-{words[words.index('--lr') + 1].rstrip('0').rstrip('.')}"
-            path.mkdir()
-            right = 0.9 if path.name == "lr-0.01" else 0.3
-            (path / "result.json").write_text(json.dumps(result("copy", "gru", right) | {"valid_accuracy": right}))
-        return ""
-
-    monkeypatch.setattr(suite, "_call", answer)
-    config = suite.SuiteConfig(cores=("gru",), tasks=("copy",), minutes=6, lrs=(0.1, 0.01, 0.2), out=str(tmp_path))
-    assert suite.run_cell(config, suite.Cell("copy", "gru"), tmp_path) == ""
-    assert [words[0] for words in calls] == ["copy", "copy", "copy", "--resume"]
-    assert all(words[words.index("--minutes") + 1] == "1.0" for words in calls[:3])
-    assert calls[3] == ["--resume", str(tmp_path / "copy" / "gru" / "lr-0.01"), "--minutes", "4.0"]
-    assert json.loads((tmp_path / "copy" / "gru" / "result.json").read_text())["accuracy"] == 0.9
-    assert suite.run_cell(config, suite.Cell("copy", "gru"), tmp_path) == ""
-    assert len(calls) == 4
+def test_the_best_learning_rate_goes_on_and_what_is_done_is_not_done_again(tmp_path, capsys):
+    """Real runs of a second: with a rate of nothing no answer is learnt, with the other one it is."""
+    words = ["--cores", "gru", "--tasks", "recall-twin", "--task-args", "recall_twin.delay=1", "--minutes", "0.06"]
+    words += ["--lrs", "1e-12", "0.01", "--test-sequences", "128", "--out", str(tmp_path)]
+    assert suite.main(words) == 0
+    cell = tmp_path / "recall-twin" / "gru"
+    results = {path.parent.name: json.loads(path.read_text()) for path in sorted(cell.rglob("result.json"))}
+    assert set(results) == {"gru", "lr-1e-12", "lr-0.01"}
+    assert results["gru"] == results["lr-0.01"]
+    assert results["gru"]["valid_accuracy"] > results["lr-1e-12"]["valid_accuracy"]
+    assert results["lr-1e-12"]["minutes"] < 0.03 < 0.04 < results["gru"]["minutes"]  # a quarter, and three quarters
+    assert "1 of 1: recall-twin with gru" in capsys.readouterr().out
+    assert (tmp_path / "leaderboard.md").exists()
+    written = {path: path.stat().st_mtime_ns for path in cell.rglob("*")}
+    assert suite.main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in cell.rglob("*")} == written
 
 
 @pytest.mark.parametrize(

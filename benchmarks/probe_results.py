@@ -1,0 +1,62 @@
+"""Collect finished runs of rl-probe; those of `recall` are tested again with delays far beyond the trained ones.
+
+    python benchmarks/probe_results.py RUN ... [--sequences 256]
+
+adds to results/probe-runs.json, by the name of the run's folder; runs that are there already stay as they are.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from engram.agents.process import prepare_process
+from engram.base.files import replace_file
+from engram.envs.tasks.registry import make_task
+from engram.launch.metrics.provenance import provenance
+from engram.launch.probe.config import ProbeConfig
+from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun, described
+from engram.launch.run.config import from_dict
+from engram.launch.run.run_directory import RunDirectory
+from engram.learners.supervised.learner import examine
+
+RESULTS = Path(__file__).parent / "results" / "probe-runs.json"
+DELAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
+    """Answers of a run's network after every delay."""
+    with RunDirectory.open(path) as directory:
+        config: ProbeConfig = from_dict(ProbeConfig, directory.config())
+        run = ProbeRun(config, directory, print)
+        run.resume()
+        found: list[dict[str, Any]] = []
+        for delay in DELAYS:
+            given = {**config.task_args, "delay": delay}
+            task = make_task(config.task, TEST_BATCH, given, seed=config.seed, part="test")
+            score = examine(run.learner.model, task, -(-sequences // TEST_BATCH))
+            found.append({"delay": delay, "chance": task.chance, **described(score)})
+        return found
+
+
+def main() -> None:
+    """Collect."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--sequences", type=int, default=256, help="of every delay")
+    given = parser.parse_args()
+    prepare_process(1)
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for path in given.runs:
+        if path.name in found:
+            continue
+        result = json.loads((path / RESULT).read_text())
+        if result["task"] == "recall":
+            result["beyond"] = curve(path, given.sequences)
+            print(path.name, [(each["delay"], round(each["accuracy"], 3)) for each in result["beyond"]], flush=True)
+        found[path.name] = result | {"collected": provenance()}
+        replace_file(RESULTS, json.dumps(found, indent=1).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
