@@ -157,6 +157,18 @@ def test_a_run_in_a_process_of_its_own(tmp_path):
     assert run.stop().reason == "stop()"
 
 
+def test_a_run_with_ray_leaves_nothing_behind(tmp_path):
+    names = ("signals", "threads", "torch", "environment", "path", "directory")  # imports change the others
+    before, children = state_of_the_process(), set(psutil.Process().children(recursive=True))
+    run = engram.train(**SMALL, total_steps=200, local=False, run_dir=str(tmp_path / "a"))
+    assert (run.reason, run.progress().running) == ("done", False)
+    assert run.progress().steps >= 200
+    assert run.config.local is False
+    wait_for(lambda: not set(psutil.Process().children(recursive=True)) - children, 30)
+    after = state_of_the_process()
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
 PARENT = """
 import os, sys, engram
 run = engram.train("boxworld", "lstm", conv_channels=(2,), unroll_length=6, batch_size=4, log_every=1, wait=False,
