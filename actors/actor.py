@@ -4,7 +4,7 @@ The actor is the only place where a world and an agent meet, in training, evalua
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,8 @@ class Actor:
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.copies = -1, 0
-        self.generator = torch.Generator()
+        self.device = agent.policy.weight.device
+        self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
         self.generator.manual_seed(int(sampling) >> 1)
         self._restart(seed)
@@ -79,6 +80,15 @@ class Actor:
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """T steps under one version of the weights (the loaded ones if None)."""
+        steps = self.unrolling(weights)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    def unrolling(self, weights: Weights | None = None) -> Generator[None, None, Unroll]:
+        """As `unroll`, yielding at every step while the network is asked: time to step another actor's worlds."""
         if weights is not None:
             self.load(weights)
         started = time.perf_counter()
@@ -87,16 +97,20 @@ class Actor:
         env, views = _allocate_steps(self._said, steps)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []
+        shown: list[Any] = []
         for t in range(steps):
-            output, self.state = self.agent.step(views(t), self.state, self.generator)
+            said = self._to_device(views(t))
+            shown.append(said.observation)
+            output, self.state = self.agent.step(said, self.state, self.generator)
             outputs.append(output)
-            action = output.action.numpy()
+            yield
+            action = output.action.cpu().numpy()
             self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
             self._count(env, t, episodes)
         self._said = env.last()
         return Unroll(
             initial_state=map_state(torch.clone, initial_state),
-            env=env.tensors(),
+            env=self._whole(env.tensors(), shown),
             agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*outputs, strict=True))),
             weights_version=torch.full((n,), self.version),
             member=self.member,
@@ -104,6 +118,19 @@ class Actor:
             episodes=torch.from_numpy(np.concatenate([self._no_episodes(), *episodes])),
             seconds=time.perf_counter() - started,
         )
+
+    def _to_device(self, said: EnvOutput) -> EnvOutput:
+        if self.device.type == "cpu":
+            return said
+        observation = map_observation(lambda x: x.to(self.device, non_blocking=True), said.observation)
+        return EnvOutput(observation, *(leaf.to(self.device, non_blocking=True) for leaf in said[1:]))
+
+    def _whole(self, env: EnvOutput, shown: list[Any]) -> EnvOutput:
+        """All steps, with the observations where the network has seen them; flags stay where steps are counted."""
+        if self.device.type == "cpu":
+            return env
+        last = map_observation(lambda x: x[-1].to(self.device), env.observation)
+        return env._replace(observation=map_observation(lambda *x: torch.stack(x), *shown, last))
 
     def _count(self, env: "_Steps", t: int, episodes: list[NDArray[np.float32]]) -> None:
         """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""

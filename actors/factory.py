@@ -28,6 +28,8 @@ class ActorFactory:
     """Steps per unroll."""
     seed: int
     """Seed of the run."""
+    device: str = "cpu"
+    """Where the network is asked."""
     resumed_at: int = 0
     """Steps the run had done when it was resumed: a resumed run draws other levels than its beginning did."""
     trust_checkpoint: bool = False
@@ -55,7 +57,7 @@ class ActorFactory:
         )
         return Actor(
             batch,
-            self.make_agent(batch),
+            self.make_agent(batch).to(self.device),
             unroll_length=self.unroll_length,
             seed=seed,
             first_index=first_index,

@@ -3,7 +3,7 @@
 Any process can act for any member, so a population needs no more processes than a single learner.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from ..agents.weights import Weights
@@ -43,6 +43,14 @@ class MemberActors:
     def unroll(self, weights: Weights) -> Unroll:
         """One unroll of the weights' member."""
         return self._actor(weights.member).unroll(weights)
+
+    def unrolling(self, weights: Weights) -> Generator[None, None, Unroll]:
+        """As `unroll`, yielding at every step while the network is asked."""
+        return self._actor(weights.member).unrolling(weights)
+
+    def waits(self, member: int) -> bool:
+        """Whether the member's network is on a device that works by itself."""
+        return self._actor(member).device.type != "cpu"
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
         """The next `count` unrolls of the weights' member, side by side as one."""

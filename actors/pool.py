@@ -134,10 +134,10 @@ class LocalPool:
         self._turn = (number + 1) % self.num_actors
         member = self._schedule.next()
         assert member is not None, "publish() comes before the first request"
-        return self._unroll(number, member)
+        return self.unrolls(range(number, number + 1), self._weights[member])[0]
 
     def gather(self, member: int = 0) -> list[Unroll]:
-        return [self._unroll(number, member) for number in range(self.num_actors)]
+        return self.unrolls(range(self.num_actors), self._weights[member])
 
     def save(self) -> list[Any]:
         try:
@@ -154,14 +154,39 @@ class LocalPool:
     def close(self) -> None:
         self._actors = []
 
-    def _unroll(self, number: int, member: int) -> Unroll:
+    def unrolls(self, numbers: range, weights: Weights) -> list[Unroll]:
+        """One unroll of each of these actors with these weights. On a device of their own they take turns at every
+        step, so that the worlds of one are stepped while the device works for another."""
+        if all(self._actors[number].waits(weights.member) for number in numbers) and len(numbers) > 1:
+            return self._in_turns(numbers, weights)
+        return [self._unroll(number, weights) for number in numbers]
+
+    def _in_turns(self, numbers: range, weights: Weights) -> list[Unroll]:
+        under_way = {number: self._actors[number].unrolling(weights) for number in numbers}
+        done: dict[int, Unroll] = {}
+        while under_way:
+            for number, steps in list(under_way.items()):
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    done[number] = end.value
+                    self._failures.forgive(number)
+                    del under_way[number]
+                except Exception:
+                    self._replace(number)
+                    del under_way[number]
+        return [done[number] if number in done else self._unroll(number, weights) for number in numbers]
+
+    def _replace(self, number: int) -> None:
+        self._failures.add(number, traceback.format_exc())
+        self._actors[number] = MemberActors(self._make_actor, number, self._actors[number].life + 1)
+
+    def _unroll(self, number: int, weights: Weights) -> Unroll:
         while True:
-            actors = self._actors[number]
             try:
-                unroll = actors.unroll(self._weights[member])
+                unroll = self._actors[number].unroll(weights)
             except Exception:
-                self._failures.add(number, traceback.format_exc())
-                self._actors[number] = MemberActors(self._make_actor, number, actors.life + 1)
+                self._replace(number)
             else:
                 self._failures.forgive(number)
                 return unroll

@@ -10,6 +10,7 @@ Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of
 flag, the action there is ignored, and the next step is the first of a new episode.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ def environments(unroll: Unroll, chosen: Tensor) -> Unroll:
         initial_state=map_state(lambda x: x[chosen], unroll.initial_state),
         env=_map_outputs(lambda x: x[:, chosen], unroll.env),
         agent=AgentOutput(*(x[:, chosen] for x in unroll.agent)),
-        weights_version=unroll.weights_version[chosen.cpu()],
+        weights_version=unroll.weights_version[chosen],
         episodes=unroll.episodes[:0],
     )
 
@@ -81,17 +82,19 @@ def join(parts: list[Unroll]) -> Unroll:
     )
 
 
+def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
+    """The same unroll with every tensor that a learner reads replaced, in a fixed order; finished episodes stay."""
+    return unroll._replace(
+        initial_state=map_state(function, unroll.initial_state),
+        env=_map_outputs(function, unroll.env),
+        agent=AgentOutput(*map(function, unroll.agent)),
+        weights_version=function(unroll.weights_version),
+    )
+
+
 def to_device(unroll: Unroll, device: torch.device) -> Unroll:
     """The same unroll on another device."""
-
-    def move(x: Tensor) -> Tensor:
-        return x.to(device, non_blocking=True)
-
-    return unroll._replace(
-        initial_state=map_state(move, unroll.initial_state),
-        env=_map_outputs(move, unroll.env),
-        agent=AgentOutput(*map(move, unroll.agent)),
-    )
+    return map_tensors(lambda leaf: leaf.to(device), unroll)
 
 
 def _map_outputs(function: Any, *outputs: EnvOutput) -> EnvOutput:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .cores.core import CoreState, map_state, reset_state
+from .cores.core import CoreState, map_state, readable, reset_state
 from .cores.registry import make_core
 from .normalisation import ValueHead
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
@@ -108,7 +108,7 @@ class Agent(nn.Module):
         self, env: EnvOutput, state: AgentState, generator: torch.Generator | None = None
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B."""
-        if bool(state.over.any()):
+        if not readable(state.over) or bool(state.over.any()):
             state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
         inputs = self._inputs(self.torso(env.observation), state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)

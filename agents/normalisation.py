@@ -35,20 +35,29 @@ class Moments(nn.Module):
         self.register_buffer("weight", torch.zeros(()))
 
     @torch.no_grad()
-    def update(self, values: Tensor, weight: float) -> None:
-        """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none."""
-        if not len(values) or not bool(values.isfinite().all()):
-            return
+    def update(self, values: Tensor, weight: float, valid: Tensor | None = None) -> None:
+        """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none.
+
+        Of `valid` (bool [N]) only those that are set. Nothing is read back from the device.
+        """
+        number: Tensor | int = len(values)
+        ok = values.isfinite().all() if number else values.new_zeros((), dtype=torch.bool)
+        if valid is not None:
+            values, number = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
+            ok = values.isfinite().all() & (number > 0)
         # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        new = values.mean(0)
-        spread = (values - new).square().mean(0)
+        new = values.sum(0) / number  # not a number where there is none, and then not used
+        spread = (values - new).square()
+        if valid is not None:
+            spread = torch.where(valid.unsqueeze(1), spread, 0.0)
+        spread = spread.sum(0) / number
         mean = self.mean + rate * (new - self.mean)
         variance = (1 - rate) * (self.deviation.square() + (self.mean - mean).square())
         variance = variance + rate * (spread + (new - mean).square())
-        self.mean.copy_(mean)
-        self.deviation.copy_(variance.sqrt().clamp(min=self.floor))
-        self.weight.copy_((self.weight + weight).clamp(max=self.memory))
+        self.mean.copy_(torch.where(ok, mean, self.mean))
+        self.deviation.copy_(torch.where(ok, variance.sqrt().clamp(min=self.floor), self.deviation))
+        self.weight.copy_(torch.where(ok, (self.weight + weight).clamp(max=self.memory), self.weight))
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., F] -> (values - mean) / deviation, clipped."""
@@ -82,17 +91,19 @@ class ValueHead(nn.Linear):
 
     @property
     def unused(self) -> bool:
-        """Whether it has running units and no return was counted in yet."""
-        return self.moments is not None and not bool(self.moments.weight)
+        """Whether it has running units and no return was counted in yet; asks the device."""
+        return self.moments is not None and (self.moments.weight.is_meta or not bool(self.moments.weight))
 
     @torch.no_grad()
-    def renormalise(self, returns: Tensor) -> None:
-        """Count in a batch of returns [N]; every value stays what it was.
+    def renormalise(self, returns: Tensor, valid: Tensor) -> None:
+        """Count in the returns [N] that are valid (bool [N]); every value stays what it was.
 
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
         """
         assert self.moments is not None
         mean, deviation = self.moments.mean.clone(), self.moments.deviation.clone()
-        self.moments.update(returns.unsqueeze(-1), 1.0)
+        self.moments.update(returns.unsqueeze(-1), 1.0, valid)
         self.weight.mul_(deviation / self.moments.deviation)
-        self.bias.mul_(deviation).add_(mean - self.moments.mean).div_(self.moments.deviation)
+        bias = (self.bias * deviation + (mean - self.moments.mean)) / self.moments.deviation
+        counted = (mean != self.moments.mean) | (deviation != self.moments.deviation)
+        self.bias.copy_(torch.where(counted, bias, self.bias))

@@ -1,6 +1,7 @@
 """Descriptions of a world's spaces for an agent, without Gymnasium."""
 
 import math
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -115,8 +116,9 @@ def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> T
         return -(0.5 * scaled.square() + log_deviation + _HALF_LOG_2PI).sum(-1)
     if len(spec.choices) == 1:
         return log_policies.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    starts = torch.tensor([sum(spec.choices[:k]) for k in range(len(spec.choices))], device=action.device)
-    return log_policies.gather(-1, action + starts).sum(-1)
+    starts = accumulate(spec.choices[:-1], initial=0)
+    index = torch.stack([part + start for part, start in zip(action.unbind(-1), starts, strict=True)], -1)
+    return log_policies.gather(-1, index).sum(-1)
 
 
 def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:

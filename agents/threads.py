@@ -56,7 +56,7 @@ def use_threads(count: int) -> None:
     if _others is not None:
         _others.shutdown(wait=True)
     _count = max(count - 1, 0)
-    _others = ThreadPoolExecutor(_count, "learner", _prepare) if _count else None
+    _others = ThreadPoolExecutor(_count, "learner", become_helper) if _count else None
 
 
 def num_threads() -> int:
@@ -111,7 +111,8 @@ def share(work: Callable[[int], R], count: int) -> list[R]:
     return [results[turn] for turn in range(count)]
 
 
-def _prepare() -> None:
+def become_helper() -> None:
+    """Make the calling thread one that does alone what it is given, without recording gradients."""
     _local.helper = True
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)

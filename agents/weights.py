@@ -28,8 +28,8 @@ class Weights(NamedTuple):
 @torch.no_grad()
 def flatten(module: nn.Module) -> NDArray[np.float32]:
     """All weights of `module` as a new float32 array [P]."""
-    parts = [value.detach().reshape(-1).to("cpu", torch.float32) for value in module.state_dict().values()]
-    return torch.cat(parts).numpy()
+    parts = [value.detach().reshape(-1).float() for value in module.state_dict().values()]
+    return torch.cat(parts).cpu().numpy()  # one copy, from whatever device
 
 
 @torch.no_grad()

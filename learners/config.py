@@ -7,6 +7,7 @@ from typing import Any, get_args
 from ..base.messages import above, below, check_fields
 from .algorithms.algorithm import Algorithm
 from .algorithms.registry import make_algorithm
+from .device.precision import Precision
 from .losses import Reduction
 from .optimisers import OptimiserName
 from .schedules import Schedule
@@ -57,6 +58,12 @@ class LearnerConfig:
     compile: bool = False
     """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
 
+    cuda_graph: bool = False
+    """Record the whole update as one CUDA graph and replay it; where that cannot be, say why and do without."""
+    precision: Precision = "float32"
+    """Of the learner's pass over a batch: float32; tf32, products on a GPU with factors of 10 bits; bf16, torso and
+    heads in bfloat16. Weights, losses and the sums of a memory stay float32."""
+
     def __post_init__(self) -> None:
         check_fields(
             self,
@@ -79,6 +86,7 @@ class LearnerConfig:
             ("optimiser", get_args(OptimiserName)),
             ("lr_schedule", get_args(Schedule)),
             ("entropy_schedule", get_args(Schedule)),
+            ("precision", get_args(Precision)),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")

@@ -1,37 +1,32 @@
-"""The learner: updates of the agent from one batch of unrolls, by whichever algorithm is configured."""
+"""The learner: updates of the agent from one batch of unrolls, by whichever algorithm is configured.
+
+Between the arrival of a batch and the reading of metrics nothing waits for the device: how many steps a batch is worth
+is counted where it comes from, an update that is not finite is left out on the device, and metrics wait there.
+"""
 
 import copy
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll, environments, to_device
+from ..actors.unroll import Unroll, environments
 from ..agents.agent import Agent
-from ..agents.specs import entropy as entropy_of
-from ..agents.specs import kl_divergence, log_policy, log_probability
+from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
-from . import losses
-from .algorithms.algorithm import Pass, Targets
-from .boundaries import transitions
+from .algorithms.algorithm import Targets
 from .config import LearnerConfig
+from .device.masked import step_if
+from .device.recorded import Recorded
+from .device.transfer import Transfer
 from .optimisers import clip_global_norm, make_optimiser, set_hyperparameters
+from .passes import METRICS, batch_loss, evaluate, rescaled
 from .schedules import scheduled
 
-METRICS = (
-    "loss/policy",
-    "loss/value",
-    "loss/entropy",
-    "loss/auxiliary",
-    "loss/total",
-    "policy/entropy",
-    "policy/kl_behaviour",
-)
-"""The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
-Those of the algorithm (`Algorithm.metrics`) follow."""
-
+__all__ = ["METRICS", "Learner", "batch_loss", "evaluate"]
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -40,27 +35,13 @@ ADAM_BETA2 = 0.999
 """Adam's decay of squared gradients."""
 
 
-class LossTerms(NamedTuple):
-    """The loss of a batch."""
+class Unread(NamedTuple):
+    """What the device knows of a batch that was learnt from."""
 
-    total: Tensor
-    """Scalar with gradient."""
-    metrics: Tensor
-    """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
-    returns: Tensor
-    """The value targets of the valid steps, float [N], in units of the rewards."""
-
-
-class Evaluation(NamedTuple):
-    """One pass of the network over a batch: what the algorithm sees of it, and what is the learner's own."""
-
-    now: Pass
-    log_policies: Tensor
-    """Log-probabilities of every action, [T, B, ...], with gradient."""
-    log_behaviours: Tensor
-    """Those of the policy that acted, [T, B, ...]."""
-    auxiliary: Tensor | None
-    """The core's own loss [T, B], or None."""
+    updates: Tensor
+    """float [U, M + 2], a row for each update: metrics, the gradient's norm, 1 if the weights were changed."""
+    names: tuple[str, ...]
+    lr: float
 
 
 class Learner:
@@ -75,6 +56,7 @@ class Learner:
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
+        self._recorded = self._recording() if config.cuda_graph else None
         self.optimiser = make_optimiser(
             config.optimiser,
             agent.parameters(),
@@ -83,49 +65,98 @@ class Learner:
             decay=config.rmsprop_decay,
             momentum=config.rmsprop_momentum,
             betas=(config.adam_beta1, ADAM_BETA2),
+            recorded=self._recorded is not None,
         )
         self.updates = 0
         """Batches learnt from; each makes a new version of the weights."""
         self.steps = 0
         """Environment steps consumed."""
-        self.skipped = 0
-        """Updates left out because the loss or its gradient was not finite."""
+        self._skipped = 0
+        self._unread: list[Unread] = []
+        self._read: list[dict[str, float]] = []
+        self._transfer = Transfer(self.device)
+        self._entropy_share: float | Tensor = 1.0
+        self._lr: float | Tensor = config.lr
+        if self._recorded is not None:  # numbers that change from update to update are read from the device
+            self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
+        self._first_returns = agent.value.unused
+        """Whether running units begin with the next batch."""
         if config.compile:
             compile_steps(agent.core)
         self._use_config()
 
+    @property
+    def skipped(self) -> int:
+        """Updates left out because the loss or its gradient was not finite; waits for the device."""
+        self._fetch()
+        return self._skipped
+
     def step(self, batch: Unroll) -> dict[str, float]:
         """Learn from a batch [T, B]: the metrics of METRICS, of the algorithm and `learner/…`; counts its steps."""
-        batch = to_device(batch, self.device)
+        self.learn(batch)
+        return self.read()[-1]
+
+    def learn(self, batch: Unroll) -> None:
+        """As `step`, but the metrics wait on the device for `read`."""
         lr = self._use_config()
+        orders = self._orders(batch)
+        arrived, indices = self._transfer.receive(batch, orders)
+        updates = (self._recorded or self._learn)(arrived, indices)
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
-        values = _means(self._learn(batch))
-        self.agent.observe(batch.env.observation)
+        self._unread.append(Unread(updates, names, lr))
         self.updates += 1
         self.steps += _valid_steps(batch)
-        return dict(zip(names, values, strict=True)) | {
-            "learner/lr": lr,
-            "learner/skipped": float(self.skipped),
-        }
 
-    def _learn(self, batch: Unroll) -> list[list[float]]:
-        """All updates that the algorithm makes from one batch; the metrics and the gradient's norm of each."""
+    def send(self, batch: Unroll) -> None:
+        """Let the batch that `learn` will be given next set out for the device, while the last one is learnt from."""
+        self._transfer.send(batch, self._orders(batch))
+
+    def read(self) -> list[dict[str, float]]:
+        """Metrics of every batch since the last call, in order; waits for the device."""
+        self._fetch()
+        found, self._read = self._read, []
+        return found
+
+    def _fetch(self) -> None:
+        """Bring what is unread from the device, in one piece."""
+        if not self._unread:
+            return
+        numbers = iter(torch.cat([each.updates.flatten() for each in self._unread]).cpu().tolist())
+        for each in self._unread:
+            rows = [[next(numbers) for _ in range(len(each.names) + 1)] for _ in range(len(each.updates))]
+            self._skipped += sum(row.pop() == 0 for row in rows)
+            self._read.append(
+                dict(zip(each.names, _means(rows), strict=True))
+                | {"learner/lr": each.lr, "learner/skipped": float(self._skipped)}
+            )
+        self._unread = []
+
+    def _orders(self, batch: Unroll) -> list[Tensor]:
+        """The environments of each of the next batch's updates; a single update with all has none."""
         # The order of minibatches is a function of the counters, so that a resumed run draws the same ones.
         generator = torch.Generator().manual_seed(self.updates)
+        groups = self.config.method.minibatches(batch.env.reward.shape[1], generator)
+        everyone = torch.arange(batch.env.reward.shape[1])
+        return [] if groups == [None] else [everyone if group is None else group for group in groups]
+
+    def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
+        """All updates that the algorithm makes from one batch; the metrics of each, as `Unread` has them."""
         targets = None
-        if self.config.method.targets_once or self.agent.value.unused:
+        if self.config.method.targets_once or self._first_returns:
             targets = self._fixed_targets(batch)
             if not self.config.method.targets_once:
                 targets = None
-        done: list[list[float]] = []
-        for chosen in self.config.method.minibatches(batch.env.reward.shape[1], generator):
+        done: list[Tensor] = []
+        for chosen in indices or [None]:
             if chosen is None:
                 done.append(self._update(batch, targets))
             else:
-                chosen = chosen.to(self.device)
                 theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
                 done.append(self._update(environments(batch, chosen), theirs))
-        return done
+        self.agent.observe(batch.env.observation)
+        if self._first_returns:
+            self._first_returns = readable(done[0]) and self.agent.value.unused
+        return torch.stack(done)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
@@ -135,33 +166,53 @@ class Learner:
             if self.agent.value.moments is None:
                 return targets
             before = self.agent.value.unit
-            self.agent.value.renormalise(targets.values[now.step.valid] * before)
+            self.agent.value.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / self.agent.value.unit))
 
-    def _update(self, batch: Unroll, targets: Targets | None) -> list[float]:
+    def _update(self, batch: Unroll, targets: Targets | None) -> Tensor:
         """One update of the weights, unless its loss or gradient is not finite."""
-        metrics, returns = self._set_gradients(batch, targets)
-        norm = clip_global_norm(self.agent.parameters(), self.config.max_grad_norm or None)
-        values = torch.cat([metrics, norm.reshape(1)]).tolist()
-        if all(map(math.isfinite, values)):
-            self.optimiser.step()
-            if targets is None and self.agent.value.moments is not None:
-                self.agent.value.renormalise(returns)
-        else:
-            self.skipped += 1
-        return values
+        final = (batch.env.terminated | batch.env.truncated)[:-1]
+        share = 1.0 / (~final).sum().clamp(min=1)
+        scale = share if self.config.reduction == "mean" else 1.0
+        total, metrics, returns = batch_loss(self.agent, batch, self.config, scale, share, targets, self._entropy_share)
+        parameters = list(self.agent.parameters())
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
+        row = torch.cat([metrics, norm.reshape(1)])
+        finite = row.isfinite().all()
+        step_if(self.optimiser, finite)
+        if targets is None and self.agent.value.moments is not None:
+            self.agent.value.renormalise(returns.flatten(), (~final & finite).flatten())
+        return torch.cat([row, finite.reshape(1)])
+
+    def _recording(self) -> Recorded | None:
+        if self.device.type == "cuda":
+            return Recorded(self._learn)
+        print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph changes nothing", file=sys.stderr)
+        return None
+
+    def _forget(self) -> None:
+        """Tensors or settings that updates use are others now."""
+        if self._recorded is not None:
+            self._recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
         """Go on with another learner's weights and optimiser state, but with this one's configuration and counters."""
         self.agent.load_state_dict(agent)
         # Torch would share the moments with whoever made the state.
         self.optimiser.load_state_dict(copy.deepcopy(optimiser))
+        self._first_returns = self.agent.value.unused
+        self._forget()
         self._use_config()  # the other one's learning rate and epsilon came along with its moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
         """Learn by `config` from now on; weights and moments stay. Raises ValueError for another optimiser."""
         if config.optimiser != self.config.optimiser:
             raise ValueError(f"optimiser is {config.optimiser!r}; allowed: {self.config.optimiser!r}, as before")
+        if config != self.config:
+            self._forget()
         self.config = config
         self._use_config()
 
@@ -171,12 +222,12 @@ class Learner:
         Where the optimiser has a number of its own, it is that number; the learning rate is given before its schedule.
         """
         group = self.optimiser.param_groups[0]
-        if setting == "lr":
+        if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))
+        return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
@@ -190,7 +241,8 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.updates, self.steps, self.skipped = state["updates"], state["steps"], state["skipped"]
+        self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
+        self._unread, self._read = [], []
         self.take_over(state["agent"], state["optimiser"])
 
     def _use_config(self) -> float:
@@ -198,96 +250,20 @@ class Learner:
         self._scheduled_at = self.steps
         lr = self.config.lr * self._lr_share(self.steps)
         numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMISER.items()}
-        numbers |= {"lr": lr, "betas": (self.config.adam_beta1, ADAM_BETA2)}
+        numbers |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
         set_hyperparameters(self.optimiser, numbers)
-        self._entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
+        entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
+        if isinstance(self._lr, Tensor) and isinstance(self._entropy_share, Tensor):
+            self._lr.fill_(lr)
+            self._entropy_share.fill_(entropy_share)
+        else:
+            self._lr, self._entropy_share = lr, entropy_share
+        set_hyperparameters(self.optimiser, {"lr": self._lr})
         return lr
 
     def _lr_share(self, step: int) -> float:
         """The schedule's factor on the learning rate."""
         return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
-
-    def _set_gradients(self, batch: Unroll, targets: Targets | None) -> tuple[Tensor, Tensor]:
-        """Leave the gradient of the batch's loss in the parameters; returns the metrics and the returns."""
-        steps = max(_valid_steps(batch), 1)
-        scale = 1.0 / steps if self.config.reduction == "mean" else 1.0
-        total, metrics, returns = batch_loss(
-            self.agent, batch, self.config, scale, 1.0 / steps, targets, self._entropy_share
-        )
-        parameters = list(self.agent.parameters())
-        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return metrics, returns
-
-
-def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
-    """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
-    out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
-    values = out.value[:-1]
-    log_policies = log_policy(agent.action_spec, out.logits[:-1])
-    log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
-    reward = batch.env.reward
-    if config.reward_clip:
-        reward = reward.clamp(-config.reward_clip, config.reward_clip)
-    bootstrap = out.value[-1].detach()
-    if agent.value.moments is not None:
-        reward, values, bootstrap = (x / agent.value.unit for x in (reward, values, bootstrap))
-    now = Pass(
-        transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
-        values,
-        bootstrap,
-        log_probability(agent.action_spec, log_policies, batch.agent.action),
-        log_probability(agent.action_spec, log_behaviours, batch.agent.action),
-    )
-    auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
-    return Evaluation(now, log_policies, log_behaviours, auxiliary)
-
-
-def batch_loss(
-    agent: Agent,
-    batch: Unroll,
-    config: LearnerConfig,
-    scale: float,
-    metric_scale: float,
-    targets: Targets | None = None,
-    entropy_share: float = 1.0,
-) -> LossTerms:
-    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
-
-    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
-
-    Without `targets` they are those of this very pass. `entropy_share` is the schedule's factor on the entropy cost.
-    """
-    now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
-    valid = now.step.valid
-    if targets is None:
-        fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
-        targets = config.method.targets(fixed)
-    terms = config.method.terms(now, targets)
-    entropy = entropy_of(agent.action_spec, log_policies)
-
-    def weighted(cost: float, each: Tensor) -> Tensor:
-        return cost * losses.reduce(each, valid, "sum")
-
-    parts = [
-        weighted(1.0, terms.policy),
-        weighted(config.value_cost, terms.value),
-        weighted(entropy_share * config.entropy_cost, -entropy),
-        weighted(config.auxiliary_cost, torch.zeros_like(entropy) if auxiliary is None else auxiliary),
-    ]
-    total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
-    with torch.no_grad():
-        kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
-        means = [metric_scale * losses.reduce(x, valid, "sum") for x in (entropy, kl, *terms.metrics)]
-        metrics = torch.stack([*(scale * part for part in parts), total, *means])
-    return LossTerms(total, metrics.detach(), targets.values[valid] * agent.value.unit)
-
-
-def rescaled(now: Pass, factor: Tensor) -> Pass:
-    """The same pass with rewards and values in other units."""
-    step = now.step._replace(rewards=now.step.rewards * factor)
-    return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
 def _valid_steps(batch: Unroll) -> int:

@@ -73,11 +73,11 @@ def generalised_advantages(
 
 def standardised(advantages: Tensor, valid: Tensor) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere."""
-    chosen = advantages[valid]
-    if chosen.numel() < 2:
-        return advantages
-    mean, deviation = chosen.mean(), chosen.std()
-    return torch.where(valid, (advantages - mean) / (deviation + 1e-8), 0.0)
+    count = valid.sum()
+    mean = torch.where(valid, advantages, 0.0).sum() / count.clamp(min=1)
+    spread = torch.where(valid, advantages - mean, 0.0).square().sum() / (count - 1).clamp(min=1)
+    standard = torch.where(valid, (advantages - mean) / (spread.sqrt() + 1e-8), 0.0)
+    return torch.where(count < 2, advantages, standard)  # one step alone has no deviation
 
 
 def next_steps(steps: Tensor, last: Tensor) -> Tensor:

@@ -3,28 +3,18 @@
 No code of the network was released; what the text leaves open is settled in the description of `Concrete`.
 """
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Linear, linear
-from ..unrolling.blocks import Blocks, cut_into_blocks
+from ..kernels import Linear
 from ..unrolling.scan import scan
 from .core import Core, at_least_one, full_precision
 from .fast.pool_views import Filters, Views
 from .fast.routes import stands_for
-from .parts.pools import (
-    BLOCK,
-    LinearFilter,
-    block_columns,
-    block_response,
-    chained,
-    half_lives,
-    last_pools,
-    parallel,
-    places,
-)
+from .parts.pools import LinearFilter, chained, half_lives, parallel
 
 
 class ConcreteState(NamedTuple):
@@ -92,14 +82,13 @@ class Concrete(Core):
     def set_constants(self) -> None:
         """Those of the filters, float64 until they are used."""
         device = self.embedding.weight.device
-        rates = torch.tensor(self._rates, dtype=torch.float64, device=device)
+        rates = torch.tensor(self._rates, dtype=torch.float64)
         pools = (chained if self.in_a_row else parallel)(self._rates)
         pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t holds a_1 already
         self._feedback, self._gain = pools.feedback.to(device), pools.gain.unsqueeze(1).to(device)
-        self._response = block_response(pools).to(device)
         first = torch.ones_like(rates[:1])
         gains = torch.cat([first, rates[1:] if self.in_a_row else rates[1:] / self._rates[0]])
-        self._stages = torch.stack([gains, 1 - rates])
+        self._stages = torch.stack([gains, 1 - rates]).to(device)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         """Zeros."""
@@ -125,7 +114,7 @@ class Concrete(Core):
         """All T steps at once: see `Core.unroll`."""
         if stands_for(self, inputs):
             return self.unroll_compiled(inputs, reset, state, bptt_length)
-        return self.unroll_blocks(inputs, reset, state, bptt_length)
+        return self.unroll_scan(inputs, reset, state, bptt_length)
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
@@ -145,35 +134,25 @@ class Concrete(Core):
         outputs = self.summariser(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
 
-    def unroll_blocks(
+    def unroll_scan(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
-        """`unroll` for other devices: blocks of steps by matrix products (pools.py)."""
+        """`unroll` for other devices: every pool at all steps by one scan, the same operations for every batch."""
         embedded = self.embedding(inputs)
-        blocks = cut_into_blocks(reset, BLOCK)
-        start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, state.pools).to(embedded)
-        response = self._response.to(embedded)
-        with torch.no_grad():
-            columns = block_columns(embedded, start, response, blocks)
-            pools = last_pools(columns, response, blocks, reset.shape[1])
-        decay = embedded.new_tensor([self.first_decay]).expand(1, 1, self.pool_size)
-        first = scan(decay, embedded, reset, start[:, 0], bptt_length)
-        first_views = (first.flatten(0, 1) @ self.viewport_weight[0]).unsqueeze(0)
-        views = torch.cat([first_views, self._later_views(columns, response[1:], blocks)])
-        outputs = self._summary(views.transpose(0, 1).flatten(1)).unflatten(0, reset.shape)
-        return outputs, ConcreteState(torch.cat([first[-1].unsqueeze(1), pools[:, 1:]], dim=1)), None
+        pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
+        views = [pool @ viewport for pool, viewport in zip(pools, self.viewport_weight, strict=True)]
+        return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
 
-    def _later_views(self, columns: Tensor, response: Tensor, blocks: Blocks) -> Tensor:
-        """V_n p^n at every step [k - 1, T * B, viewport_size].
-
-        The viewport is applied to what the pools filter, then the result is filtered: linear maps commute
-        (section 4.2), and viewports are much narrower than pools.
-        """
-        size, width, count = self.num_pools - 1, self.viewport_bias.shape[1], columns.shape[1]
-        weights = self.viewport_weight[1:].transpose(0, 1).flatten(1)
-        seen = linear(columns.flatten(0, 1), weights.t()).view(len(columns), count, size, width)
-        views = torch.bmm(response, seen.permute(2, 0, 1, 3).flatten(2))
-        return views.view(size, BLOCK * count, width).index_select(1, places(blocks))
+    def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:
+        """p^n [T, B, P] for n = 1..k; gradient passes through the first alone."""
+        gains, decays = self._stages.unbind()
+        pool = below = embedded
+        for number, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and number == 0):
+                every, cut = decay.to(embedded).expand(1, 1, self.pool_size), bptt_length if number == 0 else None
+                pool = scan(every, gain.to(embedded) * below, reset, start[:, number], cut)
+            yield pool
+            below = pool if self.in_a_row else embedded
 
     def _summary(self, views: Tensor) -> Tensor:
         """Views without bias [..., num_pools * viewport_size] -> output [..., summariser_size]."""

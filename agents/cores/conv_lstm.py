@@ -107,7 +107,8 @@ class ConvLSTM(Core):
         if self.parts[1]:
             planes = torch.cat([planes, extra[:, :, None, None].expand(-1, -1, self.height, self.width)], 1)
         gates = self.input_conv(self._padded(planes)).flatten(2).transpose(1, 2)
-        bias = gates.new_tensor([0.0, FORGET_BIAS, 0.0, 0.0]).repeat_interleave(self.hidden_channels)
+        size = self.hidden_channels
+        bias = functional.pad(gates.new_full((size,), FORGET_BIAS), (size, 2 * size))
         return gates + bias
 
     def _step(self, from_input: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .contract.calls import checked_step, checked_unroll, full_precision
+from .contract.calls import checked_step, checked_unroll, full_precision, readable
 
 __all__ = [
     "Core",
@@ -21,6 +21,7 @@ __all__ = [
     "at_least_one",
     "full_precision",
     "map_state",
+    "readable",
     "reset_state",
     "state_leaves",
     "unroll",
@@ -127,7 +128,7 @@ def unroll_step_by_step(
     """
     step = step or core
     initial = core.initial_state(inputs.shape[1])
-    any_reset = [True] * len(reset) if reset.is_meta else reset.any(dim=1).tolist()
+    any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
     outputs: list[Tensor] = []
     losses: list[Tensor] = []
     for t in range(inputs.shape[0]):

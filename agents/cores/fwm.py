@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.blocks import Blocks, cut_into_blocks
-from .core import Core, at_least_one, full_precision
+from .core import Core, at_least_one, full_precision, readable
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
@@ -95,6 +95,8 @@ class FWM(Core):
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
         """The LSTM over all T steps, then the memory block by block: see `Core.unroll`."""
+        if not readable(inputs):
+            return self.unroll_pieces(inputs, reset, state, bptt_length)
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
         blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
@@ -103,6 +105,24 @@ class FWM(Core):
             memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
         found, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
         return self._output(hidden, found), FWMState(controller, memory), None
+
+    def unroll_pieces(
+        self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, FWMState, None]:
+        """`unroll` for other devices: blocks at the same places for every batch, which may hold resets."""
+        hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
+        memory, found = state.memory, list[Tensor]()
+        for piece in range(0, len(reset), bptt_length or len(reset)):
+            memory = memory.detach() if piece else memory
+            end = min(piece + (bptt_length or len(reset)), len(reset))
+            length = -(-(end - piece) // -(-(end - piece) // BLOCK))
+            for start in range(piece, end, length):
+                part = slice(start, min(start + length, end))
+                steps, fresh = hidden[part].transpose(0, 1), reset[part].t()
+                block = Block(memory, self.written(steps), fresh)
+                found.append(block.read(self.asked(steps)).transpose(0, 1))
+                memory = block.end
+        return self._output(hidden, torch.cat(found)), FWMState(controller, memory), None
 
     def _over_blocks(
         self, hidden: Tensor, memory: Tensor | None, blocks: Blocks, bptt_length: int | None

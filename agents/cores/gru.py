@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
-from .core import Core, at_least_one, full_precision
+from .core import Core, at_least_one, full_precision, readable, unroll_step_by_step
 from .fast.gated import unroll as fast
 from .parts.gates import remember
 
@@ -51,13 +51,15 @@ class GRU(Core):
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, None]:
-        """As `Core.unroll`, by torch's fused loop over trajectories (cuDNN on a GPU)."""
+        """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
         cell = self.cell
         if type(self) is GRU and fast.suits(self, inputs):
             from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
             gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
             outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
             return outputs, GRUState(h), None
+        if not readable(inputs):
+            return self.unroll_steps(inputs, reset, state, bptt_length)
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 
         def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:
@@ -65,3 +67,20 @@ class GRU(Core):
 
         outputs, last = over_trajectories(fused, inputs, reset, state, bptt_length)
         return outputs, GRUState(*last), None
+
+    def unroll_steps(
+        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
+    ) -> tuple[Tensor, GRUState, None]:
+        """`unroll` for other devices: one product with the inputs of all steps, then step by step."""
+        cell, size = self.cell, self.output_size
+        from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih)
+
+        def step(x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
+            own = torch.addmm(cell.bias_hh, before.h, cell.weight_hh.t())
+            r, z = torch.sigmoid(x[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
+            n = torch.tanh(x[:, 2 * size :] + r * own[:, 2 * size :])
+            h = torch.lerp(n, before.h, z)
+            return h, GRUState(h)
+
+        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
+        return outputs, state, None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Core, at_least_one, full_precision, map_state, unroll_step_by_step
+from .core import Core, at_least_one, full_precision, map_state, readable, unroll_step_by_step
 
 PIECE = 64
 """Steps that one pass attends for at once, at most: the table of attention is this by window + this."""
@@ -124,7 +124,7 @@ class GTrXL(Core):
             piece, state = self._attend(inputs[start:end], reset[start:end], state)
             outputs.append(piece)
         whole = torch.cat(outputs)
-        if bool(whole.isfinite().all()) and bool(state.past.isfinite().all()):
+        if not readable(whole) or (bool(whole.isfinite().all()) and bool(state.past.isfinite().all())):
             return whole, state, None
         # A weight of 0 on a value of nan is nan: one step after the other nothing is weighed that is not seen.
         return unroll_step_by_step(self, inputs, reset, first, bptt_length)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
-from .core import Core, at_least_one, full_precision
+from .core import Core, at_least_one, full_precision, readable, unroll_step_by_step
 from .fast.gated import unroll as fast
 from .parts.gates import remember
 
@@ -64,12 +64,14 @@ class LSTM(Core):
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
-        """As `Core.unroll`, by torch's fused loop over trajectories (cuDNN on a GPU)."""
+        """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
         cell = self.cell
         if type(self) is LSTM and fast.suits(self, inputs):
             gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
             outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
             return outputs, LSTMState(*last), None
+        if not readable(inputs):
+            return self.unroll_steps(inputs, reset, state, bptt_length)
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 
         def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:
@@ -77,6 +79,20 @@ class LSTM(Core):
 
         outputs, last = over_trajectories(fused, inputs, reset, state, bptt_length)
         return outputs, LSTMState(*last), None
+
+    def unroll_steps(
+        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, LSTMState, None]:
+        """`unroll` for other devices: one product with the inputs of all steps, then step by step."""
+        cell = self.cell
+        from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
+
+        def step(gates: Tensor, before: LSTMState) -> tuple[Tensor, LSTMState]:
+            after = lstm_step(torch.addmm(gates, before.h, cell.weight_hh.t()), before.c)
+            return after.h, after
+
+        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
+        return outputs, state, None
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> LSTMState:

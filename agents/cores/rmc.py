@@ -127,7 +127,7 @@ class RMC(Core):
         projected = self.input_projection(inputs)
         gates = projected[..., :0]
         for layer in self.input_gates:
-            gates = layer(projected) + projected.new_tensor(self.gate_biases).repeat_interleave(self.gates)
+            gates = layer(projected) + torch.cat([projected.new_full((self.gates,), bias) for bias in self.gate_biases])
         if type(self) is RMC and fast.suits(self, inputs):
             memory, last = fast.run(self, projected, gates, state.memory, reset, bptt_length)
             return memory.flatten(2), RMCState(last), None

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..cores.contract.calls import readable
 from ..cores.fast.scan.unroll import can_compile, scan_compiled
 
 SHORT = 24
@@ -104,7 +105,7 @@ def _products(blocks: _Blocks) -> Tensor:
 
 
 def _step_by_step(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor) -> Tensor:
-    any_reset = reset.any(1).tolist()
+    any_reset = reset.any(1).tolist() if readable(reset) else [True] * len(reset)
     state, states = start, list[Tensor]()
     for t, starts in enumerate(any_reset):
         if starts:

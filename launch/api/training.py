@@ -128,7 +128,7 @@ def train(
             show(config, directory.path if directory else None, steps_of(saved)) as panel,
             when_compiling(lambda: panel.message(COMPILING)),
         ):
-            if not (config.local or compiled_before()):
+            if not (config.in_process or compiled_before()):
                 panel.message(COMPILING)  # it is the actors that compile the world
             acting.begin(panel.message)
             panel.message(describe(config, agents[0], device, changed))
@@ -283,7 +283,7 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
-    where = "in this process" if config.local else "in actor processes, 1 torch thread each"
+    where = "in this process" if config.in_process else "in actor processes, 1 torch thread each"
     lines = [
         f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
         f"{config.learner.algorithm} on {device}",

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from ..run.command_line import LIST, VERSION, UsageError, dashed, number, value_of, whole_number
 
-WITHOUT_RAY = ("--help", "-h", VERSION, LIST, "--restarts", "--local", "--ray-address", "--no-local")
+WITHOUT_RAY = ("--help", "-h", VERSION, LIST, "--restarts", "--local", "--ray-address", "--no-local", "--act-on")
 """Flags with which a command needs no private Ray, or another process does, or it is better seen later."""
-DEFAULTS: dict[str, Any] = {"num_actors": 1, "actor_cpus": 1.0, "local": False, "ray_address": None}
+DEFAULTS: dict[str, Any] = {"num_actors": 1, "actor_cpus": 1.0, "local": False, "act_on": "auto", "ray_address": None}
 """Of RunConfig, which cannot be imported without torch; a test compares them."""
 MOST = 64
 """Processors up to which a Ray is started early. A larger number may be a mistake, which is seen later."""
@@ -97,7 +97,7 @@ def cpus_for(words: Sequence[str]) -> int | None:
         if run is not None:
             file = str(Path(run) / "config.toml")
         settings = DEFAULTS | (tomllib.loads(Path(file).read_text("utf-8")) if file else {})
-        if settings["local"] or settings["ray_address"]:
+        if settings["local"] or settings["act_on"] != "auto" or settings["ray_address"]:
             return None
         actors = value_of("--num-actors", words) or settings["num_actors"]
         cpus = value_of("--actor-cpus", words) or settings["actor_cpus"]

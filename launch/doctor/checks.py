@@ -116,7 +116,7 @@ def memory(node: Facts, needed: int) -> Finding:
 
 def shared_memory(config: RunConfig, node: Facts, prediction: Prediction) -> Finding:
     """Whether unrolls can go through memory: Ray falls back to files where /dev/shm is too small."""
-    if config.local:
+    if config.in_process:
         return Finding("shared memory", "not used with --local", "ok")
     needed = max(prediction.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
     found = f"{size(node.shared_memory)} free in /dev/shm of {node.name}, {size(needed)} needed"

@@ -65,7 +65,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
 
     weights = flatten(actor.agent).nbytes
     store, memory = 0, learning + shared
-    if not config.local:
+    if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.batch_size // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)

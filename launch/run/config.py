@@ -68,6 +68,9 @@ class RunConfig:
     """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
     local: bool = False
     """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
+    act_on: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where networks act. auto: in actor processes, or with --local between updates; cpu, cuda: in one thread of the
+    learner's process, beside the learner, without Ray and on this device, where --num-actors batches take turns."""
     run_dir: str | None = None
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = None
@@ -126,8 +129,11 @@ class RunConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
         if self.checkpoint_url is not None:
             check_url("checkpoint_url", self.checkpoint_url)
-        if self.fixed_actors is None and (self.synchronous or self.local):
-            why = "--local" if self.local else "--sync, A2C and PPO, whose batches are one unroll of every actor"
+        if self.local and self.act_on != "auto":
+            raise ValueError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
+        if self.fixed_actors is None and (self.synchronous or self.in_process):
+            others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
+            why = "--local" if self.local else "--act-on" if self.in_process else others
             raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
         if self.fixed_actors is None and not self.actor_cpus:
             raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
@@ -161,7 +167,12 @@ class RunConfig:
         """Threads of the learner on this machine."""
         if self.learner_threads != "auto":
             return self.learner_threads
-        return max(2, num_cores() - (0 if self.local else self.fixed_actors or num_cores()))
+        return max(2, num_cores() - (0 if self.in_process else self.fixed_actors or num_cores()))
+
+    @property
+    def in_process(self) -> bool:
+        """Whether no Ray is needed."""
+        return self.local or self.act_on != "auto"
 
     @property
     def num_members(self) -> int:
@@ -211,6 +222,7 @@ class RunConfig:
             num_envs=self.actor_envs,
             unroll_length=self.unroll_length,
             seed=self.seed,
+            device="cpu" if self.act_on == "auto" else self.act_on,
         )
 
 

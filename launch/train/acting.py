@@ -11,6 +11,7 @@ from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
 from ..cluster.early_ray import EarlyRay, cpus_needed, leave_at_once
 from ..run.config import RunConfig
+from ..run.device import find_device
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
 from .watchdog import FAILED, Watchdog
@@ -51,7 +52,7 @@ class Acting:
         thread lives as long as they do: Linux ends processes that asked for it with the thread that started them.
         """
         self._report = report
-        if not self.config.local:
+        if not self.config.in_process:
             self._starting = threading.Thread(target=self._hold_pool, daemon=True)
             self._starting.start()
 
@@ -73,7 +74,7 @@ class Acting:
     def _make_pool(self) -> None:
         try:
             config = self.config
-            if self._early and not config.local:
+            if self._early and not config.in_process:
                 private = config.ray_address is None
                 self._early.take(cpus_needed(config.fixed_actors, config.actor_cpus) if private else None)
             self._pool = make_pool(self.config, self._factory, self._report)
@@ -88,7 +89,7 @@ class Acting:
     @contextlib.contextmanager
     def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
         """Watch over the training loop."""
-        if self.config.local:
+        if self.config.in_process:
             yield
             return
         from ..cluster.ray_session import dead_part
@@ -123,7 +124,7 @@ class Acting:
                 if kind is None:
                     raise
                 print(f"rl-train: the actors did not stop: {problem}", file=sys.stderr)  # the first error counts
-        if not self.config.local:
+        if not self.config.in_process:
             from ..cluster.ray_session import stop_ray
 
             if not stop_ray():
@@ -143,6 +144,18 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     """The actors: in this process with --local, else in Ray processes."""
     if config.local:
         return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
+    if config.act_on != "auto":
+        from ...actors.beside.pool import BesidePool
+
+        find_device(config.act_on)
+        return BesidePool(
+            factory.make_actor,
+            config.fixed_actors or 1,
+            config.max_actor_failures,
+            report,
+            num_envs=config.actor_envs,
+            ahead=(config.lag_bound + 1) * config.columns,
+        )
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
     from ...actors.remote.window import RequestWindow
     from ..cluster.ray_session import dead_part, start_ray

@@ -38,16 +38,21 @@ class Member:
         self.number, self.config, self.learner, self.writer = number, config, learner, writer
         self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
         self.batcher = Batcher(config.columns)
+        self._next: Unroll | None = None
+        """The batch that is on its way to the learner's device."""
         self.settings: Values = {}
         """Settings that differ from the run's configuration."""
         self.failing = 0
-        """Updates in a row without a finite loss."""
+        """Updates in a row without a finite loss, as far as they were read."""
+        self._unread: list[dict[str, float]] = []
+        """What is known besides of the updates whose metrics are still on the device."""
         self.evaluated: float | None = None
         """Mean return of the last evaluation; None before the first."""
         self._copies = 0
         self._own_from = 0
         """The first version of the weights since the last copy: what older ones did is another member's doing."""
         self._logged_at = 0
+        self._skipped = float(learner.skipped)
 
     @property
     def steps(self) -> int:
@@ -83,16 +88,38 @@ class Member:
         """Count the seconds of an unroll."""
         self.accumulator.add_unroll(unroll.seconds)
 
+    def take(self) -> Unroll | None:
+        """The next batch, if it is complete."""
+        batch, self._next = self._next, None
+        return batch or self.batcher.take()
+
+    def send_next(self) -> None:
+        """Let the next batch, if it is complete, travel to the learner's device while the learner computes."""
+        if self.learner.device.type != "cpu" and self._next is None and (batch := self.batcher.take()) is not None:
+            self.learner.send(batch)
+            self._next = batch
+
     def learn(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """One update; its metrics, those of `others` and the settings it really used go to the next row."""
+        """One update; its metrics, those of `others` and the settings it really used go to the next row.
+
+        On a device of its own the learner is still computing when this returns.
+        """
         lags = self.version - batch.weights_version.float()
-        skipped = self.learner.skipped
-        metrics = self.learner.step(batch)
-        self.failing = self.failing + 1 if self.learner.skipped > skipped else 0
+        self.learner.learn(batch)
         used = {f"population/{name}": value for name, value in self.effective().items()}
-        self.accumulator.add_update(metrics | {"perf/policy_lag": float(lags.mean())} | used | (others or {}))
+        self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))
         self.accumulator.add_episodes(batch.episodes.numpy())
+        if self.learner.device.type == "cpu":
+            self.read()
+
+    def read(self) -> None:
+        """Note the metrics of all updates so far; waits for the learner's device."""
+        for metrics, known in zip(self.learner.read(), self._unread, strict=True):
+            self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
+            self._skipped = metrics["learner/skipped"]
+            self.accumulator.add_update(metrics | known)
+        self._unread = []
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:
         """Keep an evaluation's metrics for the next row, and its mean return."""
@@ -131,7 +158,7 @@ class Member:
         self._copies += 1
         self._own_from = self.version
         self.accumulator.begin_episodes()  # so do the actors, with weights of another member
-        self.batcher = Batcher(self.config.columns)
+        self.batcher, self._next = Batcher(self.config.columns), None
         self.failing = 0
         return self.effective()
 
@@ -147,6 +174,7 @@ class Member:
 
     def log(self, num_actors: int, failures: int, stored_bytes: int | None) -> dict[str, float]:
         """Write what happened since the last call; returns it."""
+        self.read()
         self.accumulator.note_actors(num_actors, failures, stored_bytes)
         metrics = self.accumulator.take(self.steps)
         self._logged_at = self.steps
@@ -156,6 +184,7 @@ class Member:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a continued run needs of this member; its settings are the population's to keep."""
+        self.read()
         return {
             "learner": self.learner.state_dict(),
             "accumulator": self.accumulator.state_dict(),
@@ -168,6 +197,7 @@ class Member:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.learner.load_state_dict(state["learner"])
+        self._skipped, self._unread = float(self.learner.skipped), []
         self.accumulator.load_state_dict(state["accumulator"])
         self._copies, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
         self.evaluated = state.get("evaluated")

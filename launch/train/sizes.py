@@ -47,7 +47,7 @@ def check_memory(
     """
     available = available or memory_bytes()
     steps = _bytes(map_observation, batch.new_observation()) * (config.unroll_length + 1)
-    actors = (config.fixed_actors or 1) if config.local or not config.ray_address else 1
+    actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
     needs = [
         ("the observations of an update", config.columns, "environments", steps),
         ("the unrolls of all actors", actors * factory.num_envs * config.num_members, "environments", steps),

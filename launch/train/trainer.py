@@ -165,6 +165,7 @@ class Trainer:
         with member.accumulator.time("learner_busy"):
             with self.lock:
                 member.learn(batch, self.population.metrics(member) if self.population else None)
+                member.send_next()
             self._publish(member, len(batch.weights_version))
         if self.population:
             with self.lock:
@@ -268,7 +269,7 @@ class Trainer:
         """The first batch that is full, of whichever member; None if no unroll came for a while."""
         while True:
             for member in self.members:
-                if not member.done and (batch := member.batcher.take()) is not None:
+                if not member.done and (batch := member.take()) is not None:
                     return member, batch
             unroll = self.pool.next()
             if unroll is None:

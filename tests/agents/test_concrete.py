@@ -9,11 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import unroll_step_by_step
-from engram.agents.unrolling.blocks import cut_into_blocks
 from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
-WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_blocks"])
+WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_scan"])
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
 
@@ -219,24 +218,6 @@ def test_embedding_starts_as_a_padded_identity(name):
 
 
 # -- the unroll without a loop over time -----------------------------------------------------------------------------
-
-
-def test_blocks_begin_at_resets_and_cover_every_step_once():
-    torch.manual_seed(0)
-    for density, period in ((0.0, None), (0.1, None), (0.1, 7), (1.0, 2)):
-        reset = torch.rand(53, 4) < density
-        blocks = cut_into_blocks(reset, 5, period)
-        assert sorted(blocks.steps[blocks.used].tolist()) == list(range(53 * 4))
-        for step in range(53 * 4):
-            slot, block = blocks.slot[step], blocks.block[step]
-            assert blocks.steps[slot, block] == step
-            assert slot == 0 or not reset.flatten()[step]
-            assert slot == 0 or period is None or step // 4 % period
-        for depth, before in zip(blocks.depths()[1:], blocks.previous, strict=True):
-            for block, previous in zip(range(depth.start, depth.stop), before.tolist(), strict=True):
-                first = blocks.steps[0, block]
-                assert not reset.flatten()[first]
-                assert blocks.block[first - 4] == previous
 
 
 @BOTH

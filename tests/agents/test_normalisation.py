@@ -41,7 +41,7 @@ def test_new_units_leave_every_value_as_it_was() -> None:
     head, inputs = ValueHead(4, normalise=True), torch.randn(6, 4)
     for scale in (1.0, 1000.0, 0.1):
         before = head(inputs)
-        head.renormalise(scale * torch.randn(50) + 7 * scale)
+        head.renormalise(scale * torch.randn(50) + 7 * scale, torch.ones(50, dtype=torch.bool))
         torch.testing.assert_close(head(inputs), before, rtol=1e-3, atol=1e-3)
     assert not torch.equal(head.unit, torch.ones(1))
 

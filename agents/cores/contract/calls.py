@@ -89,10 +89,9 @@ def checked_step(method: Method) -> Method:
 def checked_unroll(method: Method, owner: type | None = None) -> Method:
     """The `unroll` of class `owner` with its arguments checked: ValueError names what was given and what was expected.
 
-    It stands for the plain loop over the core's steps, and the loop is run where it cannot: on the meta device and
-    under transforms of torch.func (faster forms look at values, or have gradients that only autograd's own engine
-    knows), for a subclass or an object with another `forward` or `initial_state`, and where parts of the core have
-    hooks or parametrisations.
+    It stands for the plain loop over the core's steps, and the loop is run where it cannot: under transforms of
+    torch.func (faster forms have gradients that only autograd's own engine knows), for a subclass or an object with
+    another `forward` or `initial_state`, and where parts of the core have hooks or parametrisations.
     """
 
     @functools.wraps(method)
@@ -102,7 +101,7 @@ def checked_unroll(method: Method, owner: type | None = None) -> Method:
         if _leaves_autocast(method, inputs):
             return _in_full_precision(method, unroll, self, inputs, reset, state, bptt_length)
         check_unroll(self, inputs, reset, state, bptt_length)
-        if inputs.is_meta or under_torch_func() or (owner and _is_another(type(self), owner)) or touched(self):
+        if under_torch_func() or (owner and _is_another(type(self), owner)) or touched(self):
             return self.loop(inputs, reset, state, bptt_length)
         return method(self, inputs, reset, state, bptt_length)
 
@@ -132,6 +131,15 @@ def check_unroll(core: "Core", inputs: Tensor, reset: Tensor, state: Any, bptt_l
         if not (bptt_length is None or (isinstance(bptt_length, int) and bptt_length >= 1)):
             raise check.wrong("bptt_length", repr(bptt_length), "None or at least 1 (steps)")
         accepted.remember(call)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether code may look at the numbers of a tensor: on the CPU, outside transforms of torch.func.
+
+    Elsewhere looking means to wait for the device, and what is done must not depend on the numbers: the same
+    operations on the same shapes for every batch, which can be recorded once and replayed (CUDA graphs).
+    """
+    return tensor.device.type == "cpu" and not under_torch_func()
 
 
 def full_precision(method: Any) -> Any:

@@ -62,10 +62,11 @@ def read(memory: Tensor, asked: Read) -> Tensor:
 class Block:
     """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d].
 
-    None is a memory of zeros, of which nothing is computed.
+    None is a memory of zeros, of which nothing is computed. Where `fresh` (bool [N, L]) is set the memory is emptied
+    before the step's write; the shapes do not depend on it.
     """
 
-    def __init__(self, memory: Tensor | None, new: Write) -> None:
+    def __init__(self, memory: Tensor | None, new: Write, fresh: Tensor | None = None) -> None:
         self.new = new
         self.start = None if memory is None else memory.flatten(1, 2)
         self.overlap = _gram(new.key1, new.key1, new.key2, new.key2)
@@ -73,20 +74,28 @@ class Block:
             base, square = torch.zeros_like(new.value), new.value.new_zeros(len(new.value))
         else:
             base, square = torch.bmm(_pairs(new.key1, new.key2), self.start), self.start.square().sum((1, 2))
-        added, scales = _Additions.apply(base, square, self.overlap, new.value, new.rate)  # pyright: ignore
+        added, scales = _Additions.apply(base, square, self.overlap, new.value, new.rate, fresh)  # pyright: ignore
         self.added: Tensor = added
         logs = scales.log()
+        if fresh is not None:  # the sums below go through all episodes
+            logs = torch.where(logs.isfinite(), logs, 0.0)
         total = logs.cumsum(1)
         # log w_tj = log s_j + .. + log s_t: all up to t less those before j (positive, so not for exp, where j > t).
         self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
         self.start_weight = total.exp().unsqueeze(2)
+        self.episodes = None if fresh is None else _Episodes(fresh, self.start, added)
+        if self.episodes is not None:
+            self.added = self.episodes.added
 
     def read(self, asked: Read) -> Tensor:
         """n^R [N, L, d] of every step: see `read`."""
         found = asked.query
         for hop in asked.hops.unbind(-2):
             weight = self.weight * _gram(found, self.new.key1, hop, self.new.key2)
-            if self.start is None:
+            if self.episodes is not None:
+                at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.episodes.start)
+                found = _normal(self.episodes.join(at_start, weight))
+            elif self.start is None:
                 found = _normal(torch.bmm(weight, self.added))
             else:
                 at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.start)
@@ -97,6 +106,8 @@ class Block:
     def end(self) -> Tensor:
         """The memory [N, d, d, d] after the last step."""
         size = self.added.shape[-1]
+        if self.episodes is not None:
+            return self.episodes.end(self).unflatten(1, (size, size))
         keys = _pairs(self.new.key1, self.new.key2).transpose(1, 2)
         added = self.weight[:, -1, :, None] * self.added
         if self.start is None:
@@ -104,6 +115,41 @@ class Block:
         else:
             end = torch.baddbmm(self.start * self.start_weight[:, -1:], keys, added)
         return end.unflatten(1, (size, size))
+
+
+class _Episodes:
+    """Which steps of a block see which writes, by selection: a weight of 0 on a value of nan would be nan.
+
+    Args:
+        fresh: bool [N, L], where the memory is emptied.
+        start: the memory before the block [N, d * d, d].
+        added: u [N, L, d].
+    """
+
+    def __init__(self, fresh: Tensor, start: Tensor | None, added: Tensor) -> None:
+        assert start is not None
+        episode = fresh.cumsum(1)
+        self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]
+        same = episode.unsqueeze(2) == episode.unsqueeze(1)
+        self.same = same.tril()  # [N, L, L]: step t reads what step j has written
+        # Whoever reads what is not finite gets nan; all others are computed without it.
+        broken, broken_start = ~added.isfinite().all(2), ~start.isfinite().all(2).all(1)
+        self.spoilt = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
+        self.added = torch.where(broken.unsqueeze(2), 0.0, added)
+        self.start = torch.where(broken_start[:, None, None], 0.0, start)
+
+    def join(self, at_start: Tensor, weight: Tensor) -> Tensor:
+        """What the steps read of the memory at the start [N, L, d], and of each other's writes by weights [N, L, L]."""
+        found = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
+        return torch.where(self.spoilt, torch.nan, found)
+
+    def end(self, block: "Block") -> Tensor:
+        """The memory after the last step [N, d * d, d]."""
+        mine = self.same[:, -1, :, None]
+        keys = torch.where(mine, _pairs(block.new.key1, block.new.key2), 0.0).transpose(1, 2)
+        added = torch.where(mine, block.weight[:, -1, :, None] * self.added, 0.0)
+        kept = torch.where(self.of_start[:, -1:], self.start * block.start_weight[:, -1:], 0.0)
+        return torch.where(self.spoilt[:, -1:], torch.nan, torch.baddbmm(kept, keys, added))
 
 
 class _Additions(torch.autograd.Function):
@@ -116,12 +162,13 @@ class _Additions(torch.autograd.Function):
         q' = q + 2 Q_t . u + G_tt |u|^2                       |F + k1_t (x) k2_t (x) u|^2
         s = max(1, q')^-1/2,   Q_i <- s (Q_i + G_it u) for i > t,   q <- min(1, q')
 
-    The gradient is written out: autograd would record some thirty small operations per step.
+    Before a step where `fresh` [N, L] is set, all Q_i and q are 0. The gradient is written out: autograd would record
+    some thirty small operations per step.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor
+        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor, fresh: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """base, value [N, L, d], square [N], overlap [N, L, L], rate [N, L, 1] -> u, s."""
         added, old, scales = torch.empty_like(base), torch.empty_like(base), torch.empty_like(base[..., 0])
@@ -129,6 +176,9 @@ class _Additions(torch.autograd.Function):
         later: list[Tensor] = []
         at_keys = base
         for t in range(base.shape[1]):
+            if fresh is not None:
+                at_keys = torch.where(fresh[:, t, None, None], 0.0, at_keys)
+                square = torch.where(fresh[:, t], 0.0, square)
             now, at_keys = at_keys[:, 0], at_keys[:, 1:]
             u = torch.mul(rate[:, t], value[:, t] - now)
             square = square + (u * (2 * now + overlap[:, t, t, None] * u)).sum(-1)
@@ -138,12 +188,13 @@ class _Additions(torch.autograd.Function):
             at_keys = at_keys * scale[:, None, None]
             old[:, t], added[:, t], scales[:, t], squares[:, t] = now, u, scale, square
             square = square.clamp(max=1)
+        ctx.fresh = fresh
         ctx.save_for_backward(overlap, value, rate, added, old, scales, squares, *later)
         return added, scales
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_added: Tensor, grad_scales: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
+    def backward(ctx: Any, grad_added: Tensor, grad_scales: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         """Gradients of u and s -> those of base, square, overlap, value, rate."""
         overlap, value, rate, added, old, scales, squares, *later = ctx.saved_tensors
         grad_overlap, grad_keys = torch.zeros_like(overlap), torch.empty_like(value)
@@ -164,7 +215,10 @@ class _Additions(torch.autograd.Function):
             grad_rate[:, t] = (grad_u * (value[:, t] - now)).sum(-1, keepdim=True)
             grad_value[:, t] = rate[:, t] * grad_u
             grad_keys[:, t] = grown * u - grad_value[:, t]
-        return grad_keys, grad_square, grad_overlap, grad_value, grad_rate
+            if ctx.fresh is not None:
+                grad_keys[:, t:] = torch.where(ctx.fresh[:, t, None, None], 0.0, grad_keys[:, t:])
+                grad_square = torch.where(ctx.fresh[:, t], 0.0, grad_square)
+        return grad_keys, grad_square, grad_overlap, grad_value, grad_rate, None
 
 
 def _pairs(first: Tensor, second: Tensor) -> Tensor:

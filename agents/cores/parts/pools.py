@@ -1,25 +1,10 @@
-"""Linear filters over a batch of sequences, exact at resets and without a loop over time.
-
-The pools of a filter hold p_t = F p_{t-1} + g x_t (F [k, k], g [k], one filter per feature), so that after j steps
-
-    p_{t+j} = F^{j+1} p_{t-1} + sum_{s=0..j} F^{j-s} g x_{t+s}
-
-is one matrix product with the inputs and the pools at the start, the same for every block of steps (blocks.py). Only
-the pools at the start of each block follow each other.
-
-Shapes: T steps, B environments, P features, k pools, N blocks of BLOCK steps.
-"""
+"""Linear filters: the pools of one hold p_t = F p_{t-1} + g x_t (F [k, k], g [k], one filter per feature)."""
 
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from ...unrolling.blocks import Blocks
-
-BLOCK = 16
-"""Steps per block: longer blocks cost more products per step, shorter ones more starts to chain."""
 
 
 class LinearFilter(NamedTuple):
@@ -76,50 +61,3 @@ def half_lives(linear: LinearFilter) -> list[float]:
             low, high = (low, middle) if passed(pool, middle) >= 0.5 else (middle, high)
         found.append(low + (0.5 - passed(pool, low)) / (passed(pool, high) - passed(pool, low)))
     return found
-
-
-def block_response(linear: LinearFilter) -> Tensor:
-    """Weights of inputs and first values in each pool at each step of a block: float64 [k, BLOCK, BLOCK + k].
-
-    The last axis weighs the block's BLOCK inputs, then the k pools at its start.
-    """
-    feedback, gain = linear
-    powers = [torch.eye(len(gain), dtype=torch.float64)]
-    for _ in range(BLOCK):
-        powers.append(feedback @ powers[-1])
-    impulse = torch.stack([power @ gain for power in powers])
-    step = torch.arange(BLOCK)
-    lag = step.unsqueeze(1) - step
-    from_inputs = torch.where(lag >= 0, impulse.T[:, lag.clamp(min=0)], 0.0)
-    from_start = torch.stack(powers[1:], dim=1)
-    return torch.cat([from_inputs, from_start], dim=-1)
-
-
-def block_columns(inputs: Tensor, start: Tensor, response: Tensor, blocks: Blocks) -> Tensor:
-    """Inputs [T, B, P] and pools at t = 0 [B, k, P] -> [BLOCK + k, N, P]: each block's inputs, then pools at its start.
-
-    `response @ columns` are the pools at every step. `start` must be zero where t = 0 begins a new sequence.
-    """
-    size, features = response.shape[0], inputs.shape[-1]
-    columns = inputs.new_zeros(BLOCK + size, blocks.steps.shape[1], features)
-    columns[:BLOCK] = inputs.flatten(0, 1).index_select(0, blocks.steps.flatten()).view_as(columns[:BLOCK])
-    entering = columns[BLOCK:]
-    entering[:, : start.shape[0]] = start.transpose(0, 1)
-    # What a block adds to the pools by its end, and how much of the pools at its start is left there.
-    added = (response[:, -1, :BLOCK] @ columns[:BLOCK].flatten(1)).unflatten(1, (-1, features))
-    kept = response[:, -1, BLOCK:]
-    for before, depth in zip(blocks.previous, blocks.depths()[1:], strict=True):
-        ends = torch.addmm(added.index_select(1, before).flatten(1), kept, entering.index_select(1, before).flatten(1))
-        entering[:, depth] = ends.unflatten(1, (-1, features))
-    return columns
-
-
-def places(blocks: Blocks) -> Tensor:
-    """Where each of the T * B steps lies in a flattened [BLOCK, N]."""
-    return blocks.slot * blocks.steps.shape[1] + blocks.block
-
-
-def last_pools(columns: Tensor, response: Tensor, blocks: Blocks, batch: int) -> Tensor:
-    """The pools [batch, k, P] after the last step, from what `block_columns` returns."""
-    slot, block = blocks.slot[-batch:], blocks.block[-batch:]
-    return torch.bmm(response[:, slot].transpose(0, 1), columns[:, block].transpose(0, 1))

@@ -1,0 +1,1 @@
+"""Acting in the learner's process, beside the learner."""

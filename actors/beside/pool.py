@@ -1,0 +1,142 @@
+"""The pool whose actors are a thread of the learner's process, which acts while the learner learns.
+
+Worlds and networks let go of the interpreter while they compute, so a thread is enough; unrolls are handed on as they
+are, without a copy through another process, and on a GPU without leaving it.
+"""
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...agents.threads import become_helper
+from ...agents.weights import Weights
+from ..members import MakeActor, MemberSchedule
+from ..pool import LocalPool
+from ..unroll import Unroll
+
+WAIT_SECONDS = 1.0
+"""For which `next` waits for an unroll."""
+
+
+class _Asked(NamedTuple):
+    """Unrolls that the thread shall make: of every one of these actors one, side by side in time."""
+
+    numbers: range
+    weights: Weights
+
+
+class BesidePool:
+    """All actors in one thread of this process. Methods: ActorPool.
+
+    Args:
+        make_actor: makes an actor.
+        num_actors: so many batches of environments, which take turns.
+        max_failures: failures in a row of one actor that are made good.
+        report: shows a failure to a person.
+        num_envs: environments per actor.
+        ahead: environments of a member that may be asked for and not learnt from, which bounds policy lag as
+            actors/remote/window.py says: at least those of an actor.
+    """
+
+    def __init__(
+        self,
+        make_actor: MakeActor,
+        num_actors: int,
+        max_failures: int,
+        report: Callable[[str], None] = print,
+        *,
+        num_envs: int,
+        ahead: int,
+    ) -> None:
+        self.num_actors = num_actors
+        self._actors = LocalPool(make_actor, num_actors, max_failures, report)
+        self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
+        self._weights: dict[int, Weights] = {}
+        self._schedule = MemberSchedule()
+        self._unlearnt: Counter[int] = Counter()
+        """Environments asked for and not learnt from, by member."""
+        self._turn = 0
+        self._streaming = False
+        self._ready: list[Unroll] = []
+        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[list[Unroll] | BaseException] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._act, name="actors", daemon=True)
+        self._thread.start()
+
+    @property
+    def failures(self) -> int:
+        return self._actors.failures
+
+    @property
+    def gathering(self) -> bool:
+        return False
+
+    def stored_bytes(self) -> int:
+        return 0
+
+    def publish(self, weights: Weights, learnt: int = 0) -> None:
+        before = self._weights.get(weights.member, weights)
+        self._weights[weights.member] = weights
+        self._schedule.join(weights.member)
+        self._unlearnt[weights.member] = max(0, self._unlearnt[weights.member] - learnt)
+        if weights.copies != before.copies:  # what was asked for before will not be learnt from
+            del self._unlearnt[weights.member]
+        if self._streaming:
+            self._ask()
+
+    def retire(self, member: int) -> None:
+        self._schedule.leave(member)
+
+    def next(self) -> Unroll | None:
+        self._streaming = True
+        self._ask()
+        if not self._ready:
+            try:
+                self._ready = self._answer(WAIT_SECONDS)
+            except queue.Empty:
+                return None
+        return self._ready.pop(0)
+
+    def gather(self, member: int = 0) -> list[Unroll]:
+        self._asked.put(_Asked(range(self.num_actors), self._weights[member]))
+        return self._answer(None)
+
+    def save(self) -> list[Any]:
+        return self._actors.save()
+
+    def restore(self, saved: list[Any]) -> None:
+        self._actors.restore(saved)
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._thread.join()
+        self._actors.close()
+
+    def _ask(self) -> None:
+        """Ask for what may be made now: of as many actors at once as the bound has room for."""
+        while (member := self._schedule.next(lambda each: self._room(each) > 0)) is not None:
+            numbers = range(self._turn, min(self._turn + self._room(member), self.num_actors))
+            self._turn = numbers.stop % self.num_actors
+            self._unlearnt[member] += len(numbers) * self._num_envs
+            self._asked.put(_Asked(numbers, self._weights[member]))
+
+    def _room(self, member: int) -> int:
+        """Actors that a member may still be served by."""
+        return (self._ahead - self._unlearnt[member]) // self._num_envs
+
+    def _answer(self, seconds: float | None) -> list[Unroll]:
+        answer = self._answers.get(timeout=seconds)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _act(self) -> None:
+        become_helper()
+        while (asked := self._asked.get()) is not None:
+            try:
+                self._answers.put(self._actors.unrolls(asked.numbers, asked.weights))
+            except BaseException as problem:
+                self._answers.put(problem)
+                return

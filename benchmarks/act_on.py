@@ -1,0 +1,89 @@
+"""Steps per second of `--local` and of `--act-on`, which take turns in one process.
+
+    python benchmarks/act_on.py                            boxworld with lstm, on the CPU
+    python benchmarks/act_on.py --env t-maze --core concrete --act-on cuda --device cuda
+
+Both are whole runs but for Ray: acting, batches, updates, publishing, rows of metrics. Prints a JSON object.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.agents.process import prepare_process
+from engram.agents.threads import use_threads
+from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
+from engram.launch.run.config import RunConfig, to_dict
+from engram.launch.run.device import find_device
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
+from engram.launch.train.acting import make_pool
+from engram.launch.train.trainer import Trainer
+
+WARM_UP = 3
+
+
+def open_run(words: list[str], folder: Path, files: ExitStack) -> Trainer:
+    """A run in this process, ready for its first update."""
+    config: RunConfig = parse_run([*words, "--run-dir", str(folder)])
+    factory = config.factory()
+    agents, fields = make_agents(config, factory, find_device(config.device))
+    pool = make_pool(config, factory, print)
+    files.callback(pool.close)
+    directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="speed"))
+    panel = make_panel(config, directory.path, 0)
+    trainer = make_trainer(config, make_learners(config, agents), fields, pool, directory, panel, None, files)
+    for member in trainer.members:
+        pool.publish(member.weights())
+    return trainer
+
+
+def steps_per_second(trainer: Trainer, updates: int) -> float:
+    """Of some updates, their batches included."""
+    first, started = trainer.steps, time.perf_counter()
+    wanted = sum(member.updates for member in trainer.members) + updates
+    while sum(member.updates for member in trainer.members) < wanted:
+        trainer.update()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (trainer.steps - first) / (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="boxworld")
+    parser.add_argument("--core", default="lstm")
+    parser.add_argument("--act-on", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--updates", type=int, default=4, help="of each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    given, others = parser.parse_known_args()
+    prepare_process(1)
+    words = ["--env", given.env, "--core", given.core, "--device", given.device, *others]
+    found: dict[str, list[float]] = {"local": [], "act_on": []}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
+        runs = {
+            "local": open_run([*words, "--local"], Path(folder) / "local", files),
+            "act_on": open_run([*words, "--act-on", given.act_on], Path(folder) / "beside", files),
+        }
+        use_threads(runs["local"].config.num_learner_threads)
+        for run in runs.values():
+            steps_per_second(run, WARM_UP)
+        for _ in range(given.turns):
+            for name, run in runs.items():
+                found[name].append(steps_per_second(run, given.updates))
+    pairs = zip(found["act_on"], found["local"], strict=True)
+    result: dict[str, Any] = {name: round(statistics.median(each), 1) for name, each in found.items()}
+    result |= {"ratio_of_pairs": round(statistics.median(a / b for a, b in pairs), 3)}
+    print(json.dumps({"env": given.env, "core": given.core, "act_on_device": given.act_on} | result))
+
+
+if __name__ == "__main__":
+    main()

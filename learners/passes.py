@@ -1,0 +1,123 @@
+"""One pass of the network over a batch of unrolls, and the loss that comes out of it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..actors.unroll import Unroll
+from ..agents.agent import Agent
+from ..agents.specs import entropy as entropy_of
+from ..agents.specs import kl_divergence, log_policy, log_probability
+from . import losses
+from .algorithms.algorithm import Pass, Targets
+from .boundaries import transitions
+from .config import LearnerConfig
+from .device.precision import precision
+
+METRICS = (
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "loss/auxiliary",
+    "loss/total",
+    "policy/entropy",
+    "policy/kl_behaviour",
+)
+"""The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
+Those of the algorithm (`Algorithm.metrics`) follow."""
+
+
+class LossTerms(NamedTuple):
+    """The loss of a batch."""
+
+    total: Tensor
+    """Scalar with gradient."""
+    metrics: Tensor
+    """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
+    returns: Tensor
+    """The value targets, float [T, B], in units of the rewards."""
+
+
+class Evaluation(NamedTuple):
+    """One pass of the network over a batch: what the algorithm sees of it, and what is the learner's own."""
+
+    now: Pass
+    log_policies: Tensor
+    """Log-probabilities of every action, [T, B, ...], with gradient."""
+    log_behaviours: Tensor
+    """Those of the policy that acted, [T, B, ...]."""
+    auxiliary: Tensor | None
+    """The core's own loss [T, B], or None."""
+
+
+def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
+    """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
+    with precision(config.precision, batch.env.reward.device):
+        out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
+    if config.precision == "bf16":
+        out = out._replace(logits=out.logits.float(), value=out.value.float())
+    values = out.value[:-1]
+    log_policies = log_policy(agent.action_spec, out.logits[:-1])
+    log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
+    reward = batch.env.reward
+    if config.reward_clip:
+        reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    bootstrap = out.value[-1].detach()
+    if agent.value.moments is not None:
+        reward, values, bootstrap = (x / agent.value.unit for x in (reward, values, bootstrap))
+    now = Pass(
+        transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
+        values,
+        bootstrap,
+        log_probability(agent.action_spec, log_policies, batch.agent.action),
+        log_probability(agent.action_spec, log_behaviours, batch.agent.action),
+    )
+    auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
+    return Evaluation(now, log_policies, log_behaviours, auxiliary)
+
+
+def batch_loss(
+    agent: Agent,
+    batch: Unroll,
+    config: LearnerConfig,
+    scale: float | Tensor,
+    metric_scale: float | Tensor,
+    targets: Targets | None = None,
+    entropy_share: float | Tensor = 1.0,
+) -> LossTerms:
+    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
+
+    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+
+    Without `targets` they are those of this very pass. `entropy_share` is the schedule's factor on the entropy cost.
+    """
+    now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
+    valid = now.step.valid
+    if targets is None:
+        fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
+        targets = config.method.targets(fixed)
+    terms = config.method.terms(now, targets)
+    entropy = entropy_of(agent.action_spec, log_policies)
+
+    def weighted(cost: float | Tensor, each: Tensor) -> Tensor:
+        return cost * losses.reduce(each, valid, "sum")
+
+    parts = [
+        weighted(1.0, terms.policy),
+        weighted(config.value_cost, terms.value),
+        weighted(entropy_share * config.entropy_cost, -entropy),
+        weighted(config.auxiliary_cost, torch.zeros_like(entropy) if auxiliary is None else auxiliary),
+    ]
+    total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
+    with torch.no_grad():
+        kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
+        means = [metric_scale * losses.reduce(x, valid, "sum") for x in (entropy, kl, *terms.metrics)]
+        metrics = torch.stack([*(scale * part for part in parts), total, *means])
+    return LossTerms(total, metrics.detach(), targets.values * agent.value.unit)
+
+
+def rescaled(now: Pass, factor: Tensor) -> Pass:
+    """The same pass with rewards and values in other units."""
+    step = now.step._replace(rewards=now.step.rewards * factor)
+    return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)

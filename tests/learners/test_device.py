@@ -1,0 +1,115 @@
+"""The learner's whole update on a device that refuses to be waited for, against the same on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.agents.cores import core_names
+from engram.learners.config import LearnerConfig
+from engram.learners.device.recorded import WARM_UP, Recorded
+from engram.learners.learner import Learner
+
+SUPPORT = Path(__file__).parents[1] / "support"
+COMPARED = [
+    *(f"core {name}" for name in core_names()),
+    *(f"algorithm {name}" for name in ("vtrace", "a2c", "ppo")),
+    *("bptt", "rmsprop", "tf32", "sent ahead", "broken adam", "broken rmsprop_tf"),
+]
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """What tests/support/learn_on_stand_in.py has found, in a process of its own: torch keeps a new device for good."""
+    words = [sys.executable, str(SUPPORT / "learn_on_stand_in.py")]
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_an_update_waits_for_nothing_and_is_that_of_the_cpu(cases, case):
+    """One copy in for each batch, none out before metrics are read; metrics and weights differ by rounding."""
+    found = cases[case]
+    assert "error" not in found, found["error"]
+    assert (found["in"], found["out"]) == (found["updates"], 0)
+    assert found["metrics"] < 1e-4
+    assert found["weights"] < 2e-5
+    assert found["steps"][0] == found["steps"][1]
+    assert found["skipped"] == ([2, 2] if case.startswith("broken") else [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [("peeking", "_local_scalar_dense"), ("masking", "index by a mask"), ("mixing", "on the host")],
+)
+def test_a_core_that_makes_the_processor_wait_is_found(cases, case, why):
+    assert why in cases[case].get("refused", "")
+
+
+def test_members_learn_copy_and_resume_on_the_device(cases):
+    assert cases["population"] == {"same": True, "updates": [6, 6]}
+
+
+def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):
+    assert cases["recorded"] == {"replays": 3, "same": True}
+
+
+def make(**config):
+    factory = ActorFactory(
+        env="boxworld",
+        env_args={"path_lengths": 1, "num_distractors": 0, "max_steps": 10},
+        agent=AgentConfig(core="lstm", core_args={"hidden_size": 8}),
+        num_envs=3,
+        unroll_length=8,
+        seed=2,
+    )
+    torch.manual_seed(0)
+    actor = factory.make_actor(0)
+    learner = Learner(factory.make_agent(actor.batch), LearnerConfig(**config), total_steps=10_000)
+    return learner, [actor.unroll() for _ in range(WARM_UP + 3)]
+
+
+def test_metrics_that_wait_are_those_that_are_read_at_once():
+    (now, batches), (later, _) = make(), make()
+    for batch in batches:
+        later.learn(batch)
+    assert later.read() == [now.step(batch) for batch in batches]
+    assert later.read() == []
+
+
+def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
+    (plain, batches), (other, _) = make(), make()
+
+    def refuse(work):
+        raise RuntimeError("no such\ngraph")
+
+    other._recorded = Recorded(other._learn, refuse)
+    assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
+    said = capfd.readouterr().err.strip().splitlines()
+    assert said == ["engram: the update is not recorded, its operations start one by one: RuntimeError: no such graph"]
+
+
+def test_without_cuda_a_recording_is_refused_in_one_line(capfd):
+    learner, batches = make(cuda_graph=True)
+    learner.step(batches[0])
+    assert "there are no CUDA graphs on cpu" in capfd.readouterr().err
+
+
+def test_in_bfloat16_weights_and_memory_stay_float32_and_losses_are_near():
+    (plain, batches), (half, _) = make(), make(precision="bf16")
+    seen = []
+    half.agent.policy.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0].dtype, output.dtype)))
+    wanted, found = plain.step(batches[0]), half.step(batches[0])
+    assert (torch.float32, torch.bfloat16) in seen
+    assert {parameter.dtype for parameter in half.agent.parameters()} == {torch.float32}
+    assert found["loss/total"] != wanted["loss/total"]
+    assert found["loss/total"] == pytest.approx(wanted["loss/total"], rel=0.05)
+    assert not torch.is_autocast_enabled("cpu")

@@ -1,0 +1,269 @@
+"""Learning on a device of its own (stand_in.py), case by case: prints what happened as one JSON object.
+
+Every case learns from the same batches on the CPU and on the device, where nothing may be copied or read between the
+arrival of a batch and the reading of its metrics.
+"""
+
+import copy
+import json
+import math
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.actors.unroll import Unroll
+from engram.agents.agent import Agent, AgentConfig
+from engram.agents.cores import core_names
+from engram.agents.cores.lstm import LSTM
+from engram.agents.cores.registry import core_parameters
+from engram.agents.torsos import TorsoConfig
+from engram.launch.api.training import make_learners, make_panel, make_trainer
+from engram.launch.run.config import RunConfig, to_dict
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.train.acting import make_pool
+from engram.launch.train.trainer import Trainer
+from engram.learners import checkpoints
+from engram.learners.config import LearnerConfig
+from engram.learners.device.recorded import WARM_UP, Recorded
+from engram.learners.learner import Learner
+from small_cores import SMALL
+from stand_in import DEVICE, StandInError, counts, learning
+
+WORLD = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
+
+
+class Peeking(LSTM):
+    """Reads a number of a state in its unroll."""
+
+    def unroll(self, inputs, reset, state, bptt_length=None):
+        if state.h.sum().item() > 1e9:
+            raise OverflowError
+        return super().unroll(inputs, reset, state, bptt_length)
+
+
+class Masking(LSTM):
+    """Has shapes that depend on where episodes begin."""
+
+    def unroll(self, inputs, reset, state, bptt_length=None):
+        _ = inputs[reset]
+        return super().unroll(inputs, reset, state, bptt_length)
+
+
+class Mixing(LSTM):
+    """Makes a tensor on the host."""
+
+    def unroll(self, inputs, reset, state, bptt_length=None):
+        return super().unroll(inputs + torch.ones(inputs.shape[-1]), reset, state, bptt_length)
+
+
+def small(name: str) -> dict[str, Any]:
+    return {key: value for key, value in SMALL.items() if key in core_parameters(name)}
+
+
+def setting(agent: AgentConfig, env: str = "boxworld", updates: int = 3) -> tuple[Agent, list[Unroll]]:
+    """A network and batches with ends of episodes in them."""
+    args = WORLD if env == "boxworld" else {}
+    factory = ActorFactory(env=env, env_args=args, agent=agent, num_envs=4, unroll_length=12, seed=2)
+    torch.manual_seed(0)
+    actor = factory.make_actor(0)
+    actor.unroll()
+    return factory.make_agent(actor.batch), [actor.unroll() for _ in range(updates)]
+
+
+class Guarded(Learner):
+    """A learner whose updates may copy nothing from or to the device."""
+
+    def _learn(self, batch, indices):
+        with learning():
+            return super()._learn(batch, indices)
+
+
+def compare(agent: Agent, batches: list[Unroll], config: LearnerConfig, sent: bool = False) -> dict[str, Any]:
+    """Learn on both; how far metrics and weights are from each other, and what was copied."""
+    plain = Learner(copy.deepcopy(agent), config, 10_000)
+    there = Guarded(copy.deepcopy(agent).to(DEVICE), config, 10_000)
+    before = dict(counts)
+    there.learn(batches[0])
+    for batch in batches[1:]:
+        if sent:
+            there.send(batch)
+        there.learn(batch)
+    copies = counts["in"] - before["in"], counts["out"] - before["out"]
+    wanted, found = [plain.step(batch) for batch in batches], there.read()
+    far = [
+        abs(a[name] - b[name]) / (1e-3 + abs(a[name]))
+        for a, b in zip(wanted, found, strict=True)
+        for name in a
+        if math.isfinite(a[name])
+    ]
+    pairs = zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
+    weights = [(a - b.cpu()).abs().max() for a, b in pairs]
+    return {
+        "in": copies[0],
+        "out": copies[1],
+        "updates": len(batches),
+        "metrics": max(far),
+        "weights": float(max(weights).detach()),
+        "skipped": [plain.skipped, there.skipped],
+        "steps": [plain.steps, there.steps],
+    }
+
+
+EVEN = LearnerConfig(optimiser="rmsprop_tf", eps=0.1)
+"""Steps in proportion to the gradient: Adam's first ones are as long for a gradient that is nothing but rounding."""
+
+
+def core_case(name: str) -> Callable[[], dict[str, Any]]:
+    return lambda: compare(*setting(AgentConfig(core=name, core_args=small(name))), EVEN)
+
+
+def refused(core: type) -> dict[str, Any]:
+    agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")))
+    agent.core.__class__ = core
+    try:
+        compare(agent, batches, LearnerConfig())
+    except StandInError as problem:
+        return {"refused": str(problem)}
+    return {"refused": ""}
+
+
+def everything() -> AgentConfig:
+    """Running means of observations and returns, and all that the core may be told besides."""
+    return AgentConfig(
+        core="gru",
+        core_args=small("gru"),
+        torso=TorsoConfig(normalise_observations=True, embedding_size=8),
+        previous_action=True,
+        previous_reward=True,
+        time_horizon=10,
+        normalise_returns=True,
+    )
+
+
+def broken(optimiser: str) -> dict[str, Any]:
+    """The second of three batches has a loss that is not finite, the first one too."""
+    agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")))
+    for number in (0, 1):
+        reward = batches[number].env.reward.clone()
+        reward[3, 0] = math.nan
+        batches[number] = batches[number]._replace(env=batches[number].env._replace(reward=reward))
+    return compare(agent, batches, LearnerConfig(optimiser=optimiser, rmsprop_momentum=0.5))  # type: ignore[arg-type]
+
+
+def recorded() -> dict[str, Any]:
+    """A recording that does its work again, from where it was recorded, stands for a CUDA graph."""
+    agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=WARM_UP + 3)
+    plain, there = (Guarded(copy.deepcopy(agent).to(DEVICE), LearnerConfig(), 10_000) for _ in range(2))
+    replays = 0
+
+    def record(work):
+        result = torch.zeros(1, 11, device=DEVICE)
+
+        def replay():
+            nonlocal replays
+            replays += 1
+            result.copy_(work())
+
+        return replay, result
+
+    there._recorded = Recorded(there._learn, record)
+    rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
+    same = all(
+        torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
+    )
+    return {"replays": replays, "same": same and rows[0] == rows[1]}
+
+
+def trainer_of(config: RunConfig, path: Path, files: ExitStack) -> Trainer:
+    factory = config.factory()
+    batch = factory.make_batch()
+    agents = []
+    for member in range(config.num_members):
+        torch.manual_seed(member)
+        agents.append(factory.make_agent(batch).to(DEVICE))
+    pool = make_pool(config, factory, print)
+    directory = files.enter_context(RunDirectory.create(str(path), to_dict(config), name="run"))
+    panel = make_panel(config, path, 0)
+    learners = make_learners(config, agents)
+    trainer = make_trainer(config, learners, tuple(batch.episode_fields), pool, directory, panel, None, files)
+    for member in trainer.members:
+        pool.publish(member.weights())
+    return trainer
+
+
+def population(sync: bool) -> dict[str, Any]:
+    """Two members learn on the device, are saved, and go on elsewhere exactly as they would have here."""
+    config = RunConfig(
+        env="boxworld",
+        env_args=WORLD,
+        agent=AgentConfig(core="lstm", core_args=small("lstm")),
+        population=2,
+        local=True,
+        sync=sync,
+        batch_size=4,
+        unroll_length=12,
+        log_every=150,
+        learner=LearnerConfig(lr_schedule="constant"),
+    )
+    found = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
+        trainer = trainer_of(config, Path(folder) / "one", files)
+        for _ in range(6):
+            trainer.update()
+        snapshot = trainer.members[0].snapshot(lasting=True)
+        trainer.members[1].become(snapshot, {})
+        trainer._publish(trainer.members[1])
+        trainer.save()
+        saved = checkpoints.load(next(iter(sorted((Path(folder) / "one" / "checkpoints").iterdir()))))
+        other = trainer_of(config, Path(folder) / "two", files)
+        other.load_state(saved)
+        for member in other.members:
+            other.pool.publish(member.weights())
+        for each in (trainer, other):
+            for _ in range(6):
+                each.update()
+            found.append([[p.cpu() for p in member.learner.agent.parameters()] for member in each.members])
+    same = all(torch.equal(a, b) for x, y in zip(*found, strict=True) for a, b in zip(x, y, strict=True))
+    return {"same": same, "updates": [member.updates for member in trainer.members]}
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    **{f"core {name}": core_case(name) for name in core_names()},
+    **{
+        f"algorithm {name}": lambda name=name: compare(*setting(everything()), LearnerConfig(algorithm=name))
+        for name in ("vtrace", "a2c", "ppo")
+    },
+    "bptt": lambda: compare(*setting(AgentConfig(core="fwm", core_args=small("fwm"))), LearnerConfig(bptt_length=5)),
+    "rmsprop": lambda: compare(
+        *setting(AgentConfig(core="lstm", core_args=small("lstm"))),
+        LearnerConfig(optimiser="rmsprop_tf", rmsprop_momentum=0.5, eps=0.1, reduction="sum"),
+    ),
+    "tf32": lambda: compare(
+        *setting(AgentConfig(core="lstm", core_args=small("lstm"))), LearnerConfig(precision="tf32")
+    ),
+    "sent ahead": lambda: compare(
+        *setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=5), LearnerConfig(), sent=True
+    ),
+    "broken adam": lambda: broken("adam"),
+    "broken rmsprop_tf": lambda: broken("rmsprop_tf"),
+    "recorded": recorded,
+    "population": lambda: population(True),
+    "peeking": lambda: refused(Peeking),
+    "masking": lambda: refused(Masking),
+    "mixing": lambda: refused(Mixing),
+}
+
+if __name__ == "__main__":
+    results: dict[str, Any] = {}
+    for case, run in CASES.items():
+        try:
+            results[case] = run()
+        except Exception:
+            results[case] = {"error": traceback.format_exc()}
+    print(json.dumps(results))
