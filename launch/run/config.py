@@ -69,8 +69,7 @@ class RunConfig:
     local: bool = False
     """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where networks act. auto: in actor processes, or with --local between updates; cpu, cuda: in one thread of the
-    learner's process, beside the learner, without Ray and on this device, where --num-actors batches take turns."""
+    """auto: actor processes act (with --local this one, in turn); cpu, cuda: a thread of this process acts, on it."""
     run_dir: str | None = None
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = None
