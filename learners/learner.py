@@ -36,7 +36,7 @@ ADAM_BETA2 = 0.999
 
 
 class Unread(NamedTuple):
-    """What the device knows of a batch that was learnt from."""
+    """Results on the device of a batch that was learnt from."""
 
     updates: Tensor
     """float [U, M + 2], a row for each update: metrics, the gradient's norm, 1 if the weights were changed."""

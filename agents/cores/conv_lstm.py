@@ -96,6 +96,7 @@ class ConvLSTM(Core):
     ) -> tuple[Tensor, ConvLSTMState]:
         """The same steps by compiled functions: gates [T, B, places, 4 channels] as `_from_input` has them."""
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
+        assert self.state_conv.bias is not None
         gates = gates + self.state_conv.bias
         outputs, *last = fast.run(gates, weight, *state, self.places, reset, bptt_length)
         return outputs.flatten(2), ConvLSTMState(*last)

@@ -45,7 +45,7 @@ class Member:
         self.failing = 0
         """Updates in a row without a finite loss, as far as they were read."""
         self._unread: list[dict[str, float]] = []
-        """What is known besides of the updates whose metrics are still on the device."""
+        """Facts of the updates whose metrics are still on the device."""
         self.evaluated: float | None = None
         """Mean return of the last evaluation; None before the first."""
         self._copies = 0

@@ -26,7 +26,7 @@ COMPARED = [
 
 @pytest.fixture(scope="module")
 def cases():
-    """What tests/support/learn_on_stand_in.py has found, in a process of its own: torch keeps a new device for good."""
+    """Findings of tests/support/learn_on_stand_in.py, in a process of its own: torch keeps a new device for good."""
     words = [sys.executable, str(SUPPORT / "learn_on_stand_in.py")]
     environment = os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)

@@ -127,7 +127,7 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm(bad: float) -> None:
 
 
 def test_optimisers_work_without_torchs_compiler() -> None:
-    """Its import takes two seconds of every run's start; another test may have imported it into this process."""
+    """Importing it takes two seconds of every run's start; another test may have imported it into this process."""
     program = (
         "import sys, torch\n"
         "from engram.learners.optimisers import make_optimiser\n"

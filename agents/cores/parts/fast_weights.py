@@ -139,7 +139,7 @@ class _Episodes:
         self.start = torch.where(broken_start[:, None, None], 0.0, start)
 
     def join(self, at_start: Tensor, weight: Tensor) -> Tensor:
-        """What the steps read of the memory at the start [N, L, d], and of each other's writes by weights [N, L, L]."""
+        """Reads of the steps: of the memory at the start [N, L, d], and of each other's writes by weights [N, L, L]."""
         found = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
         return torch.where(self.spoilt, torch.nan, found)
 
