@@ -23,6 +23,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.inside import recorded
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
+from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
 from engram.launch.look.watching import Watcher
 from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import to_dict
@@ -30,7 +31,6 @@ from engram.launch.run.device import find_device
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train.acting import make_pool
-from engram.launch.train.command import make_learners, make_panel, make_trainer
 
 RESULT = Path(__file__).parent / "results" / "look-cost.json"
 PAIRINGS = (("t-maze", "gru"), ("boxworld", "rmc"))
@@ -76,7 +76,8 @@ def training(env: str, core: str, limit: float) -> dict[str, Any]:
     with TemporaryDirectory() as folder, ExitStack() as files:
         words = ["--env", env, "--core", core, "--look-every", "1", "--local", "--run-dir", f"{folder}/run"]
         config = parse_run(words)
-        learners, fields = make_learners(config, config.factory(), find_device("cpu"))
+        agents, fields = make_agents(config, config.factory(), find_device("cpu"))
+        learners = make_learners(config, agents)
         pool = make_pool(config, config.factory(), print)
         directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="cost"))
         panel = make_panel(config, directory.path, 0)

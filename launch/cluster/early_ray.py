@@ -57,7 +57,8 @@ class EarlyRay:
     def leave(self, problem: BaseException) -> NoReturn:
         """End this process at once, as this exception would have ended it."""
         if isinstance(problem, SystemExit):
-            leave_at_once(problem.code if isinstance(problem.code, int) else 1)
+            code = 0 if problem.code is None else problem.code
+            leave_at_once(code if isinstance(code, int) else 1)
         sys.excepthook(type(problem), problem, problem.__traceback__)
         leave_at_once(1)
 

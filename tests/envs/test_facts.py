@@ -89,7 +89,7 @@ def test_pomdp_graph() -> None:
         for i, level in enumerate(levels):
             for s, a in np.ndindex(5, 3):
                 edge = level["adjacency"][a][s]
-                assert facts[f"from_{s}_by_{a}"][i] == (edge.index(1) if any(edge) else 5)
+                assert facts[f"from_{'ABCDE'[s]}_by_{a}"][i] == (edge.index(1) if any(edge) else 5)
         seen = np.concatenate([observation[:, :5], observation[:, 5:10]]).argmax(1)
         assert sorted(seen) == sorted(np.concatenate([facts["goal"], facts["agent"]]))
 

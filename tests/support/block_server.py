@@ -38,7 +38,7 @@ SMALL = {
 CHECKS: dict[str, Callable[[str], Any]] = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 
 
-class _Parsed(Exception):
+class _Parsed(SystemExit):
     """Ends a command whose words were understood."""
 
 
@@ -171,7 +171,7 @@ def _run_command(name: str, words: list[str], parse_only: bool) -> int:
         config, unknown = real(*args, **given)
         if unknown:
             return config, unknown
-        raise _Parsed
+        raise _Parsed(0)
 
     if parse_only:
         tyro.cli = parse  # type: ignore[assignment]
