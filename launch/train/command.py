@@ -114,7 +114,7 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-train`."""
+    """Entry point of `rl-train`. Given `arguments` by a program it starts no Ray beforehand."""
     early: EarlyRay | None = None
 
     def begin(words: Sequence[str]) -> int:
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if sys.stdout.isatty() and not {"--help", LIST} & set(words):
             print("starting: loading torch takes a few seconds", flush=True)
         with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
-            early = early_ray(words)
+            early = early_ray(words) if arguments is None else None
             return main(words, early, stop)
 
     try:
