@@ -6,6 +6,7 @@ from pathlib import Path
 
 LINK = re.compile(r"(?<!!)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", "": "text"}
+PICTURES = (".gif", ".png", ".svg")
 LONGEST = 60_000
 
 
@@ -30,12 +31,14 @@ def targets(text: str, source: str) -> list[str]:
 
 
 def page_of(path: str) -> str:
-    """Path below docs/ of the page that shows a file."""
-    return f"files/{path}" if path.endswith(".md") else f"files/{path}.md"
+    """Path below docs/ of the page that shows a file, or of the copy of a picture."""
+    return f"files/{path}" if path.endswith((".md", *PICTURES)) else f"files/{path}.md"
 
 
-def page(root: Path, path: str, shown: dict[str, str]) -> str:
-    """The page that shows a file of the repository."""
+def page(root: Path, path: str, shown: dict[str, str]) -> str | bytes:
+    """The page that shows a file of the repository; a picture as it is."""
+    if path.endswith(PICTURES):
+        return (root / path).read_bytes()
     text = (root / path).read_text()
     if path.endswith(".md"):
         return redirect(text, path, shown[path], shown)
