@@ -94,7 +94,18 @@ class ActorPool(Protocol):
         ...
 
 
-class LocalPool:
+class InProcess:
+    """A pool whose actors are in this process: nothing is stored elsewhere, and no gathering is left half done."""
+
+    @property
+    def gathering(self) -> bool:
+        return False
+
+    def stored_bytes(self) -> int:
+        return 0
+
+
+class LocalPool(InProcess):
     """All actors in this process, one after another: for tests, debugging and bit-exact runs. Methods: ActorPool."""
 
     def __init__(
@@ -113,13 +124,6 @@ class LocalPool:
     @property
     def failures(self) -> int:
         return self._failures.total
-
-    @property
-    def gathering(self) -> bool:
-        return False
-
-    def stored_bytes(self) -> int:
-        return 0
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
         self._weights[weights.member] = weights

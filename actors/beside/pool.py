@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...agents.threads import become_helper
 from ...agents.weights import Weights
 from ..members import MakeActor, MemberSchedule
-from ..pool import LocalPool
+from ..pool import InProcess, LocalPool
 from ..unroll import Unroll
 
 WAIT_SECONDS = 1.0
@@ -27,7 +27,7 @@ class _Asked(NamedTuple):
     weights: Weights
 
 
-class BesidePool:
+class BesidePool(InProcess):
     """All actors in one thread of this process. Methods: ActorPool.
 
     Args:
@@ -68,13 +68,6 @@ class BesidePool:
     @property
     def failures(self) -> int:
         return self._actors.failures
-
-    @property
-    def gathering(self) -> bool:
-        return False
-
-    def stored_bytes(self) -> int:
-        return 0
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
         before = self._weights.get(weights.member, weights)
