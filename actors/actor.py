@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
+from ..agents.repeats import Seen
 from ..agents.values import AgentOutput, EnvOutput, map_observation
 from ..agents.weights import Weights, load
 from .unroll import Unroll
@@ -50,6 +51,7 @@ class Actor:
         self.first_index = first_index
         self.version, self.copies = -1, 0
         self.device = agent.policy.weight.device
+        self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
         self.generator.manual_seed(int(sampling) >> 1)
@@ -92,6 +94,7 @@ class Actor:
         if weights is not None:
             self.load(weights)
         started = time.perf_counter()
+        self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
         steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
         env, views = _allocate_steps(self._said, steps)
@@ -101,7 +104,8 @@ class Actor:
         for t in range(steps):
             said = self._to_device(views(t))
             shown.append(said.observation)
-            output, self.state = self.agent.step(said, self.state, self.generator)
+            features = self._torso(said.observation)
+            output, self.state = self.agent.step(said, self.state, self.generator, features)
             outputs.append(output)
             yield
             action = output.action.cpu().numpy()

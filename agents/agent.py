@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .cores.core import CoreState, map_state, readable, reset_state
 from .cores.registry import make_core
 from .normalisation import ValueHead
+from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_observation
@@ -105,12 +106,20 @@ class Agent(nn.Module):
 
     @torch.inference_mode()
     def step(
-        self, env: EnvOutput, state: AgentState, generator: torch.Generator | None = None
+        self,
+        env: EnvOutput,
+        state: AgentState,
+        generator: torch.Generator | None = None,
+        features: Tensor | None = None,
     ) -> tuple[AgentOutput, AgentState]:
-        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B."""
+        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B.
+
+        `features` are the torso's, where they are known.
+        """
         if not readable(state.over) or bool(state.over.any()):
             state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
-        inputs = self._inputs(self.torso(env.observation), state.previous_action, env.reward, state.elapsed)
+        seen: Tensor = self.torso(env.observation) if features is None else features
+        inputs = self._inputs(seen, state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)
         logits, value = self._heads(output)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
@@ -126,8 +135,8 @@ class Agent(nn.Module):
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; what came before step 0 is in the state.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
-        features = self.torso(map_observation(lambda x: x.flatten(0, 1), env.observation)).unflatten(0, (steps, batch))
-        inputs = self._inputs(features, *self._history(env, action, state, reset))
+        features = once_each(self.torso, map_observation(lambda x: x.flatten(0, 1), env.observation))
+        inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)
         return AgentUnroll(logits, value, auxiliary)

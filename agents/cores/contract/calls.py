@@ -150,20 +150,21 @@ def full_precision(method: Any) -> Any:
 
 def touched(core: nn.Module) -> bool:
     """Whether hooks or parametrisations of the core's parts, or another method of this object, change what it does."""
-    return not _METHODS.isdisjoint(vars(core)) or any(map(_altered, vars(core)["_modules"].values()))
+    return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
 _METHODS = {"forward", "initial_state"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _altered(module: nn.Module | None) -> bool:
+def altered(module: nn.Module | None) -> bool:
+    """Whether a module or a part of it has hooks, parametrisations or another method."""
     if module is None:
         return False
     own = vars(module)
     if any(own[hooks] for hooks in _HOOKS) or "forward" in own or "parametrizations" in own["_modules"]:
         return True
-    return any(map(_altered, own["_modules"].values()))
+    return any(map(altered, own["_modules"].values()))
 
 
 @functools.cache

@@ -1,0 +1,192 @@
+"""Observations that occur again are put through the torso once.
+
+A torso has no memory, so that equal observations have equal features. In worlds of cells nine of ten observations of an
+unroll are repeats: agents stand still, or many stand at the same place. Compiled code finds them byte by byte, at a
+hundredth of the torso's cost. Numbers differ from those of a whole batch by the rounding of its products. Where few are
+repeats, on other devices, without compiled code and for a torso with hooks, the torso gets everything.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..base.compiled import compiled
+from .cores.contract.calls import altered
+from .cores.fast.routes import suits
+from .values import ObservationTensor, map_observation
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Places: TypeAlias = NDArray[np.int64]
+
+FEW = 64
+"""Observations below which a batch is not looked through."""
+MOST_DISTINCT = 0.6
+"""Share of distinct observations up to which looking through them pays."""
+MOST_KEPT, MOST_BYTES = 2**14, 2**26
+"""Of observations that are kept while acting: so many, and no more than these bytes."""
+
+
+def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
+    """torso(observation) [N, F], computed once for each distinct observation of the batch."""
+    if not (_allowed(torso) and _readable(observation)):
+        return torso(observation)
+    rows = _rows(observation)
+    table, index, first = _table(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    count = int(_distinct(rows, _factors(rows.shape[1]), table, index, first))
+    if len(rows) < FEW or count > MOST_DISTINCT * len(rows):
+        return torso(observation)
+    chosen = torch.from_numpy(first[:count])
+    features: Tensor = torso(map_observation(lambda x: x[chosen], observation))
+    return functional.embedding(torch.from_numpy(index), features)
+
+
+class Seen:
+    """Stands for a torso while its weights and hooks stay: `forget` follows each change.
+
+    Args:
+        torso: the torso.
+    """
+
+    def __init__(self, torso: nn.Module) -> None:
+        self._torso = torso
+        self._kept: _Kept | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: the torso has other weights, or numbers shall not depend on what was before."""
+        self._asked, self._count, self._allowed = 0, 0, _allowed(self._torso)
+        if self._kept is not None:
+            self._kept.table.fill(-1)
+
+    @torch.inference_mode()
+    def __call__(self, observation: ObservationTensor) -> Tensor:
+        """The torso's features [N, F]."""
+        mostly_new = self._asked >= 8 * FEW and self._count > MOST_DISTINCT * self._asked
+        if mostly_new or not (self._allowed and _readable(observation)):
+            return self._torso(observation)
+        rows = _rows(observation)
+        if self._kept is None or self._kept.rows.shape[1] != rows.shape[1]:
+            self._kept = _Kept(rows.shape[1])
+        kept = self._kept
+        if len(rows) > len(kept.rows):
+            return self._torso(observation)
+        if self._count + len(rows) > len(kept.rows):
+            self.forget()
+        index, fresh, before = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), self._count
+        self._count = int(_look_up(rows, kept.factors, kept.table, kept.rows, before, index, fresh))
+        self._asked += len(rows)
+        if self._count > before:
+            chosen = torch.from_numpy(fresh[: self._count - before])
+            kept.put(before, self._torso(map_observation(lambda x: x[chosen], observation)))
+        return kept.features[torch.from_numpy(index)]
+
+
+class _Kept:
+    """Observations as bytes, where to find them, and their features."""
+
+    def __init__(self, size: int) -> None:
+        room = min(MOST_BYTES // max(size, 1), MOST_KEPT)
+        self.rows, self.table, self.factors = np.empty((room, size), np.uint8), _table(room), _factors(size)
+        self.features = torch.empty(0)
+
+    def put(self, begin: int, features: Tensor) -> None:
+        """Keep the features of observations from place `begin` on."""
+        if self.features.shape[1:] != features.shape[1:]:
+            self.features = features.new_empty(len(self.rows), *features.shape[1:])
+        self.features[begin : begin + len(features)] = features
+
+
+def _allowed(torso: nn.Module) -> bool:
+    """Whether less may be asked of a torso, and it is worth it: one without weights only lays observations out."""
+    weight = next(torso.parameters(), None)
+    return weight is not None and suits(weight) and not altered(torso)
+
+
+def _readable(observation: ObservationTensor) -> bool:
+    return all(leaf.device.type == "cpu" and not leaf.requires_grad for leaf in _leaves(observation))
+
+
+def _leaves(observation: ObservationTensor) -> list[Tensor]:
+    leaves: list[Tensor] = []
+    map_observation(leaves.append, observation)
+    return leaves
+
+
+def _rows(observation: ObservationTensor) -> Bytes:
+    """The bytes [N, K] of N observations."""
+    parts = [leaf.reshape(len(leaf), -1).contiguous().numpy().view(np.uint8) for leaf in _leaves(observation)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+
+def _table(room: int) -> Places:
+    """An empty table of places, at least twice as long as what it is to hold; its length is a power of 2."""
+    return np.full(1 << (2 * max(room, 1)).bit_length(), -1, np.int64)
+
+
+def _factors(size: int) -> NDArray[np.uint32]:
+    """Odd numbers, one for each byte of an observation; always the same."""
+    return np.random.default_rng(size).integers(0, 2**31, size, np.uint32) * np.uint32(2) + np.uint32(1)
+
+
+@compiled(inline=True)
+def _hash(row: Bytes, factors: NDArray[np.uint32]) -> int:
+    """sum_k byte_k factor_k modulo 2^32, its high bits mixed into the low ones, which choose the place."""
+    total = np.uint32(0)
+    for k in range(len(row)):
+        total += np.uint32(row[k]) * factors[k]
+    return int(total ^ (total >> np.uint32(15)))
+
+
+@compiled(inline=True)
+def _same(a: Bytes, b: Bytes) -> bool:
+    """Whether two observations are equal in all bytes, without a branch at each."""
+    differ = np.uint8(0)
+    for k in range(len(a)):
+        differ |= a[k] ^ b[k]
+    return differ == 0
+
+
+@compiled()
+def _distinct(rows: Bytes, factors: NDArray[np.uint32], table: Places, index: Places, first: Places) -> int:
+    """Fill `index` [N] with the number of each row's kind and `first` with the first row of each kind; the count."""
+    count, mask = 0, len(table) - 1
+    for i in range(len(rows)):
+        place = _hash(rows[i], factors) & mask
+        while table[place] >= 0 and not _same(rows[first[table[place]]], rows[i]):
+            place = (place + 1) & mask
+        if table[place] < 0:
+            table[place] = count
+            first[count] = i
+            count += 1
+        index[i] = table[place]
+    return count
+
+
+@compiled()
+def _look_up(
+    rows: Bytes,
+    factors: NDArray[np.uint32],
+    table: Places,
+    kept: Bytes,
+    count: int,
+    index: Places,
+    fresh: Places,
+) -> int:
+    """Fill `index` [N] with each row's place among those kept; a new one is kept, its number goes to `fresh`."""
+    found, mask = count, len(table) - 1
+    for i in range(len(rows)):
+        place = _hash(rows[i], factors) & mask
+        while table[place] >= 0 and not _same(kept[table[place]], rows[i]):
+            place = (place + 1) & mask
+        if table[place] < 0:
+            table[place] = found
+            fresh[found - count] = i
+            for k in range(rows.shape[1]):
+                kept[found, k] = rows[i, k]
+            found += 1
+        index[i] = table[place]
+    return found

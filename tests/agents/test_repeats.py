@@ -1,0 +1,136 @@
+"""Features of repeated observations, computed once, against the torso asked for every one."""
+
+import pytest
+import torch
+
+from engram.actors.factory import ActorFactory
+from engram.agents import repeats
+from engram.agents.agent import AgentConfig
+from engram.agents.repeats import Seen, once_each
+from engram.agents.specs import ArraySpec
+from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.weights import Weights, flatten
+
+
+class Counted(torch.nn.Module):
+    """A torso that notes how many observations it is asked for."""
+
+    def __init__(self, spec, **config):
+        super().__init__()
+        torch.manual_seed(0)
+        self.torso = make_torso(spec, TorsoConfig(embedding_size=6, **config))
+        self.asked = []
+
+    def forward(self, observation):
+        self.asked.append(len(next(iter(observation.values())) if isinstance(observation, dict) else observation))
+        return self.torso(observation)
+
+
+def pictures(count, kinds):
+    """uint8 [count, 4, 3, 2], of so many kinds."""
+    torch.manual_seed(1)
+    each = torch.randint(0, 255, (kinds, 4, 3, 2), dtype=torch.uint8)
+    return each[torch.cat([torch.arange(kinds), torch.randint(0, kinds, (count - kinds,))])]
+
+
+def counted():
+    return Counted(ArraySpec((4, 3, 2), 1 / 255))
+
+
+def test_each_kind_is_computed_once_with_the_same_values_and_gradients():
+    torso, observation = counted(), pictures(100, 7)
+    weight = torch.randn(100, 6)
+    found = {}
+    for name, features in (("once", once_each(torso, observation)), ("all", torso(observation))):
+        gradients = torch.autograd.grad((features * weight).sum(), list(torso.parameters()))
+        found[name] = [features, *gradients]
+    assert torso.asked == [7, 100]
+    for ours, theirs in zip(found["once"], found["all"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_of_a_dict_all_parts_must_be_equal():
+    torso = Counted({"a": ArraySpec((3,), 1.0), "b": ArraySpec((2,), 1.0)})
+    a, b = torch.randn(2, 3)[torch.arange(80) % 2], torch.randn(3, 2)[torch.arange(80) % 3]
+    torch.testing.assert_close(once_each(torso, {"a": a, "b": b}), torso.torso({"a": a, "b": b}))
+    assert torso.asked == [6]
+
+
+def test_observations_with_the_same_hash_are_told_apart(monkeypatch):
+    monkeypatch.setattr(repeats, "_factors", lambda size: torch.zeros(size, dtype=torch.uint32).numpy())
+    torso, observation = counted(), pictures(100, 7)
+    torch.testing.assert_close(once_each(torso, observation), torso.torso(observation))
+    torch.testing.assert_close(Seen(torso)(observation), torso.torso(observation))
+    assert torso.asked == [7, 7]
+
+
+def hooked(torso, observation):
+    torso.register_forward_hook(lambda *_: None)
+    return observation
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hooked,
+        lambda torso, observation: observation.float().requires_grad_(),
+        lambda torso, observation: observation[: repeats.FEW - 1],
+        lambda torso, observation: pictures(100, 90),
+    ],
+    ids=["hooks", "gradients", "few", "distinct"],
+)
+def test_the_torso_gets_everything_where_that_is_asked_or_better(change):
+    torso = counted()
+    observation = change(torso, pictures(100, 7))
+    assert torch.equal(once_each(torso, observation), torso.torso(observation))
+    assert torso.asked == [len(observation)]
+
+
+def test_while_acting_only_what_is_new_is_computed():
+    torso, observation = counted(), pictures(40, 5)
+    seen = Seen(torso)
+    for part in observation.split(4):
+        torch.testing.assert_close(seen(part), torso.torso(part))
+    assert sum(torso.asked) == 5
+    with torch.no_grad():
+        torso.torso.linear.weight.neg_()
+    seen.forget()
+    torch.testing.assert_close(seen(observation), torso.torso(observation))
+    assert sum(torso.asked) == 10
+
+
+def test_room_for_few_observations_is_enough(monkeypatch):
+    monkeypatch.setattr(repeats, "MOST_KEPT", 8)
+    torso, observation = counted(), pictures(60, 20)
+    seen = Seen(torso)
+    for part in (*observation.split(6), observation[:9]):
+        torch.testing.assert_close(seen(part), torso.torso(part))
+    assert torso.asked[-1] == 9
+
+
+def test_where_all_is_new_nothing_is_kept():
+    torso = counted()
+    seen = Seen(torso)
+    for part in pictures(40 * repeats.FEW, 40 * repeats.FEW).split(repeats.FEW):
+        seen(part)
+    asked = seen._asked
+    assert asked < 12 * repeats.FEW
+    assert sum(torso.asked) == 40 * repeats.FEW
+
+
+def test_an_actor_with_new_weights_has_new_features():
+    factory = ActorFactory(
+        env="t-maze",
+        env_args={"difficulty": 0},
+        agent=AgentConfig(core="lstm", core_args={"hidden_size": 8}, torso=TorsoConfig(embedding_size=8)),
+        num_envs=4,
+        unroll_length=10,
+        seed=2,
+    )
+    actor = factory.make_actor(0)
+    for version in range(2):
+        torch.manual_seed(version)
+        agent = factory.make_agent(actor.batch)
+        unroll = actor.unroll(Weights(version, 0, flatten(agent), 0))
+        out = agent.unroll(unroll.env, unroll.agent.action, unroll.initial_state)
+        torch.testing.assert_close(unroll.agent.logits, out.logits[:-1], rtol=1e-4, atol=1e-5)
