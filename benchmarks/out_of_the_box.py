@@ -14,6 +14,7 @@ Everything that is there is collected into benchmarks/results/out-of-the-box.jso
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -167,6 +168,7 @@ def measure(name: str, learner: str, seed: int, work: Path, local: bool) -> None
         curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
     else:
         curve = stable_baselines(world, seed, learner == "recurrent-ppo")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     reached = next((step for step, score in curve if score >= world.goal), None)
     result = {
         "world": name,
@@ -176,6 +178,7 @@ def measure(name: str, learner: str, seed: int, work: Path, local: bool) -> None
         "goal": world.goal,
         "steps_to_goal": reached,
         "minutes": round((time.monotonic() - started) / 60, 2),
+        "core_minutes": round(sum(each.ru_utime + each.ru_stime for each in used) / 60, 2),
         "load": round(os.getloadavg()[1], 1),
         "curve": [(step, round(score, 4)) for step, score in curve],
     }
@@ -189,7 +192,8 @@ def collect(work: Path, into: Path) -> None:
     """All results in WORK as one file and one picture."""
     results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
     head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
-    note = "load is the number of processes that wanted the machine's cores; minutes are comparable where it was 1"
+    note = "load: how many processes wanted the machine's cores; minutes are comparable where it was 1, core_minutes, "
+    note += "which are processor time, nearly always"
     settings = {name: world._asdict() for name, world in WORLDS.items()}
     text = json.dumps(head | {"note": note, "worlds": settings, "results": results}, indent=1)
     into.with_suffix(".json").write_text(text + "\n")

@@ -57,7 +57,7 @@ def watch():
     timed(training, "make_learners", None, "optimisers are built")
     timed(trainer.Trainer, "run", "training begins", "saved")
     from engram.learners.learner import Learner
-    timed(Learner, "step", "first unroll is there", "first update")
+    timed(Learner, "learn", "first unroll is there", "first update")
     if "--local" not in sys.argv:
         from engram.actors.remote.pool import RayPool
         timed(RayPool, "__init__", None, "actors asked for")
@@ -70,10 +70,11 @@ def run_training(*args, **kwargs):
     watch()
     return original(*args, **kwargs)
 command.run_training = run_training
+file = sys.argv.pop(1)
 try:
-    command.run(sys.argv[2:])
+    command.run()
 finally:
-    open(sys.argv[1], "w").write(json.dumps(moments))
+    open(file, "w").write(json.dumps(moments))
 """
 
 

@@ -4,12 +4,15 @@
     python benchmarks/time_to_score/run.py WORK                every run that WORK has no result of
     python benchmarks/time_to_score/run.py WORK --seeds 1      one seed only
 
-Everybody has the same levels (`--preset easy`), the same convolutions and one LSTM of 256, and the whole machine, in
-turns. Ours is `rl-train --env boxworld --core lstm --preset easy`. sb3-contrib's RecurrentPPO with 1 and with 4 epochs
-has 32 environments, rollouts of 40 steps and an entropy cost of .005; recurrent PPO in one file as CleanRL has it (see
-recurrent_ppo_single_file.py) its own settings with 8 and with 64 environments. The learning rate of each of theirs is
-tried at three values with the first seed; the best one runs the other seeds. Every run is a file in WORK; a stopped
-benchmark goes on where it was. All that is there goes to benchmarks/results/time-to-score.json and .png.
+Everybody has the same levels (`--preset easy`), the same convolutions and one LSTM of 256, and one core: time is
+processor time, which other work on the machine changes little. Ours is `rl-train --env boxworld --core lstm --preset
+easy --local`. A run of theirs that is not at the goal after --limit minutes of it ends there.
+
+sb3-contrib's RecurrentPPO with 1 and with 4 epochs has 32 environments, rollouts of 40 steps and an entropy cost of
+.005; recurrent PPO in one file as CleanRL has it (see recurrent_ppo_single_file.py) its own settings with 8 and with 64
+environments. The learning rate of each of theirs is tried at three values with the first seed; the best one runs the
+other seeds. Every run is a file in WORK; a stopped benchmark goes on where it was. All that is there goes to
+benchmarks/results/time-to-score.json and .png.
 """
 
 import argparse
@@ -23,6 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
+import numpy as np
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -51,11 +56,12 @@ PEERS = (
 class Score:
     """The solved rate of the last 500 episodes, and a curve of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        """Seconds of processor time."""
         self.window: deque[bool] = deque(maxlen=EPISODES)
         self.curve: list[tuple[int, float, float]] = []
         """(steps, seconds, solved rate), every 10,000 steps."""
-        self.begin = time.monotonic()
         self.reached: tuple[int, float] | None = None
         self.steps = 0
 
@@ -65,35 +71,37 @@ class Score:
         self.steps = step
         rate = sum(self.window) / len(self.window)
         if step - (self.curve[-1][0] if self.curve else 0) >= 10_000:
-            self.curve.append((step, round(time.monotonic() - self.begin, 1), round(rate, 4)))
+            self.curve.append((step, round(time.process_time(), 1), round(rate, 4)))
         if self.reached is None and len(self.window) == EPISODES and rate >= GOAL:
-            self.reached = (step, time.monotonic() - self.begin)
+            self.reached = (step, round(time.process_time(), 1))
 
     def over(self) -> bool:
-        """Whether the goal or the last step is reached."""
-        return self.reached is not None or self.steps >= LAST
+        """Whether the goal, the last step or the last second is reached."""
+        return self.reached is not None or self.steps >= LAST or time.process_time() >= self.limit
 
 
 def run_engram(seed: int, folder: Path) -> dict[str, Any]:
-    """`rl-train` as a user starts it; steps and seconds from its metrics, the start included in the seconds."""
+    """`rl-train` as a user starts it; the start is included in the seconds."""
     command = [str(Path(sys.executable).with_name("rl-train")), "--env", "boxworld", "--core", "lstm"]
-    command += ["--preset", "easy", "--seed", str(seed), "--run-dir", str(folder), "--log-every", "5000"]
-    begin = time.time()
+    command += ["--preset", "easy", "--local", "--seed", str(seed), "--run-dir", str(folder), "--log-every", "5000"]
+    clock: list[tuple[float, float]] = [(time.time(), 0.0)]
     with folder.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        while True:
-            ended = process.poll() is not None
-            curve, reached = _curve(folder / "metrics.jsonl", begin)
-            if reached or ended:
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            used = watched.cpu_times()
+            clock.append((time.time(), used.user + used.system))
+            curve, reached = _curve(folder / "metrics.jsonl", clock)
+            if reached:
+                process.send_signal(signal.SIGTERM)
+                process.wait(120)
                 break
             time.sleep(0.5)
-        if not ended:
-            process.send_signal(signal.SIGTERM)
-            process.wait(120)
+    curve, reached = _curve(folder / "metrics.jsonl", clock)
     return {"curve": curve, "reached": reached}
 
 
-def _curve(file: Path, begin: float) -> tuple[list[Any], tuple[int, float] | None]:
+def _curve(file: Path, clock: list[tuple[float, float]]) -> tuple[list[Any], tuple[int, float] | None]:
     """The rate over the newest rows that hold 500 episodes; a row's episodes are its steps by their mean length."""
     lines = file.read_text().splitlines() if file.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
@@ -110,20 +118,21 @@ def _curve(file: Path, begin: float) -> tuple[list[Any], tuple[int, float] | Non
         total = sum(count for count, _ in window)
         if window:
             rate = sum(count * solved for count, solved in window) / total
-            curve.append((row["step"], round(row["time"] - begin, 1), round(rate, 4)))
+            seconds = round(float(np.interp(row["time"], *zip(*clock, strict=True))), 1)
+            curve.append((row["step"], seconds, round(rate, 4)))
             if total >= EPISODES and rate >= GOAL:
-                return curve, (row["step"], row["time"] - begin)
+                return curve, (row["step"], seconds)
     return curve, None
 
 
-def run_sb3(lr: float, seed: int, n_epochs: int) -> dict[str, Any]:
+def run_sb3(lr: float, seed: int, limit: float, n_epochs: int) -> dict[str, Any]:
     """sb3-contrib's RecurrentPPO."""
     sys.path.append(str(ROOT / "benchmarks"))
     from peers import lstm_policy, vector_env
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.callbacks import BaseCallback
 
-    score = Score()
+    score = Score(limit)
 
     class Watch(BaseCallback):
         def _on_step(self) -> bool:
@@ -147,11 +156,11 @@ def run_sb3(lr: float, seed: int, n_epochs: int) -> dict[str, Any]:
     return {"curve": score.curve, "reached": score.reached}
 
 
-def run_single_file(lr: float, seed: int, num_envs: int) -> dict[str, Any]:
+def run_single_file(lr: float, seed: int, limit: float, num_envs: int) -> dict[str, Any]:
     """Recurrent PPO in one file."""
     from recurrent_ppo_single_file import train
 
-    score = Score()
+    score = Score(limit)
     train(ENV_ARGS, num_envs, lr, LAST, seed, score.ended, score.over)
     return {"curve": score.curve, "reached": score.reached}
 
@@ -162,15 +171,15 @@ def result_file(work: Path, peer: Peer, lr: float | None, seed: int) -> Path:
     return work / ("-".join(map(str, words)) + ".json")
 
 
-def measure(work: Path, peer: Peer, lr: float | None, seed: int) -> None:
+def measure(work: Path, peer: Peer, lr: float | None, seed: int, limit: float) -> None:
     """One run and its result."""
     if peer.kind == "engram":
         found = run_engram(seed, work / f"run-{seed}-{int(time.time())}")
     elif peer.kind == "sb3":
-        found = run_sb3(lr or 0.0, seed, **peer.values)
+        found = run_sb3(lr or 0.0, seed, limit, **peer.values)
     else:
-        found = run_single_file(lr or 0.0, seed, **peer.values)
-    head = {"label": peer.label, "lr": lr, "seed": seed}
+        found = run_single_file(lr or 0.0, seed, limit, **peer.values)
+    head = {"label": peer.label, "lr": lr, "seed": seed, "limit": None if peer.kind == "engram" else limit}
     result_file(work, peer, lr, seed).write_text(json.dumps(head | found))
     print(f"{peer.label}, lr {lr}, seed {seed}: {found['reached'] or 'goal not reached'}", flush=True)
 
@@ -191,7 +200,7 @@ def collect(work: Path) -> None:
     head = provenance("stable-baselines3", "sb3-contrib") | {"goal": GOAL, "episodes": EPISODES, "results": results}
     (RESULTS / "time-to-score.json").write_text(json.dumps(head, indent=1) + "\n")
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for axis, column, name in ((axes[0], 0, "environment steps"), (axes[1], 1, "minutes")):
+    for axis, column, name in ((axes[0], 0, "environment steps"), (axes[1], 1, "minutes of a core")):
         for number, peer in enumerate(PEERS):
             for found in (each for each in results if each["label"] == peer.label and each["curve"]):
                 points = [point[column] / (60 if column else 1) for point in found["curve"]]
@@ -211,13 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--limit", type=float, default=30.0, help="minutes of processor time for a run of a peer")
     parser.add_argument("--one", nargs=3, metavar=("PEER", "LR", "SEED"), help="exactly one run, in this process")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     if options.one:
         number, lr, seed = options.one
-        measure(work, PEERS[int(number)], float(lr) or None, int(seed))
+        measure(work, PEERS[int(number)], float(lr) or None, int(seed), 60 * options.limit)
         return
     first = options.seeds[0]
     for seed in options.seeds:
@@ -226,6 +236,7 @@ def main() -> None:
             for lr in rates:
                 if not result_file(work, peer, lr, seed).exists():
                     words = [sys.executable, __file__, str(work), "--one", str(number), str(lr or 0.0), str(seed)]
+                    words += ["--limit", str(options.limit)]
                     subprocess.run(words, check=True)
             collect(work)
 

@@ -63,7 +63,8 @@ class Watcher:
         self.pictures = 0
         """Drawn so far."""
         self.began = time.monotonic()
-        self._dearest = 0.0
+        self._dearest, self._newest = 0.0, 0.0
+        """Seconds of a picture with what follows from it: of the dearest one, and so far of the newest."""
         self._due: set[int] = set()
         self._first: dict[int, Unroll | None] = {}
         """Of members whose stored states are to be compared: the first of two unrolls, once it is there."""
@@ -77,13 +78,19 @@ class Watcher:
         started = time.monotonic()
         self._due.remove(member.number)
         self._draw(member)
-        taken = time.monotonic() - started
-        self._dearest, self.spent = max(self._dearest, taken), self.spent + taken
+        self._newest = 0.0
+        self.note_cost(time.monotonic() - started)
 
     def affordable(self) -> bool:
         """Whether all pictures with one more take no more than their share of the time so far; or it is the first."""
         most = LARGEST_SHARE * (time.monotonic() - self.began)
         return self.spent == 0 or self.spent + self._dearest <= most
+
+    def note_cost(self, seconds: float) -> None:
+        """Count in seconds that went into the newest picture."""
+        self.spent += seconds
+        self._newest += seconds
+        self._dearest = max(self._dearest, self._newest)
 
     def receive(self, member: Watched, unroll: Unroll) -> None:
         """An unroll on its way to the learner; two of an actor in a row tell how stale stored states are."""
@@ -101,7 +108,7 @@ class Watcher:
         else:
             member.accumulator.note({"state/staleness": share})
             del self._first[member.number]
-        self.spent += time.monotonic() - started
+        self.note_cost(time.monotonic() - started)
 
     def _draw(self, member: Watched) -> None:
         actor = self._actor(member.learner.agent)

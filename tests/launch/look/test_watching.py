@@ -64,6 +64,17 @@ def test_what_has_cost_too_much_waits() -> None:
     assert Watcher(RunConfig(env="t-maze", look_every=10)).affordable()
 
 
+def test_a_picture_costs_what_follows_from_it_too() -> None:
+    """How stale states are is found out after the picture; the next one waits until both can be afforded."""
+    watcher = Watcher(RunConfig(env="t-maze", look_every=10))
+    watcher.began -= 1000.0
+    for seconds in (2.0, 3.0):
+        watcher.note_cost(seconds)
+    assert watcher.affordable()
+    watcher.spent = 6.0
+    assert not watcher.affordable()
+
+
 def test_the_effective_rank_of_known_states() -> None:
     draw = torch.Generator().manual_seed(0)
     assert effective_rank(torch.ones(20, 5)) == 0.0
