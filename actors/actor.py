@@ -22,6 +22,10 @@ Batch = Any
 """A batched environment: engram's own engine or a foreign one behind the same methods."""
 
 
+def _no_other_world(stage: int) -> Batch:
+    raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
+
+
 class Actor:
     """Steps `batch` with `agent` and makes unrolls of `unroll_length` steps.
 
@@ -33,6 +37,7 @@ class Actor:
         first_index: index of the first environment among all environments of the run.
         number: this actor's number; unrolls carry it.
         member: member of the population this actor acts for.
+        make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
     def __init__(
@@ -45,11 +50,13 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
+        make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
-        self.version, self.copies = -1, 0
+        self.version, self.beginnings = -1, 0
+        self.stage, self._make_world = 0, make_world
         self.device = agent.policy.weight.device
         self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
@@ -61,14 +68,22 @@ class Actor:
         """Act with these weights from now on (nothing to do if this version is loaded).
 
         Weights taken over from another member begin with new episodes: they cannot read the memory, and do not deserve
-        the score, of those that others have begun.
+        the score, of those that others have begun. A new stage of the curriculum begins with other environments.
         """
         if weights.version != self.version:
             load(self.agent, weights.values)
             self.version = weights.version
-        if weights.copies != self.copies:
-            self.copies = weights.copies
+        if weights.beginnings != self.beginnings:
+            self.beginnings = weights.beginnings
+            self._enter(weights.stage)
             self._restart(int(torch.randint(2**62, (), generator=self.generator)))
+
+    def _enter(self, stage: int) -> None:
+        """Have the environments of this stage; they are to be restarted or restored."""
+        if stage != self.stage:
+            batch = self._make_world(stage)
+            self.batch.close()
+            self.batch, self.stage = batch, stage
 
     def _restart(self, seed: int) -> None:
         """New episodes in all environments."""
@@ -160,19 +175,21 @@ class Actor:
             "state": leaves,
             "row": self._said.save(),
             "generator": self.generator.get_state(),
-            "copies": self.copies,
+            "copies": self.beginnings,
+            "stage": self.stage,
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue exactly where `save` left off."""
+        self._enter(saved.get("stage", 0))
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
         self._said.restore(saved["row"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
-        self.copies = saved.get("copies", 0)  # states from before there were populations have none
+        self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 

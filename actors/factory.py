@@ -10,6 +10,7 @@ from ..agents.agent import Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..envs.registration import is_world, make_batch
 from .actor import Actor
+from .levels.config import LevelsConfig, in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class ActorFactory:
     """World: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world."""
+    levels: LevelsConfig = LevelsConfig()
+    """Which levels are played when."""
     agent: AgentConfig
     """The network."""
     num_envs: int
@@ -35,11 +38,31 @@ class ActorFactory:
     trust_checkpoint: bool = False
     """Whether saved environments made elsewhere may be unpickled, which can run any code."""
 
-    def make_batch(self, first_index: int = 0, num_envs: int | None = None) -> Any:
-        """The environments from `first_index` on."""
-        batch = make_batch(self.env, num_envs or self.num_envs, first_index, **self.env_args)
+    def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> Any:
+        """The environments from `first_index` on: those of the last stage, the world as asked for, or of another."""
+        parameters = self.env_args | self.levels.stages[stage]
+        batch = make_batch(self.env, num_envs or self.num_envs, first_index, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
+
+    def check_stages(self, world: Any) -> None:
+        """Raise ValueError for a stage of the curriculum that cannot be made, or is another kind of world than `world`.
+
+        Args:
+            world: environments of the last stage.
+        """
+        for stage, parameters in enumerate(self.levels.stages[:-1]):
+            name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
+            try:
+                batch = self.make_batch(num_envs=1, stage=stage)
+            except (ValueError, TypeError) as problem:
+                raise ValueError(f"{name}: {problem}") from problem
+            for what in ("single_observation_space", "single_action_space", "episode_fields"):
+                theirs, asked = getattr(batch, what), getattr(world, what)
+                if theirs != asked:
+                    said = what.removeprefix("single_").replace("_", " ")
+                    raise ValueError(f"{name} has another {said} than the world: {theirs}; allowed: {asked}")
+            batch.close()
 
     def make_agent(self, batch: Any) -> Agent:
         """A new network for the spaces of `batch`."""
@@ -51,7 +74,7 @@ class ActorFactory:
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
         first_index = number * self.num_envs
-        batch = self.make_batch(first_index)
+        batch = self.make_batch(first_index, stage=0)
         seed = int(
             np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
         )
@@ -63,6 +86,7 @@ class ActorFactory:
             first_index=first_index,
             number=number,
             member=member,
+            make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 
 

@@ -21,8 +21,10 @@ class Weights(NamedTuple):
     """Which member of the population they belong to (0 without a population)."""
     values: NDArray[np.float32]
     """float32 [P], every parameter and persistent buffer of the agent."""
-    copies: int = 0
-    """How often the member has taken over another one's weights."""
+    beginnings: int = 0
+    """How often all environments had to begin anew: at every copy of another member's weights, at every new stage."""
+    stage: int = 0
+    """Stage of the member's curriculum, 0 is the first; it changes with a beginning only."""
 
 
 @torch.no_grad()

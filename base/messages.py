@@ -4,6 +4,7 @@ import difflib
 import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -104,6 +105,21 @@ def check_span(name: str, value: object, span: Span) -> None:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not span.holds(value):  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{name} is {value!r}; allowed: {span}")
+
+
+def check_finite(value: Any, name: str = "") -> None:
+    """Raise ValueError naming the first number in a configuration that is nan or infinite."""
+    if is_dataclass(value):
+        for each in fields(value):
+            check_finite(getattr(value, each.name), f"{name}.{each.name}" if name else each.name)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            check_finite(part, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_finite(part, name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; allowed: finite numbers")
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:

@@ -74,7 +74,7 @@ class BesidePool(InProcess):
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
         self._unlearnt[weights.member] = max(0, self._unlearnt[weights.member] - learnt)
-        if weights.copies != before.copies:  # what was asked for before will not be learnt from
+        if weights.beginnings != before.beginnings:  # what was asked for before will not be learnt from
             del self._unlearnt[weights.member]
         if self._streaming:
             self._ask()

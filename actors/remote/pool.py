@@ -121,7 +121,7 @@ class RayPool:
         self._stored.pop(weights.member, None)
         self._schedule.join(weights.member)
         self._window.learnt(weights.member, learnt)
-        if weights.copies != before.copies:
+        if weights.beginnings != before.beginnings:
             self._window.forget(weights.member)
         if self._streaming:
             self._ask_for_stream()

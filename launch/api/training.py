@@ -12,12 +12,14 @@ import torch
 
 from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
+from ...actors.levels.config import in_words
 from ...actors.pool import ActorPool
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import when_compiling
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
+from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
 from ..cluster.early_ray import EarlyRay
 from ..metrics.panel import Panel
@@ -184,6 +186,9 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
         batch = factory.make_batch(num_envs=1)
         if isinstance(batch, ForeignBatch):
             batch.check()
+        if config.levels.curriculum:
+            Curriculum(config.levels, batch.episode_fields, 0)
+            factory.check_stages(batch)
         check_memory(config, factory, batch)
         agents: list[Agent] = []
         for member in range(config.num_members):
@@ -290,6 +295,10 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         f"{actors} x {config.factory().num_envs} environments {where}; "
         f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}",
     ]
+    if config.levels.curriculum:
+        scores = ", ".join(f"{score:g}" for score in config.levels.scores)
+        stages = "; ".join(map(in_words, config.levels.stages))
+        lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
     return "\n".join([*lines, changed] if changed else lines)
 
 

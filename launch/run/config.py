@@ -7,7 +7,6 @@ the papers' values for each pairing of world and core.
 import contextlib
 import copy
 import difflib
-import math
 import types
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,8 +14,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tyro.conf import OmitArgPrefixes
 
 from ...actors.factory import ActorFactory
+from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
+from ...base.messages import check_finite
 from ...base.processes import num_cores
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
@@ -40,6 +41,8 @@ class RunConfig:
     """The network."""
     learner: OmitArgPrefixes[LearnerConfig] = LearnerConfig()
     """Algorithm and optimiser."""
+    levels: OmitArgPrefixes[LevelsConfig] = LevelsConfig()
+    """Which levels are played when."""
     population: int = 0
     """Members that learn at once and from each other; 0: a single learner."""
     pbt: PopulationConfig = PopulationConfig()
@@ -154,6 +157,11 @@ class RunConfig:
             )
         if self.population < 0 or self.population == 1:
             raise ValueError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
+        if self.population and self.levels.curriculum:
+            raise ValueError(
+                f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
+                "allowed with --curriculum: --population 0"
+            )
         if not self.population and self.pbt != PopulationConfig():
             name, *_ = differences(PopulationConfig(), self.pbt, "pbt.")[0]
             raise ValueError(f"{name} is set, but population is 0; allowed: with --population of at least 2")
@@ -217,27 +225,13 @@ class RunConfig:
         return ActorFactory(
             env=self.env,
             env_args=self.env_args,
+            levels=self.levels,
             agent=self.agent,
             num_envs=self.actor_envs,
             unroll_length=self.unroll_length,
             seed=self.seed,
             device="cpu" if self.act_on == "auto" else self.act_on,
         )
-
-
-def check_finite(value: Any, name: str = "") -> None:
-    """Raise ValueError naming the first number in a configuration that is nan or infinite."""
-    if is_dataclass(value):
-        for each in fields(value):
-            check_finite(getattr(value, each.name), f"{name}.{each.name}" if name else each.name)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            check_finite(part, f"{name}.{key}")
-    elif isinstance(value, list | tuple):
-        for part in value:
-            check_finite(part, name)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; allowed: finite numbers")
 
 
 NONE = "None"

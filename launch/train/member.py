@@ -7,6 +7,7 @@ from typing import Any
 from ...actors.unroll import Unroll
 from ...agents.weights import Weights, flatten
 from ...learners.batcher import Batcher
+from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
 from ..metrics.accumulator import Accumulator, Settled
@@ -48,9 +49,14 @@ class Member:
         """Facts of the updates whose metrics are still on the device."""
         self.evaluated: float | None = None
         """Mean return of the last evaluation; None before the first."""
-        self._copies = 0
+        self.curriculum: Curriculum | None = None
+        """The stage that this member is in; None without a curriculum."""
+        if config.levels.curriculum:
+            self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
+        self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since the last copy: what older ones did is another member's doing."""
+        """The first version of the weights since all environments began anew. What older ones did is another member's
+        doing, or of an easier stage."""
         self._logged_at = 0
         self._skipped = float(learner.skipped)
 
@@ -71,15 +77,16 @@ class Member:
 
     @property
     def version(self) -> int:
-        """Number of the weights: every update and every copy makes new ones."""
-        return self.updates + self._copies
+        """Number of the weights: every update, every copy and every new stage makes new ones."""
+        return self.updates + self._beginnings
 
     def weights(self) -> Weights:
         """The newest weights, for the actors."""
-        return Weights(self.version, self.number, flatten(self.learner.agent), self._copies)
+        stage = self.curriculum.stage if self.curriculum else 0
+        return Weights(self.version, self.number, flatten(self.learner.agent), self._beginnings, stage)
 
     def receive(self, unroll: Unroll) -> None:
-        """Queue an unroll; one made with weights from before a copy is dropped."""
+        """Queue an unroll; one made with weights from before a copy or a new stage is dropped."""
         if int(unroll.weights_version[0]) >= self._own_from and not self.done:
             self.note(unroll)
             self.batcher.add(unroll)
@@ -109,7 +116,12 @@ class Member:
         used = {f"population/{name}": value for name, value in self.effective().items()}
         self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))
-        self.accumulator.add_episodes(batch.episodes.numpy())
+        episodes = batch.episodes.numpy()
+        self.accumulator.add_episodes(episodes)
+        if self.curriculum:
+            if self.curriculum.add(episodes):
+                self._begin_anew()
+            self.accumulator.note(self.curriculum.metrics())
         if self.learner.device.type == "cpu":
             self.read()
 
@@ -127,8 +139,13 @@ class Member:
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of the last evaluation, where runs have them, else of a full window of episodes; None before."""
+        """Mean return of the last evaluation, where runs have them, else of a full window of episodes; None before.
+
+        Training episodes of an easier stage say nothing of the world that was asked for.
+        """
         if not self.config.eval_every:
+            if self.curriculum and not self.curriculum.is_last:
+                return None
             return self.accumulator.settled()
         return None if self.evaluated is None else Settled(self.evaluated, self.config.eval_episodes, None)
 
@@ -155,12 +172,16 @@ class Member:
         """Take over another member's weights, then use these settings; returns them as read back."""
         self.learner.take_over(**snapshot)
         self.configure(settings)
-        self._copies += 1
-        self._own_from = self.version
-        self.accumulator.begin_episodes()  # so do the actors, with weights of another member
-        self.batcher, self._next = Batcher(self.config.columns), None
+        self._begin_anew()
         self.failing = 0
         return self.effective()
+
+    def _begin_anew(self) -> None:
+        """Actors begin new episodes with the next weights; nothing that they did before is learnt from any more."""
+        self._beginnings += 1
+        self._own_from = self.version
+        self.accumulator.begin_episodes()
+        self.batcher, self._next = Batcher(self.config.columns), None
 
     def show_settings(self) -> None:
         """Show what this member learns with in TensorBoard."""
@@ -188,10 +209,11 @@ class Member:
         return {
             "learner": self.learner.state_dict(),
             "accumulator": self.accumulator.state_dict(),
-            "copies": self._copies,
+            "copies": self._beginnings,
             "own_from": self._own_from,
             "failing": self.failing,
             "evaluated": self.evaluated,
+            "curriculum": self.curriculum.state_dict() if self.curriculum else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,6 +221,8 @@ class Member:
         self.learner.load_state_dict(state["learner"])
         self._skipped, self._unread = float(self.learner.skipped), []
         self.accumulator.load_state_dict(state["accumulator"])
-        self._copies, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
+        self._beginnings, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
         self.evaluated = state.get("evaluated")
+        if self.curriculum:
+            self.curriculum.load_state_dict(state["curriculum"])
         self._logged_at = self.steps

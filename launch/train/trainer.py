@@ -158,7 +158,7 @@ class Trainer:
         if found is None:
             return
         member, batch = found
-        before = member.steps
+        before, stage = member.steps, str(member.curriculum)
         member.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         self._between = False
@@ -167,6 +167,8 @@ class Trainer:
                 member.learn(batch, self.population.metrics(member) if self.population else None)
                 member.send_next()
             self._publish(member, len(batch.weights_version))
+        if str(member.curriculum) != stage:
+            self.warn(f"{member.curriculum} from step {member.steps:,} on")
         if self.population:
             with self.lock:
                 self.population.record(member, batch.episodes.numpy())

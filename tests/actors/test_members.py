@@ -12,8 +12,8 @@ from engram.agents.weights import Weights
 from pools import FACTORY, weights
 
 
-def of(member: int, version: int = 1, copies: int = 0) -> Weights:
-    return weights(version)._replace(member=member, copies=copies)
+def of(member: int, version: int = 1, beginnings: int = 0) -> Weights:
+    return weights(version)._replace(member=member, beginnings=beginnings)
 
 
 def same(a: Unroll, b: Unroll) -> bool:
@@ -74,19 +74,19 @@ def test_copied_weights_begin_with_new_episodes_and_an_empty_memory() -> None:
     place, other = actors(), actors()
     last = place.unroll(of(0))
     other.unroll(of(0))
-    after = place.unroll(of(0, version=2, copies=1))
+    after = place.unroll(of(0, version=2, beginnings=1))
     assert not torch.equal(after.env.observation[0], last.env.observation[-1]), "the same episodes go on"
     fresh = FACTORY.make_agent(FACTORY.make_batch()).initial_state(4)
     assert torch.equal(after.initial_state.core.h, fresh.core.h)
     assert not torch.equal(last.agent.logits[0], last.agent.logits[-1])
-    assert same(other.unroll(of(0, version=2, copies=1)), after), "not the same every time"
-    onward = place.unroll(of(0, version=3, copies=1))
+    assert same(other.unroll(of(0, version=2, beginnings=1)), after), "not the same every time"
+    onward = place.unroll(of(0, version=3, beginnings=1))
     assert torch.equal(onward.env.observation[0], after.env.observation[-1]), "only a copy begins anew"
     # A state that was saved after the copy does not begin anew when it is restored.
-    other.unroll(of(0, version=3, copies=1))
+    other.unroll(of(0, version=3, beginnings=1))
     restored = actors()
     restored.restore(place.save())
-    assert same(restored.unroll(of(0, version=4, copies=1)), other.unroll(of(0, version=4, copies=1)))
+    assert same(restored.unroll(of(0, version=4, beginnings=1)), other.unroll(of(0, version=4, beginnings=1)))
 
 
 def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from ray.exceptions import ObjectLostError, RayError
 
 import pools
 from engram.actors.failures import ActorFailureError, Failures
+from engram.actors.levels.config import LevelsConfig
 from engram.actors.pool import ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
@@ -176,8 +178,19 @@ def test_what_was_asked_for_before_a_copy_is_not_handed_on() -> None:
     pool.publish(weights(1))
     take(pool)
     wait_for_all(pool)
-    pool.publish(weights(2)._replace(copies=1))
+    pool.publish(weights(2)._replace(beginnings=1))
     assert take(pool).weights_version.tolist() == [2] * FACTORY.num_envs
+    pool.close()
+
+
+def test_a_new_stage_reaches_the_actors_with_the_weights() -> None:
+    """And nothing of the stage before is handed on; only there do episodes end within an unroll."""
+    factory = replace(FACTORY, levels=LevelsConfig(curriculum={"max_steps": 1}))
+    pool = RayPool(factory.make_actor, 1, 0, window=open_window())
+    for version, stage in ((1, 0), (2, 1)):
+        pool.publish(weights(version)._replace(beginnings=stage, stage=stage))
+        assert bool(take(pool).env.truncated.any()) == (stage == 0)
+        wait_for_all(pool)
     pool.close()
 
 

@@ -1,0 +1,63 @@
+"""Which levels the environments play, and when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ...base.messages import check_integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelsConfig:
+    """A curriculum: easier worlds that come before the one that was asked for, and when each is left."""
+
+    curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the world in easier stages, KEY=V1,V2: one value for each stage; the world as asked for follows."""
+    curriculum_score: tuple[float, ...] = (0.9,)
+    """Mean at which the next stage begins: one number for all stages or one for each."""
+    curriculum_measure: str = "solved"
+    """Whose mean that is: return, length, or a field of the world's episodes."""
+    curriculum_episodes: int = 500
+    """Episodes of a stage, its last ones, that the mean is over, at least 1."""
+
+    def __post_init__(self) -> None:
+        check_integer("curriculum_episodes", self.curriculum_episodes, 1)
+        easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
+        if len(set(easier.values())) > 1:
+            counts = ", ".join(f"{name} {count}" for name, count in easier.items())
+            raise ValueError(f"curriculum has values for different numbers of stages: {counts}; allowed: one number")
+        if any(count == 0 for count in easier.values()):
+            raise ValueError(f"curriculum is {self.curriculum}; allowed: at least one value of a parameter")
+        allowed = sorted({1, max(1, len(self.stages) - 1)})
+        if len(self.curriculum_score) not in allowed:
+            raise ValueError(
+                f"curriculum_score has {len(self.curriculum_score)} numbers; allowed: "
+                f"{' or '.join(map(str, allowed))}, one for all stages but the last, or one for each"
+            )
+
+    @cached_property
+    def stages(self) -> tuple[dict[str, Any], ...]:
+        """The world's parameters of each stage; none in the last one, which is the world as asked for."""
+        names = list(self.curriculum)
+        values = [_values(self.curriculum[name]) for name in names]
+        return (*(dict(zip(names, each, strict=True)) for each in zip(*values, strict=False)), {})
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The mean at which each stage but the last is left."""
+        easier = len(self.stages) - 1
+        return self.curriculum_score * easier if len(self.curriculum_score) == 1 else self.curriculum_score
+
+
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """The parameters of a stage for messages."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the world as asked for"
+
+
+def _values(value: Any) -> list[Any]:
+    """The values of a parameter: a list of them, words between commas, or one alone."""
+    if isinstance(value, str):
+        truths = {"true": True, "false": False}
+        return [truths.get(word.strip().lower(), word.strip()) for word in value.split(",")]
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,92 @@
+"""`rl-train --curriculum`: stages in a whole run, exact over a stop, with actors ahead of the learner too."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engram.launch.metrics.accumulator import Accumulator, Settled
+from engram.launch.run import saved
+from engram.launch.run.command_line import UsageError
+from engram.launch.train import command as train
+from engram.learners import checkpoints
+from runs import TINY
+from runs import rows as lines
+
+LEVELS = ["--curriculum", "max_steps=1,2", "--curriculum-measure", "length", "--curriculum-episodes", "24"]
+WORDS = [*TINY, "--lr-schedule", "constant", *LEVELS, "--curriculum-score", "1.5", "2.5"]
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Metrics by step, without what a clock says."""
+    return [
+        {"step": line["step"]} | {k: v for k, v in line["metrics"].items() if not k.startswith("perf/")}
+        for line in lines(run)
+    ]
+
+
+def stages(run: Path) -> list[float]:
+    """The stage of each row."""
+    return [row["curriculum/stage"] for row in rows(run)]
+
+
+@pytest.mark.parametrize("mode", [["--sync", "--num-actors", "2"], ["--algorithm", "a2c"]], ids=["sync", "a2c"])
+def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, mode: list[str]) -> None:
+    """Stopped in every stage, also in the update that ends one."""
+    words = [*WORDS, *mode, "--local"]
+    assert run_train(*words, "--total-steps", 400, "--run-dir", tmp_path / "whole") == 0
+    found = stages(tmp_path / "whole")
+    assert sorted(set(found)) == [1, 2, 3]
+    assert found == sorted(found)
+    changes = [row["step"] for row, later in zip(rows(tmp_path / "whole"), found[1:], strict=False) if later > 1]
+    assert run_train(*words, "--total-steps", changes[0], "--run-dir", tmp_path / "parts") == 0
+    for total in (*changes[1:4], 300, 400):
+        assert run_train("--resume", tmp_path / "parts", "--total-steps", total) == 0
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("score", [0.9, 0.0])
+def test_no_stage_is_left_without_success_and_only_the_last_has_a_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: float
+) -> None:
+    monkeypatch.setattr(Accumulator, "settled", lambda _: Settled(1.0, 1000, 0.1))
+    words = [*TINY, "--local", "--curriculum", "max_steps=2", "--curriculum-episodes", "8", "--total-steps", 300]
+    assert run_train(*words, "--curriculum-score", score, "--run-dir", tmp_path / "run") == 0
+    assert stages(tmp_path / "run")[-1] == (1 if score else 2)
+    path = checkpoints.latest(tmp_path / "run" / "checkpoints")
+    assert path is not None
+    assert (saved.read(path)["best"] is None) == bool(score)
+
+
+def test_actors_ahead_of_the_learner_follow_and_no_batch_has_two_stages(tmp_path: Path) -> None:
+    assert run_train(*WORDS, "--act-on", "cpu", "--total-steps", 600, "--run-dir", tmp_path / "run") == 0
+    found = rows(tmp_path / "run")
+    assert {row["curriculum/stage"] for row in found} == {1, 2, 3}
+    lengths = {
+        stage: [row["episode/length"] for row in found if row["curriculum/stage"] == stage and "episode/length" in row]
+        for stage in (1, 2, 3)
+    }
+    assert set(lengths[1]) == {2}, "all episodes end at the first stage's step limit"
+    assert set(lengths[2][1:]) == {3}, "after the row of the update that ended the first stage"
+    assert max(lengths[3]) > 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--curriculum", "max_step=2"], r"stage 1 of the curriculum \(max_step=2\).*did you mean: max_steps"),
+        (["--curriculum", "max_steps=2", "--curriculum-measure", "solve"], "'solve'; did you mean: solved"),
+        (["--curriculum", "max_steps=1,2", "grid_size=6"], "different numbers of stages: max_steps 2, grid_size 1"),
+        (["--curriculum", "max_steps=2", "--population", "2"], "population is 2.*--population 0"),
+        (["--curriculums", "max_steps=2"], "--curriculum"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        run_train(*TINY, "--local", *words, "--run-dir", tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

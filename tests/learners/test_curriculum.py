@@ -1,0 +1,89 @@
+"""A stage is left by success, and not otherwise."""
+
+import numpy as np
+import pytest
+
+from engram.actors.levels.config import LevelsConfig
+from engram.learners.curriculum import Curriculum
+
+THREE = LevelsConfig(curriculum={"limbo_time": [20, 80]}, curriculum_episodes=4)
+
+
+def episodes(*solved, env=None):
+    """Rows env_index, return, length, solved, finished; the environments in turn, or all of the same one."""
+    return np.array(
+        [[i if env is None else env, -1.0, 50.0, s, 1.0] for i, s in enumerate(solved)], np.float32
+    ).reshape(-1, 5)
+
+
+def curriculum(config=THREE, num_envs=2):
+    return Curriculum(config, ("solved", "finished"), num_envs)
+
+
+def test_the_next_stage_begins_at_the_score_and_not_before() -> None:
+    levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, curriculum_episodes=4, curriculum_score=(0.75,)))
+    assert not levels.add(episodes(1, 1, 1)), "three of four episodes"
+    assert not levels.add(episodes(0, 0)), "half of the last four are solved"
+    assert not levels.add(episodes())
+    assert levels.stage == 0
+    assert levels.add(episodes(1, 1, 1))
+    assert levels.stage == 1
+    assert levels.metrics() == {"curriculum/stage": 2.0}, "episodes of the stage before do not count"
+    assert not levels.add(episodes(1, 1, 1))
+    assert levels.add(episodes(1))
+    assert levels.is_last
+    assert not levels.add(episodes(1, 1, 1, 1, 1)), "there is no stage after the last"
+    assert levels.stage == 2
+
+
+def test_environments_that_have_ended_no_episode_are_waited_for() -> None:
+    """The first to end are the short ones, which are the solved ones."""
+    levels = curriculum(num_envs=3)
+    assert not levels.add(episodes(1, 1, 1, 1, 1, 1, env=0))
+    assert not levels.add(episodes(1, 1))
+    assert levels.add(episodes(1, env=2))
+
+
+def test_each_stage_may_have_a_score_of_its_own_and_any_measure() -> None:
+    scores = {"curriculum_score": (-2.0, 60.0), "curriculum_measure": "length", "curriculum_episodes": 1}
+    levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, **scores), num_envs=0)
+    assert levels.add(episodes(0))
+    assert not levels.add(episodes(1))
+
+
+def test_a_decision_does_not_depend_on_a_stop() -> None:
+    whole, first, second = curriculum(), curriculum(), curriculum()
+    for levels in (whole, first):
+        levels.add(episodes(1, 1, 1, 1))
+        levels.add(episodes(1, 0, 1))
+    second.load_state_dict(first.state_dict())
+    for parts in (episodes(1), episodes(1), episodes(1)):
+        assert whole.add(parts) == second.add(parts)
+        assert whole.state_dict() == second.state_dict()
+    assert whole.is_last
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"curriculum": {"a": [1, 2], "b": [1]}}, "different numbers of stages: a 2, b 1"),
+        ({"curriculum": {"a": []}}, "at least one value"),
+        ({"curriculum": {"a": [1, 2, 3]}, "curriculum_score": (1.0, 2.0)}, "curriculum_score has 2 .* 1 or 3"),
+        ({"curriculum_episodes": 0}, "curriculum_episodes is 0; allowed: at least 1"),
+    ],
+)
+def test_a_mistake_is_named(settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        LevelsConfig(**settings)
+
+
+def test_an_unknown_measure_has_its_nearest_name() -> None:
+    with pytest.raises(ValueError, match=r"unknown curriculum_measure 'solve'; did you mean: solved\?"):
+        curriculum(LevelsConfig(curriculum={"a": 1}, curriculum_measure="solve"))
+
+
+def test_values_are_lists_words_or_one_alone() -> None:
+    given = {"a": [[1], [1, 2]], "b": "True,x"}
+    assert LevelsConfig(curriculum=given).stages == ({"a": [1], "b": True}, {"a": [1, 2], "b": "x"}, {})
+    assert LevelsConfig(curriculum={"a": 1}).stages == ({"a": 1}, {})
+    assert LevelsConfig().stages == ({},)
