@@ -33,6 +33,10 @@ def test_gathered_unrolls_are_those_of_the_plain_pool(make):
         for pool in (beside, plain):
             pool.publish(weights(version))
         assert all(same(a, b) for a, b in zip(beside.gather(), plain.gather(), strict=True))
+    for pool in (beside, plain):
+        pool.publish(weights(3, member=1))
+    for member in (1, 0):
+        assert all(same(a, b) for a, b in zip(beside.gather(member), plain.gather(member), strict=True))
     saved = beside.save()
     expected = beside.gather()
     beside.restore(saved)

@@ -65,9 +65,9 @@ def make_breaking(which: int, steps: int, how: str = "raise", always: bool = Fal
     return partial(breaking, which, steps, how, always)
 
 
-def weights(version: int) -> Weights:
+def weights(version: int, member: int = 0) -> Weights:
     torch.manual_seed(version)
-    return Weights(version, 0, flatten(FACTORY.make_agent(FACTORY.make_batch())))
+    return Weights(version, member, flatten(FACTORY.make_agent(FACTORY.make_batch())))
 
 
 def take(pool: ActorPool) -> Unroll:

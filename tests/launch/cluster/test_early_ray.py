@@ -105,3 +105,16 @@ def test_after_a_mistake_nothing_of_ray_is_left() -> None:
     assert errors.count("\n") == 1
     psutil.wait_procs(family, timeout=20)
     assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"), [("SystemExit()", 0), ("SystemExit(3)", 3), ("SystemExit('why')", 1), ("ValueError('why')", 1)]
+)
+def test_a_process_that_ends_at_once_ends_as_its_exception_says(problem: str, code: int) -> None:
+    program = f"""
+from engram.launch.cluster.early_ray import EarlyRay
+EarlyRay.leave(object.__new__(EarlyRay), {problem})
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == code
+    assert ("ValueError: why" in found.stderr) == problem.startswith("ValueError")
