@@ -53,6 +53,26 @@ def test_no_more_is_made_than_the_bound_allows(make):
     assert pool.next() is None
 
 
+def test_actors_take_turns_where_the_bound_has_room_for_one(make):
+    pool = make(ahead=4)
+    seen = []
+    for _ in range(4):
+        pool.publish(weights(1), learnt=4)
+        seen.append(take(pool).actor)
+    assert seen == [0, 1, 0, 1]
+
+
+def test_what_was_asked_for_before_a_copy_does_not_count(make):
+    """A member that takes over another's weights learns from no unroll of its own old ones."""
+    pool = make(ahead=8)
+    pool.publish(weights(1))
+    take(pool)
+    take(pool)
+    assert pool.next() is None
+    pool.publish(weights(2)._replace(beginnings=1))
+    assert take(pool).weights_version[0].item() == 2
+
+
 @pytest.mark.parametrize(("batch_size", "members"), [(4, 1), (8, 2)])
 def test_weights_that_act_are_at_most_one_update_old(make, batch_size, members):
     pool = make(ahead=2 * batch_size)

@@ -85,6 +85,19 @@ def test_metrics_that_wait_are_those_that_are_read_at_once():
     assert later.read() == []
 
 
+def test_results_of_replays_do_not_overwrite_each_other():
+    """A graph writes every result to the same place, and metrics may be read updates later."""
+
+    def record(work):
+        place = work()
+        return lambda: place.copy_(work()), place
+
+    _, batches = make()
+    update = Recorded(lambda batch, _: batch.agent.logits.sum(), record)
+    results = [update(batch, []) for batch in batches]
+    assert results == [batch.agent.logits.sum() for batch in batches]
+
+
 def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
     (plain, batches), (other, _) = make(), make()
 
