@@ -16,6 +16,7 @@ from ..agents.cores.core import map_state
 from ..agents.repeats import Seen
 from ..agents.values import AgentOutput, EnvOutput, map_observation
 from ..agents.weights import Weights, load
+from .levels.stagger import Stagger
 from .unroll import Unroll
 
 Batch = Any
@@ -37,6 +38,7 @@ class Actor:
         first_index: index of the first environment among all environments of the run.
         number: this actor's number; unrolls carry it.
         member: member of the population this actor acts for.
+        stagger: steps over which the ends of first episodes are spread (Stagger).
         make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
@@ -50,13 +52,14 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
+        stagger: int = 0,
         make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
-        self.stage, self._make_world = 0, make_world
+        self.stage, self._make_world, self._stagger_steps = 0, make_world, stagger
         self.device = agent.policy.weight.device
         self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
@@ -92,6 +95,7 @@ class Actor:
         self.batch.reset_into(self._said.observation, seed)
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
+        self._stagger = Stagger(self._stagger_steps, self.first_index, n)
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 
@@ -156,6 +160,10 @@ class Actor:
         self._returns += env.reward[t + 1]
         self._lengths += ~(env.terminated[t] | env.truncated[t])
         over = env.terminated[t + 1] | env.truncated[t + 1]
+        if (cut := self._stagger.due(over)) is not None:
+            self.batch.cut(cut)
+            env.truncated[t + 1] |= cut
+            self._returns[cut], self._lengths[cut] = 0.0, 0  # half an episode counts for none
         if over.any():
             ended = np.flatnonzero(over)
             own = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
@@ -177,6 +185,7 @@ class Actor:
             "generator": self.generator.get_state(),
             "copies": self.beginnings,
             "stage": self.stage,
+            "stagger": self._stagger.left.copy(),
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
         }
@@ -190,6 +199,7 @@ class Actor:
         self._said.restore(saved["row"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
+        self._stagger.left = np.array(saved.get("stagger", np.zeros_like(self._stagger.left)))
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 

@@ -86,6 +86,7 @@ class ActorFactory:
             first_index=first_index,
             number=number,
             member=member,
+            stagger=self.levels.stagger,
             make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 

@@ -133,6 +133,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             allowed = f"0..{self._num_actions - 1} {self.action_names}"
             raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
 
+    def cut(self, where: Array) -> None:
+        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
+        self.state.over[where] = True
+
     def episode_facts(self, indices: Array) -> Array:
         """Values of `episode_fields` in copies `indices` [K]: float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]

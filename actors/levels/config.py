@@ -10,7 +10,7 @@ from ...base.messages import check_integer
 
 @dataclass(frozen=True, kw_only=True)
 class LevelsConfig:
-    """A curriculum: easier worlds that come before the one that was asked for, and when each is left."""
+    """A curriculum (easier worlds that come before the one that was asked for, and when each is left), and phases."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world in easier stages, KEY=V1,V2: one value for each stage; the world as asked for follows."""
@@ -21,8 +21,13 @@ class LevelsConfig:
     curriculum_episodes: int = 500
     """Episodes of a stage, its last ones, that the mean is over, at least 1."""
 
+    stagger: int = 0
+    """Steps over which the ends of first episodes are spread, so that environments that begin together are not all in
+    one phase of their episodes: each one's is truncated somewhere in there. About an episode's length; 0: none is."""
+
     def __post_init__(self) -> None:
         check_integer("curriculum_episodes", self.curriculum_episodes, 1)
+        check_integer("stagger", self.stagger, 0)
         easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
         if len(set(easier.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in easier.items())

@@ -70,6 +70,10 @@ class ForeignBatch:
         values, reward[:], terminated[:], truncated[:], _ = self.vector.step(self._actions.read(self._checked(actions)))
         self._observations.write(values, observation)
 
+    def cut(self, where: Array) -> None:
+        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
+        self.vector._autoreset_envs[where] = True
+
     def as_agents_see(self, values: Any, count: int) -> Observation:
         """Batched observations of the world [N, ...] as arrays [N, ...] of `single_observation_space`."""
         arrays = empty(self.single_observation_space, count)

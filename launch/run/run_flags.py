@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 from ...base.messages import nearest
 from ...learners.config import LearnerConfig
+from ...learners.population.config import PopulationConfig
 from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
@@ -56,6 +57,8 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     if base is None:
         chosen = {name: given.pop(name, None) for name in ("preset", "config")}
         default = _default_of(**chosen, **{name: given.get(name) for name in ("env", "core", "algorithm")})
+        if given.get("population") == 0:
+            default = _alone(default)
     assert default is not None
     try:
         values = _by_path(given)
@@ -161,9 +164,15 @@ def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
 
 def _default(words: Sequence[str]) -> RunConfig:
     """Configuration before any flag."""
-    return _default_of(
+    found = _default_of(
         **{name: value_of(f"--{name}", words) for name in ("config", "preset", "env", "core", "algorithm")}
     )
+    return _alone(found) if value_of("--population", words) == "0" else found
+
+
+def _alone(config: RunConfig) -> RunConfig:
+    """A single learner instead of a population; what the population's members would have explored is left out."""
+    return replace(config, population=0, pbt=PopulationConfig())
 
 
 def _default_of(

@@ -188,6 +188,25 @@ def test_next_step_autoreset(name):
 
 
 @every_world
+def test_an_episode_that_is_cut_ends_there(name):
+    """The next step begins a new one, as after an end of its own; the others go on as if nothing had been cut."""
+    env, where = made(name), np.array([False, True, False, True])
+    for actions in draw_actions(env, 5):
+        env.step(actions)
+    saved, actions = env.save(), draw_actions(env, 1)[0]
+    expected = env.step(actions)
+    env.restore(saved)
+    begun, _ = env.reset(options={"reset_mask": where})
+    env.restore(saved)
+    env.cut(where)
+    observation, *flags, _ = env.step(actions)
+    np.testing.assert_array_equal(observation[where], begun[where])
+    np.testing.assert_array_equal(observation[~where], expected[0][~where])
+    for new, old in zip(flags, expected[1:4], strict=True):
+        np.testing.assert_array_equal(new, np.where(where, 0, old))
+
+
+@every_world
 def test_levels_can_be_read_and_forced(name):
     env, other = made(name), single(name)
     for index in range(4):

@@ -320,6 +320,21 @@ def test_saved_copies_continue_exactly():
         smaller.restore(saved)
 
 
+def test_an_episode_that_is_cut_ends_there():
+    """The next step begins a new one in that copy, and the others go on."""
+    batch, rows = started("CartPole-v1")
+    whole, expected = started("CartPole-v1")
+    where = np.array([False, True, False])
+    for each, outputs in ((batch, rows), (whole, expected)):
+        each.step_into(np.ones(3, np.int64), *outputs)
+    batch.cut(where)
+    for each, outputs in ((batch, rows), (whole, expected)):
+        each.step_into(np.ones(3, np.int64), *outputs)
+    assert rows[1].tolist() == [1, 0, 1]
+    assert np.array_equal(rows[0][~where], expected[0][~where])
+    assert np.abs(rows[0][1]).max() <= 0.05, "CartPole begins within 0.05 of its middle"
+
+
 class Trap:
     """Unpickled, it leaves a mark."""
 

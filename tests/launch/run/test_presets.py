@@ -6,7 +6,8 @@ import torch
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict
 from engram.launch.run.presets import EASY, PAPER, preset
-from engram.launch.run.run_flags import parse_run
+from engram.launch.run.run_flags import parse_run, with_settings
+from engram.learners.population.config import PopulationConfig
 
 
 @pytest.mark.parametrize(("env", "core", "episode", "parameters"), [("pomdp-graph", "fwm", 30, 10_933)])
@@ -71,3 +72,14 @@ def test_a_population_explores_only_what_its_algorithm_has() -> None:
     assert parse_run([*words, "--algorithm", "ppo"]).pbt.explored[0].setting == "learner.clip"
     with pytest.raises((UsageError, SystemExit)):
         parse_run(words)
+
+
+def test_a_preset_with_a_population_can_be_for_a_single_learner() -> None:
+    """What its members would have explored is left out; what a user asks to explore is not."""
+    words = ["--env", "t-maze", "--core", "concrete", "--preset", "easy"]
+    assert parse_run(words).population == 4
+    alone = parse_run([*words, "--population", "0"])
+    assert (alone.population, alone.pbt) == (0, PopulationConfig())
+    assert with_settings({"env": "t-maze", "core": "concrete", "preset": "easy", "population": 0}) == alone
+    with pytest.raises(UsageError, match=r"pbt.interval is set, but population is 0"):
+        parse_run([*words, "--population", "0", "--pbt.interval", "7"])
