@@ -7,7 +7,7 @@ is counted where it comes from, an update that is not finite is left out on the 
 import copy
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from .config import LearnerConfig
 from .device.masked import step_if
 from .device.recorded import Recorded
 from .device.transfer import Transfer
+from .gradients import Found, Gradient
 from .optimisers import clip_global_norm, make_optimiser, set_hyperparameters
 from .passes import METRICS, batch_loss, evaluate, rescaled
 from .schedules import scheduled
@@ -98,12 +99,18 @@ class Learner:
 
     def learn(self, batch: Unroll) -> None:
         """As `step`, but the metrics wait on the device for `read`."""
-        lr = self._use_config()
-        orders = self._orders(batch)
-        arrived, indices = self._transfer.receive(batch, orders)
-        updates = (self._recorded or self._learn)(arrived, indices)
+        arrived, indices = self.receive(batch)
+        self.count(batch, (self._recorded or self._learn)(arrived, indices))
+
+    def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
+        """The batch to learn from next, and the environments of each of its updates, on the learner's device."""
+        self._lr_used = self._use_config()
+        return self._transfer.receive(batch, self._orders(batch))
+
+    def count(self, batch: Unroll, updates: Tensor) -> None:
+        """Note that a batch was learnt from, with `updates` as `Unread` has them."""
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
-        self._unread.append(Unread(updates, names, lr))
+        self._unread.append(Unread(updates, names, self._lr_used))
         self.updates += 1
         self.steps += _valid_steps(batch)
 
@@ -141,6 +148,16 @@ class Learner:
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
         """All updates that the algorithm makes from one batch; the metrics of each, as `Unread` has them."""
+        updates = self.learning(batch, indices)
+        try:
+            asked = next(updates)
+            while True:
+                asked = updates.send(asked.alone())
+        except StopIteration as end:
+            return end.value
+
+    def learning(self, batch: Unroll, indices: Sequence[Tensor]) -> Generator[Gradient, Found, Tensor]:
+        """As `_learn`, but every gradient that is needed is yielded as a question, and answered by `send`."""
         targets = None
         if self.config.method.targets_once or self._first_returns:
             targets = self._fixed_targets(batch)
@@ -149,10 +166,10 @@ class Learner:
         done: list[Tensor] = []
         for chosen in indices or [None]:
             if chosen is None:
-                done.append(self._update(batch, targets))
+                done.append((yield from self._update(batch, targets)))
             else:
                 theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
-                done.append(self._update(environments(batch, chosen), theirs))
+                done.append((yield from self._update(environments(batch, chosen), theirs)))
         self.agent.observe(batch.env.observation)
         if self._first_returns:
             self._first_returns = readable(done[0]) and self.agent.value.unused
@@ -169,22 +186,19 @@ class Learner:
             self.agent.value.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / self.agent.value.unit))
 
-    def _update(self, batch: Unroll, targets: Targets | None) -> Tensor:
+    def _update(self, batch: Unroll, targets: Targets | None) -> Generator[Gradient, Found, Tensor]:
         """One update of the weights, unless its loss or gradient is not finite."""
-        final = (batch.env.terminated | batch.env.truncated)[:-1]
-        share = 1.0 / (~final).sum().clamp(min=1)
-        scale = share if self.config.reduction == "mean" else 1.0
-        total, metrics, returns = batch_loss(self.agent, batch, self.config, scale, share, targets, self._entropy_share)
+        found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share)
         parameters = list(self.agent.parameters())
-        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in zip(parameters, found.gradients, strict=True):
             parameter.grad = gradient
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
-        row = torch.cat([metrics, norm.reshape(1)])
+        row = torch.cat([found.metrics, norm.reshape(1)])
         finite = row.isfinite().all()
         step_if(self.optimiser, finite)
         if targets is None and self.agent.value.moments is not None:
-            self.agent.value.renormalise(returns.flatten(), (~final & finite).flatten())
+            final = (batch.env.terminated | batch.env.truncated)[:-1]
+            self.agent.value.renormalise(found.returns.flatten(), (~final & finite).flatten())
         return torch.cat([row, finite.reshape(1)])
 
     def _recording(self) -> Recorded | None:

@@ -23,12 +23,11 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
 
     The one loop backwards over time that every return and V-trace is made of.
     """
-    result = torch.empty_like(terms)
-    following = last
-    steps = zip(result.unbind(), terms.unbind(), discounts.unbind(), strict=True)
-    for out, term, discount in reversed(list(steps)):
-        following = torch.addcmul(term, discount, following, out=out)
-    return result
+    following, sums = last, list[Tensor]()
+    for term, discount in zip(reversed(terms.unbind()), reversed(discounts.unbind()), strict=True):
+        following = torch.addcmul(term, discount, following)
+        sums.append(following)
+    return torch.stack(sums[::-1])
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:

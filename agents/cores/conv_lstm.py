@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .contract.calls import under_torch_func
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
 from .fast.arrays import Array
 from .fast.conv import unroll as fast
@@ -124,7 +125,8 @@ class ConvLSTM(Core):
     def _padded(self, image: Tensor) -> Tensor:
         """Zeros around, so that the convolution keeps the size."""
         before, after = same_padding(self.kernel_size)
-        return functional.pad(image, (before, after, before, after)).contiguous(memory_format=torch.channels_last)
+        padded = functional.pad(image, (before, after, before, after))
+        return padded if under_torch_func() else padded.contiguous(memory_format=torch.channels_last)
 
 
 def same_padding(kernel_size: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.blocks import Blocks, cut_into_blocks
+from .contract.calls import under_torch_func
 from .core import Core, at_least_one, full_precision, readable
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
@@ -95,6 +96,8 @@ class FWM(Core):
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
         """The LSTM over all T steps, then the memory block by block: see `Core.unroll`."""
+        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is written out
+            return self.loop(inputs, reset, state, bptt_length)  # pyright: ignore[reportReturnType]
         if not readable(inputs):
             return self.unroll_pieces(inputs, reset, state, bptt_length)
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)

@@ -111,8 +111,12 @@ class Member:
 
         On a device of its own the learner is still computing when this returns.
         """
-        lags = self.version - batch.weights_version.float()
         self.learner.learn(batch)
+        self.learnt(batch, others)
+
+    def learnt(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
+        """Note an update that the learner has made just now: see `learn`."""
+        lags = self.version - 1 - batch.weights_version.float()
         used = {f"population/{name}": value for name, value in self.effective().items()}
         self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))

@@ -113,6 +113,11 @@ class Trainer:
         """Whether the actors may no longer be asked for anything."""
         self._warned: set[str] = set()
         self._waited = 0.0
+        self._ready: dict[int, Unroll] = {}
+        """Batches for the next update, by member."""
+        device, together = members[0].learner.device, config.pbt.together
+        by_itself = device.type == "cuda" and not config.learner.cuda_graph
+        self._together = together == "on" or (together == "auto" and by_itself)
         self._between = True
         """Whether no update is under way, so that the state is one that a run can go on from."""
         self._saved_at, self._saved_step = time.monotonic(), self.steps
@@ -151,40 +156,56 @@ class Trainer:
         return reason
 
     def update(self) -> None:
-        """One member's next batch, update and weights; nothing if the actors let wait (look at the clock then)."""
+        """The next batch, update and weights of a member, or of all together; nothing if the actors let wait."""
         started = time.perf_counter()
-        found = self._next_synchronous() if self.config.synchronous else self._next_ready()
+        complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
-        if found is None:
+        if not complete:
             return
-        member, batch = found
-        before, stage = member.steps, str(member.curriculum)
-        member.accumulator.time("queue_wait").seconds += self._waited
+        found, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
+        before = [(member.steps, str(member.curriculum)) for member, _ in found]
+        first = found[0][0]
+        first.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         self._between = False
-        with member.accumulator.time("learner_busy"):
+        with first.accumulator.time("learner_busy"):
             with self.lock:
-                member.learn(batch, self.population.metrics(member) if self.population else None)
-                member.send_next()
-            self._publish(member, len(batch.weights_version))
-        if str(member.curriculum) != stage:
-            self.warn(f"{member.curriculum} from step {member.steps:,} on")
+                self._learn(found)
+            for member, batch in found:
+                self._publish(member, len(batch.weights_version))
         if self.population:
             with self.lock:
-                self.population.record(member, batch.episodes.numpy())
+                for member, batch in found:
+                    self.population.record(member, batch.episodes.numpy())
                 copied = self.population.look()
             for each in copied:
                 self._publish(self.members[each])
-        if self.evaluator:
-            with self.lock:
-                self.evaluator.look(member, before)
-        if self.watcher:
-            with self.lock:
-                self.watcher.look(member, before)
+        for (member, _), (steps, stage) in zip(found, before, strict=True):
+            if str(member.curriculum) != stage:
+                self.warn(f"{member.curriculum} from step {member.steps:,} on")
+            for observer in (self.evaluator, self.watcher):
+                if observer:
+                    with self.lock:
+                        observer.look(member, steps)
         self.report(self.steps, None)
-        if member.due():
-            self._log(member)
+        for member, _ in found:
+            if member.due():
+                self._log(member)
         self._between = True
+
+    def _learn(self, found: Sequence[tuple[Member, Unroll]]) -> None:
+        """Let members learn from a batch each."""
+        others = [self.population.metrics(member) if self.population else None for member, _ in found]
+        if len(found) > 1:
+            from ...learners.population.together import learn_together  # torch.func is imported along with it
+
+            learn_together([member.learner for member, _ in found], [batch for _, batch in found])
+            for (member, batch), known in zip(found, others, strict=True):
+                member.learnt(batch, known)
+        else:
+            found[0][0].learn(found[0][1], others[0])
+        for member, _ in found:
+            member.send_next()
 
     def _finish_gathering(self) -> None:
         """Learn from a batch that the actors have begun, since their state can be saved between batches only."""
@@ -267,30 +288,42 @@ class Trainer:
             self._warned.add(message)
             self.warn(message)
 
-    def _next_ready(self) -> tuple[Member, Unroll] | None:
-        """The first batch that is full, of whichever member; None if no unroll came for a while."""
+    def _waiting(self) -> list[Member]:
+        """Members whose next batch is still to come before the next update; none if it can be made."""
+        if self._ready and not self._together:
+            return []
+        return [member for member in self.members if not member.done and member.number not in self._ready]
+
+    def _ready_batches(self) -> bool:
+        """Collect batches as they are full, of whichever member; False if no unroll came for a while."""
         while True:
-            for member in self.members:
-                if not member.done and (batch := member.take()) is not None:
-                    return member, batch
+            for member in self._waiting():
+                if (batch := member.take()) is not None:
+                    self._ready[member.number] = batch
+                    if not self._together:
+                        return True
+            if not self._waiting():
+                return True
             unroll = self.pool.next()
             if unroll is None:
-                return None
+                return False
             if self.watcher:
                 self.watcher.receive(self.members[unroll.member], unroll)
             self.members[unroll.member].receive(unroll)
 
-    def _next_synchronous(self) -> tuple[Member, Unroll] | None:
-        """One unroll from every actor for the member that has made the fewest updates; None if not all came."""
-        member = min((member for member in self.members if not member.done), key=lambda each: each.learner.updates)
-        unrolls = self.pool.gather(member.number)
-        if unrolls is None:
-            return None
-        for unroll in unrolls:
-            if self.watcher:
-                self.watcher.receive(member, unroll)
-            member.note(unroll)
-        return member, join(unrolls)
+    def _synchronous_batches(self) -> bool:
+        """Collect one unroll of every actor for the member with the fewest updates; False if not all came."""
+        while waiting := self._waiting():
+            member = min(waiting, key=lambda each: each.learner.updates)
+            unrolls = self.pool.gather(member.number)
+            if unrolls is None:
+                return False
+            for unroll in unrolls:
+                if self.watcher:
+                    self.watcher.receive(member, unroll)
+                member.note(unroll)
+            self._ready[member.number] = join(unrolls)
+        return True
 
     def _publish(self, member: Member, learnt: int = 0) -> None:
         """Give the actors a member's newest weights; one that is done needs none."""

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 from .search_space import Explored, parse
 
 Scheme: TypeAlias = Literal["lp-rnn", "truncation"]
+Together: TypeAlias = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class PopulationConfig:
     """truncation: a setting is multiplied by one of these; the result stays inside the explored range."""
     resample: float = 0.25
     """truncation: probability with which a setting is drawn afresh instead, 0..1."""
+    together: Together = "auto"
+    """Whether members learn in one batched call; numbers differ from those of a member
+    alone by rounding. auto: on a GPU, unless --cuda-graph records each member's update."""
     patience: int = 20
     """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
 
@@ -52,8 +56,9 @@ class PopulationConfig:
             raise ValueError(f"pbt.quantile is {self.quantile}; allowed: above 0, at most 0.5")
         if len(self.factors) != 2 or not 0 < self.factors[0] < self.factors[1]:
             raise ValueError(f"pbt.factors is {self.factors}; allowed: two numbers above 0, the smaller one first")
-        if self.scheme not in get_args(Scheme):
-            raise ValueError(f"pbt.scheme is {self.scheme!r}; allowed: {', '.join(get_args(Scheme))}")
+        for name, words in (("scheme", get_args(Scheme)), ("together", get_args(Together))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"pbt.{name} is {getattr(self, name)!r}; allowed: {', '.join(words)}")
         _ = self.explored
 
     @cached_property

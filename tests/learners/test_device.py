@@ -54,8 +54,9 @@ def test_a_core_that_makes_the_processor_wait_is_found(cases, case, why):
     assert why in cases[case].get("refused", "")
 
 
-def test_members_learn_copy_and_resume_on_the_device(cases):
-    assert cases["population"] == {"same": True, "updates": [6, 6]}
+@pytest.mark.parametrize("case", ["population", "population together"])
+def test_members_learn_copy_and_resume_on_the_device(cases, case):
+    assert cases[case] == {"same": True, "updates": [6, 6]}
 
 
 def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):

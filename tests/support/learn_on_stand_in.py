@@ -32,6 +32,7 @@ from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
 from engram.learners.device.recorded import WARM_UP, Recorded
 from engram.learners.learner import Learner
+from engram.learners.population.config import PopulationConfig, Together
 from small_cores import SMALL
 from stand_in import DEVICE, StandInError, counts, learning
 
@@ -197,13 +198,14 @@ def trainer_of(config: RunConfig, path: Path, files: ExitStack) -> Trainer:
     return trainer
 
 
-def population(sync: bool) -> dict[str, Any]:
+def population(sync: bool, together: Together) -> dict[str, Any]:
     """Two members learn on the device, are saved, and go on elsewhere exactly as they would have here."""
     config = RunConfig(
         env="boxworld",
         env_args=WORLD,
         agent=AgentConfig(core="lstm", core_args=small("lstm")),
         population=2,
+        pbt=PopulationConfig(together=together),
         local=True,
         sync=sync,
         batch_size=4,
@@ -214,7 +216,8 @@ def population(sync: bool) -> dict[str, Any]:
     found = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         trainer = trainer_of(config, Path(folder) / "one", files)
-        for _ in range(6):
+        rounds = 6 if together == "off" else 3
+        for _ in range(rounds):
             trainer.update()
         snapshot = trainer.members[0].snapshot(lasting=True)
         trainer.members[1].become(snapshot, {})
@@ -226,7 +229,7 @@ def population(sync: bool) -> dict[str, Any]:
         for member in other.members:
             other.pool.publish(member.weights())
         for each in (trainer, other):
-            for _ in range(6):
+            for _ in range(rounds):
                 each.update()
             found.append([[p.cpu() for p in member.learner.agent.parameters()] for member in each.members])
     same = all(torch.equal(a, b) for x, y in zip(*found, strict=True) for a, b in zip(x, y, strict=True))
@@ -253,7 +256,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "broken adam": lambda: broken("adam"),
     "broken rmsprop_tf": lambda: broken("rmsprop_tf"),
     "recorded": recorded,
-    "population": lambda: population(True),
+    "population": lambda: population(True, "off"),
+    "population together": lambda: population(True, "on"),
     "peeking": lambda: refused(Peeking),
     "masking": lambda: refused(Masking),
     "mixing": lambda: refused(Mixing),

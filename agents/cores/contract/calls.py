@@ -89,8 +89,8 @@ def checked_step(method: Method) -> Method:
 def checked_unroll(method: Method, owner: type | None = None) -> Method:
     """The `unroll` of class `owner` with its arguments checked: ValueError names what was given and what was expected.
 
-    It stands for the plain loop over the core's steps, and the loop is run where it cannot: under transforms of
-    torch.func (faster forms have gradients that only autograd's own engine knows), for a subclass or an object with
+    It stands for the plain loop over the core's steps, and the loop is run where it cannot: under gradients of
+    torch.func (faster forms have some that only autograd's own engine knows), for a subclass or an object with
     another `forward` or `initial_state`, and where parts of the core have hooks or parametrisations.
     """
 
@@ -101,7 +101,7 @@ def checked_unroll(method: Method, owner: type | None = None) -> Method:
         if _leaves_autocast(method, inputs):
             return _in_full_precision(method, unroll, self, inputs, reset, state, bptt_length)
         check_unroll(self, inputs, reset, state, bptt_length)
-        if under_torch_func() or (owner and _is_another(type(self), owner)) or touched(self):
+        if _under_gradient() or (owner and _is_another(type(self), owner)) or touched(self):
             return self.loop(inputs, reset, state, bptt_length)
         return method(self, inputs, reset, state, bptt_length)
 
@@ -182,6 +182,14 @@ def under_torch_func() -> bool:
         None,
     )
     return active is not None and active()
+
+
+def _under_gradient() -> bool:
+    """Whether a transform of torch.func other than vmap is at work."""
+    if not under_torch_func():
+        return False
+    functorch: Any = torch._C._functorch  # pyright: ignore
+    return any(level.key() != functorch.TransformType.Vmap for level in functorch.get_interpreter_stack())
 
 
 class _Check:

@@ -104,20 +104,34 @@ def test_members_progress_together(tmp_path: Path) -> None:
         assert max(event["member_steps"]) - min(event["member_steps"]) <= 2 * 8 * 4
 
 
-@pytest.mark.parametrize("scheme", ["lp-rnn", "truncation"])
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c"])
+@pytest.mark.parametrize(
+    ("algorithm", "scheme", "together", "updates"),
+    [
+        *(
+            (algorithm, scheme, "off", (13, 10))
+            for algorithm in ("vtrace", "a2c")
+            for scheme in ("lp-rnn", "truncation")
+        ),
+        ("vtrace", "truncation", "on", (4, 3)),
+    ],
+)
 def test_a_run_stopped_between_evaluations_goes_on_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, scheme: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    scheme: str,
+    together: str,
+    updates: tuple[int, int],
 ) -> None:
     """Stopped by a signal in the middle of a round of updates, twice; then as if it had never been stopped."""
     words = [*GRAPH, "--sync", "--algorithm", algorithm, *POPULATION, *EXPLORE, "--pbt.scheme", scheme]
     words += ["--pbt.p-value", 0.7, "--lr-schedule", "constant", "--num-actors", 2]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words += ["--total-steps", 800]
+    words += ["--total-steps", 800, "--pbt.together", together]
     assert run_train(*words, "--run-dir", whole) == 0
-    stop_after(monkeypatch, 13)
+    stop_after(monkeypatch, updates[0])
     assert run_train(*words, "--run-dir", parts) == 0
-    stop_after(monkeypatch, 10)
+    stop_after(monkeypatch, updates[1])
     assert run_train("--resume", parts) == 0
     monkeypatch.undo()
     assert run_train("--resume", parts) == 0
@@ -128,10 +142,26 @@ def test_a_run_stopped_between_evaluations_goes_on_bit_for_bit(
     assert kept == events(whole)
     assert len(events(whole, "copy")) > 0, "nothing was copied, so little is tested"
     stops = [event["step"] for event in events(parts, "resume")]
-    assert not {event["step"] for event in events(parts, "evaluation")} & set(stops), "stopped at an evaluation"
+    evaluations = {event["step"] for event in events(parts, "evaluation")}
+    assert together == "on" or not evaluations & set(stops), "stopped at an evaluation"
     ends = newest(whole), newest(parts)
     for part in ("members", "population", "actors", "torch_rng"):
         assert_equal(ends[0][part], ends[1][part], part)
+
+
+def test_members_that_learn_together_learn_what_they_would_apart(tmp_path: Path) -> None:
+    """The same environments, decisions and checkpoints' form; weights differ by rounding."""
+    words = [*RECALL, "--sync", *POPULATION, *EXPLORE, "--optimiser", "rmsprop_tf", "--eps", 0.1, "--total-steps", 200]
+    for together in ("on", "off"):
+        assert run_train(*words, "--pbt.together", together, "--run-dir", tmp_path / together) == 0
+    on, off = (newest(tmp_path / together)["members"] for together in ("on", "off"))
+    for ours, theirs in zip(on, off, strict=True):
+        assert ours["learner"].keys() == theirs["learner"].keys()
+        assert ours["learner"]["steps"] == theirs["learner"]["steps"]
+        for name, weights in theirs["learner"]["agent"].items():
+            torch.testing.assert_close(ours["learner"]["agent"][name], weights, rtol=1e-3, atol=1e-5)
+    decided = [[event["decisions"] for event in events(tmp_path / way, "evaluation")] for way in ("on", "off")]
+    assert decided[0] == decided[1] != []
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:

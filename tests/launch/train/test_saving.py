@@ -155,15 +155,15 @@ def test_half_of_an_update_is_never_saved(
 
 
 def test_an_actor_that_fails_between_updates_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    update, calls = Trainer._next_ready, [0]  # pyright: ignore[reportPrivateUsage]
+    update, calls = Trainer._ready_batches, [0]  # pyright: ignore[reportPrivateUsage]
 
-    def fail(self: Trainer) -> Any:
+    def fail(self: Trainer) -> bool:
         calls[0] += 1
         if calls[0] == 4:
             raise ActorFailureError("once too often")
         return update(self)
 
-    monkeypatch.setattr(Trainer, "_next_ready", fail)
+    monkeypatch.setattr(Trainer, "_ready_batches", fail)
     assert run_train(*LOCAL, "--total-steps", 400, "--run-dir", tmp_path / "run") == 1
     assert newest(tmp_path / "run")["members"][0]["learner"]["updates"] == 3
 
