@@ -44,7 +44,7 @@ class RayPool:
         max_failures: failures in a row of one actor that are made good.
         report: where the traceback of a new kind of failure goes.
         window: which requests `next` may send.
-        cpus_per_actor: Ray resources that one actor claims.
+        cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
         threads: torch threads per actor.
         niceness: how far actors step back when the learner wants their core (0..19).
         timeout: seconds without an answer after which an actor at work is replaced.
@@ -61,6 +61,7 @@ class RayPool:
         *,
         window: RequestWindow,
         cpus_per_actor: float = 1.0,
+        gpus_per_actor: float = 0.0,
         threads: int = 1,
         niceness: int = 0,
         timeout: float = 120.0,
@@ -92,6 +93,7 @@ class RayPool:
             num_actors,
             self._failures,
             cpus_per_actor=cpus_per_actor,
+            gpus_per_actor=gpus_per_actor,
             timeout=timeout,
             options=(threads, niceness),
         )

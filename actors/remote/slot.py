@@ -78,7 +78,7 @@ class ActorSlots:
         make_actor: picklable function that makes an Actor.
         num_actors: how many slots; None: as many as the cluster has room for, now and later.
         failures: counts them.
-        cpus_per_actor: Ray resources that one process claims.
+        cpus_per_actor, gpus_per_actor: Ray resources that one process claims.
         timeout: seconds that a process at work may take to answer.
         options: threads and niceness of each process.
     """
@@ -90,17 +90,22 @@ class ActorSlots:
         failures: Failures,
         *,
         cpus_per_actor: float,
+        gpus_per_actor: float,
         timeout: float,
         options: tuple[int, int],
     ) -> None:
         self.elastic = num_actors is None
         self._make_ref, self._options = ray.put(make_actor), options
-        self._remote = ray.remote(num_cpus=cpus_per_actor, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
+        claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
+        self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
         self._failures, self._timeout = failures, timeout
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
-            num_actors = max(1, int(ray.available_resources().get("CPU", 0) / max(cpus_per_actor, 0.01)))
+            free = ray.available_resources()
+            room = [free.get("CPU", 0) / max(cpus_per_actor, 0.01)]
+            room += [free.get("GPU", 0) / gpus_per_actor] if gpus_per_actor else []
+            num_actors = max(1, int(min(room)))
         self._slots = [ActorSlot(number) for number in range(num_actors)]
         for slot in self._slots:
             self._start(slot)

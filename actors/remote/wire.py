@@ -75,7 +75,7 @@ def unpack(parcel: Parcel | bytes) -> Unroll:
 def _form(value: Any, contents: list[Any]) -> Any:
     """`value` with a Leaf for every tensor, which is appended to `contents` as an array."""
     if isinstance(value, Tensor):
-        array = value.detach().contiguous().numpy()
+        array = value.detach().cpu().contiguous().numpy()
         contents.append(array)
         return Leaf(array.dtype.str, array.shape)
     if isinstance(value, tuple):

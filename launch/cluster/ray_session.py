@@ -55,6 +55,18 @@ def start_ray(num_actors: int | None, address: str | None = None, cpus_per_actor
         hide_token()
 
 
+def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
+    """Raise UsageError if Ray's machines have no GPUs for so many actors, which would wait for ever."""
+    there = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
+    # A GPU is shared by whole actors: two of 0.6 do not fit on one.
+    room = there * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
+    if room < num_actors:
+        raise UsageError(
+            f"--actor-gpus {gpus_per_actor:g}: Ray has {there} GPUs, with room for {room} such actors; allowed: at "
+            f"least {num_actors} that fit, or --actor-gpus 0"
+        )
+
+
 def start_private(num_cpus: int) -> None:
     """Start Ray on this machine alone; environment variables reach the actors through its processes."""
     _prepare()

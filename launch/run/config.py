@@ -105,6 +105,8 @@ class RunConfig:
     """Minutes without an update after which the run ends with a checkpoint and exit code 3; 0 waits for ever."""
     actor_cpus: float = 1.0
     """Ray CPUs that each actor claims."""
+    actor_gpus: float = 0.0
+    """Part of a GPU that each Ray actor claims, 0..1; above 0 its network is asked there."""
     ray_address: str | None = None
     """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
 
@@ -137,10 +139,7 @@ class RunConfig:
             others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
             why = "--local" if self.local else "--act-on" if self.in_process else others
             raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
-        if self.fixed_actors is None and not self.actor_cpus:
-            raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
-        if self.fixed_actors is not None and not self.fixed_actors >= 1:
-            raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
+        self._check_actors()
         if self.envs_per_actor != "auto" and not self.envs_per_actor >= 1:
             raise ValueError(f"envs_per_actor is {self.envs_per_actor}; allowed: auto, or at least 1")
         if self.learner_threads != "auto" and not self.learner_threads >= 1:
@@ -152,9 +151,7 @@ class RunConfig:
                 f"{self.batch_size}: auto, or at least {least}"
             )
         if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
-            raise ValueError(
-                f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, on a machine of the cluster"
-            )
+            raise ValueError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
         if self.population < 0 or self.population == 1:
             raise ValueError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
         if self.population and self.levels.curriculum:
@@ -168,6 +165,14 @@ class RunConfig:
         for each in self.pbt.explored:
             applied(self.learner, {each.setting: each.numbers[0]})
         check_device(self.device)
+
+    def _check_actors(self) -> None:
+        if not 0 <= self.actor_gpus <= 1 - self.in_process:
+            raise ValueError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
+        if self.fixed_actors is None and not self.actor_cpus:
+            raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
+        if self.fixed_actors is not None and not self.fixed_actors >= 1:
+            raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
 
     @property
     def num_learner_threads(self) -> int:
@@ -230,7 +235,7 @@ class RunConfig:
             num_envs=self.actor_envs,
             unroll_length=self.unroll_length,
             seed=self.seed,
-            device="cpu" if self.act_on == "auto" else self.act_on,
+            device=("cuda" if self.actor_gpus else "cpu") if self.act_on == "auto" else self.act_on,
         )
 
 

@@ -158,7 +158,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         )
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
     from ...actors.remote.window import RequestWindow
-    from ..cluster.ray_session import dead_part, start_ray
+    from ..cluster.ray_session import dead_part, require_gpus, start_ray
 
     working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
     if not config.synchronous and (config.fixed_actors or 1) > working:
@@ -167,6 +167,8 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
         )
     start_ray(config.fixed_actors, config.ray_address, config.actor_cpus)
+    waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
+    require_gpus(waited_for, config.actor_gpus)
     return RayPool(
         factory.make_actor,
         config.fixed_actors,
@@ -174,6 +176,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         report,
         window=RequestWindow(config.columns, config.lag_bound, config.actor_envs, config.fixed_actors),
         cpus_per_actor=config.actor_cpus,
+        gpus_per_actor=config.actor_gpus,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
         died=dead_part,

@@ -33,6 +33,7 @@ MAY_CHANGE = {
     "max_actor_failures",
     "actor_timeout",
     "actor_cpus",
+    "actor_gpus",
     "ray_address",
     "learner.compile",
 }

@@ -100,3 +100,19 @@ def gather(pool: ActorPool) -> list[Unroll]:
     while (unrolls := pool.gather()) is None:
         pass
     return unrolls
+
+
+class Telling(Actor):
+    """Its state says what an environment variable is where it acts."""
+
+    name = ""
+
+    def save(self) -> dict[str, Any]:
+        return super().save() | {"told": os.environ.get(self.name)}
+
+
+def telling(name: str, number: int, member: int, life: int) -> Actor:
+    """An actor of class Telling."""
+    actor = FACTORY.make_actor(number, member, life)
+    actor.__class__, actor.name = Telling, name  # type: ignore[attr-defined]
+    return actor

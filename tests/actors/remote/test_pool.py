@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -21,7 +22,8 @@ from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import ActorSlot, ActorSlots, Request
 from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import join
-from engram.launch.cluster.ray_session import start_ray
+from engram.launch.cluster.ray_session import require_gpus, start_ray
+from engram.launch.run.command_line import UsageError
 from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights
 from runs import wait_for
 
@@ -29,7 +31,9 @@ from runs import wait_for
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
     ray.cloudpickle.register_pickle_by_value(pools)
-    start_ray(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "init", partial(ray.init, num_gpus=1))  # a number to Ray, which looks for no device
+        start_ray(2)
     yield
     ray.shutdown()
 
@@ -263,7 +267,9 @@ def test_elastic_slots_fill_any_that_is_ready() -> None:
     """The first empty slot is in its pause; the second is not."""
     wait_for(lambda: ray.available_resources().get("CPU", 0) >= 2)  # those of other pools have gone
     failures = Failures(3, lambda _: None)
-    slots = ActorSlots(FACTORY.make_actor, None, failures, cpus_per_actor=1.0, timeout=60.0, options=(1, 0))
+    slots = ActorSlots(
+        FACTORY.make_actor, None, failures, cpus_per_actor=1.0, gpus_per_actor=0.0, timeout=60.0, options=(1, 0)
+    )
     first, second, *_ = slots
     for slot in slots:
         ray.get(slot.starting)
@@ -274,3 +280,27 @@ def test_elastic_slots_fill_any_that_is_ready() -> None:
     slots.fill()
     assert (first.handle, second.starting is None) == (None, False)
     slots.close()
+
+
+def test_actors_share_a_gpu_by_parts_of_it() -> None:
+    """Ray counts it and shows it to those that claim it; their networks are on the CPU here, where there is none."""
+    wait_for(lambda: ray.available_resources().get("CPU", 0) >= 2)
+    seen = partial(pools.telling, "CUDA_VISIBLE_DEVICES")
+    pool = RayPool(seen, 2, 0, window=open_window(), cpus_per_actor=0.5, gpus_per_actor=0.5)
+    pool.publish(weights(1))
+    assert [unroll.actor for unroll in gather(pool)] == [0, 1]
+    assert ray.available_resources().get("GPU", 0) == 0
+    assert [state[0]["told"] for state in pool.save()] == ["0", "0"]
+    pool.close()
+    wait_for(lambda: ray.available_resources().get("GPU", 0) == 1)
+    elastic = RayPool(FACTORY.make_actor, None, 0, window=open_window(), cpus_per_actor=0.1, gpus_per_actor=0.4)
+    assert len(elastic._slots) == 2, "more than fit on the GPU"
+    elastic.close()
+
+
+@pytest.mark.parametrize(("actors", "part", "room"), [(2, 0.6, 1), (3, 0.5, 2)])
+def test_more_actors_than_gpus_have_room_for_are_refused(actors: int, part: float, room: int) -> None:
+    require_gpus(2, 0.5)
+    require_gpus(100, 0.0)
+    with pytest.raises(UsageError, match=rf"--actor-gpus {part}: Ray has 1 GPUs, with room for {room} such actors"):
+        require_gpus(actors, part)
