@@ -16,11 +16,16 @@ from ..agents.cores.core import map_state
 from ..agents.repeats import Seen
 from ..agents.values import AgentOutput, EnvOutput, map_observation
 from ..agents.weights import Weights, load
+from .levels.config import LevelsConfig
+from .levels.replay import Replay
 from .levels.stagger import Stagger
 from .unroll import Unroll
 
 Batch = Any
 """A batched environment: engram's own engine or a foreign one behind the same methods."""
+
+ALL_NEW = LevelsConfig()
+"""Every level is drawn when it is played, and all environments begin together."""
 
 
 def _no_other_world(stage: int) -> Batch:
@@ -38,7 +43,8 @@ class Actor:
         first_index: index of the first environment among all environments of the run.
         number: this actor's number; unrolls carry it.
         member: member of the population this actor acts for.
-        stagger: steps over which the ends of first episodes are spread (Stagger).
+        levels: which levels are played when.
+        discount: of the returns that values estimate, for the scores of levels.
         make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
@@ -52,14 +58,15 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
-        stagger: int = 0,
+        levels: LevelsConfig = ALL_NEW,
+        discount: float = 1.0,
         make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
-        self.stage, self._make_world, self._stagger_steps = 0, make_world, stagger
+        self.stage, self._make_world, self._levels, self._discount = 0, make_world, levels, discount
         self.device = agent.policy.weight.device
         self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
@@ -95,7 +102,11 @@ class Actor:
         self.batch.reset_into(self._said.observation, seed)
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
-        self._stagger = Stagger(self._stagger_steps, self.first_index, n)
+        self._stagger = Stagger(self._levels.stagger, self.first_index, n)
+        self._replay: Replay | None = None
+        if self._levels.level_replay:
+            size, seeds = self._levels.level_replay_size, (seed, self.first_index)
+            self._replay = Replay(self._levels.level_replay, size, self._discount, seeds, n)
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 
@@ -128,6 +139,9 @@ class Actor:
             outputs.append(output)
             yield
             action = output.action.cpu().numpy()
+            if self._replay:
+                values = output.value.cpu().numpy()
+                self._replay.see(env.reward[t], env.terminated[t], env.truncated[t], values, self.batch.streams)
             self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
             self._count(env, t, episodes)
         self._said = env.last()
@@ -186,6 +200,7 @@ class Actor:
             "copies": self.beginnings,
             "stage": self.stage,
             "stagger": self._stagger.left.copy(),
+            "replay": self._replay.save() if self._replay else None,
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
         }
@@ -200,6 +215,8 @@ class Actor:
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         self._stagger.left = np.array(saved.get("stagger", np.zeros_like(self._stagger.left)))
+        if self._replay:
+            self._replay.restore(saved["replay"])
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 

@@ -23,6 +23,8 @@ class ActorFactory:
     """Parameters of the world."""
     levels: LevelsConfig = LevelsConfig()
     """Which levels are played when."""
+    discount: float = 1.0
+    """Of the returns that values estimate, for the scores of levels."""
     agent: AgentConfig
     """The network."""
     num_envs: int
@@ -45,12 +47,19 @@ class ActorFactory:
         batch.trusted = self.trust_checkpoint
         return batch
 
-    def check_stages(self, world: Any) -> None:
+    def check_levels(self, world: Any) -> None:
         """Raise ValueError for a stage of the curriculum that cannot be made, or is another kind of world than `world`.
+
+        Also where levels are to be played again of a world that cannot be told its next one.
 
         Args:
             world: environments of the last stage.
         """
+        if self.levels.level_replay and not world.replayable:
+            raise ValueError(
+                f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
+                "allowed: 0, or another world"
+            )
         for stage, parameters in enumerate(self.levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
             try:
@@ -86,7 +95,8 @@ class ActorFactory:
             first_index=first_index,
             number=number,
             member=member,
-            stagger=self.levels.stagger,
+            levels=self.levels,
+            discount=self.discount,
             make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 

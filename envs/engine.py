@@ -57,6 +57,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     drawn_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the world then draws what they would say."""
     action_names: ClassVar[tuple[str, ...]] = ()
+    replayable: bool = True
+    """Whether a level depends on `streams` alone, whichever copy plays it."""
     trusted: bool = False
     """Whether `restore` may run code from a saved state; it has none of this engine's."""
     loops: ClassVar[Loops]
@@ -132,6 +134,11 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         if bad >= 0:
             allowed = f"0..{self._num_actions - 1} {self.action_names}"
             raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
+
+    @property
+    def streams(self) -> Array:
+        """The state of each copy's stream of randomness, uint64 [N], to be written to: levels are drawn from it."""
+        return self.state.random
 
     def cut(self, where: Array) -> None:
         """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...base.messages import check_integer
+from ...base.messages import check_integer, check_range
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelsConfig:
-    """A curriculum (easier worlds that come before the one that was asked for, and when each is left), and phases."""
+    """A curriculum: easier worlds that come before the one that was asked for, and when each is left. Levels that are
+    played again. Phases of episodes."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world in easier stages, KEY=V1,V2: one value for each stage; the world as asked for follows."""
@@ -21,6 +22,11 @@ class LevelsConfig:
     curriculum_episodes: int = 500
     """Episodes of a stage, its last ones, that the mean is over, at least 1."""
 
+    level_replay: float = 0.0
+    """Probability that an episode plays a level again from which, by its value errors, most can be learnt, 0..1
+    (prioritised level replay); 0: all levels are new."""
+    level_replay_size: int = 500
+    """Levels that each actor stores to play them again, at least 1; none is before so many are stored."""
     stagger: int = 0
     """Steps over which the ends of first episodes are spread, so that environments that begin together are not all in
     one phase of their episodes: each one's is truncated somewhere in there. About an episode's length; 0: none is."""
@@ -28,6 +34,8 @@ class LevelsConfig:
     def __post_init__(self) -> None:
         check_integer("curriculum_episodes", self.curriculum_episodes, 1)
         check_integer("stagger", self.stagger, 0)
+        check_integer("level_replay_size", self.level_replay_size, 1)
+        check_range("level_replay", self.level_replay, 0, 1)
         easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
         if len(set(easier.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in easier.items())

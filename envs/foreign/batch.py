@@ -31,6 +31,8 @@ class ForeignBatch:
         name: what errors call this world.
     """
 
+    replayable: bool = False
+    """No copy can be told its next level."""
     trusted: bool = False
     """Whether `restore` may unpickle."""
 

@@ -136,6 +136,7 @@ class PomdpGraphBatch(BatchedEnv):
             first_index=first_index,
             render_mode=render_mode,
         )
+        self.replayable = assignment == "drawn"
 
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.

@@ -188,7 +188,7 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
             batch.check()
         if config.levels.curriculum:
             Curriculum(config.levels, batch.episode_fields, 0)
-            factory.check_stages(batch)
+        factory.check_levels(batch)
         check_memory(config, factory, batch)
         agents: list[Agent] = []
         for member in range(config.num_members):

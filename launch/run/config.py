@@ -231,6 +231,7 @@ class RunConfig:
             env=self.env,
             env_args=self.env_args,
             levels=self.levels,
+            discount=self.learner.discount,
             agent=self.agent,
             num_envs=self.actor_envs,
             unroll_length=self.unroll_length,

@@ -89,5 +89,5 @@ def test_an_actor_that_is_replaced_enters_the_stage_of_its_weights() -> None:
 def test_a_stage_that_does_not_fit_is_named(parameters, message: str) -> None:
     factory = replace(FACTORY, levels=LevelsConfig(curriculum=parameters))
     with pytest.raises(ValueError, match=message) as caught:
-        factory.check_stages(factory.make_batch(num_envs=1))
+        factory.check_levels(factory.make_batch(num_envs=1))
     assert "\n" not in str(caught.value)

@@ -49,6 +49,16 @@ def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
+def test_levels_that_come_again_are_the_same_after_a_stop(tmp_path: Path) -> None:
+    levels = ["--level-replay", 0.7, "--level-replay-size", 6, "--stagger", 9]
+    words = [*TINY, *levels, "--local", "--sync", "--num-actors", 2, "--lr-schedule", "constant"]
+    assert run_train(*words, "--total-steps", 700, "--run-dir", tmp_path / "whole") == 0
+    for total in (150, 400, 700):
+        start = ["--resume", tmp_path / "parts"] if total > 150 else [*words, "--run-dir", tmp_path / "parts"]
+        assert run_train(*start, "--total-steps", total) == 0
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+
+
 @pytest.mark.parametrize("score", [0.9, 0.0])
 def test_no_stage_is_left_without_success_and_only_the_last_has_a_best_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: float
@@ -83,6 +93,11 @@ def test_actors_ahead_of_the_learner_follow_and_no_batch_has_two_stages(tmp_path
         (["--curriculum", "max_steps=1,2", "grid_size=6"], "different numbers of stages: max_steps 2, grid_size 1"),
         (["--curriculum", "max_steps=2", "--population", "2"], "population is 2.*--population 0"),
         (["--curriculums", "max_steps=2"], "--curriculum"),
+        (["--level-replay", "2"], r"level_replay is 2.0; allowed: 0..1"),
+        (
+            ["--level-replay", "0.5", "--env", "CartPole-v1", "--env-args"],
+            "level_replay is 0.5, and CartPole-v1 cannot",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:

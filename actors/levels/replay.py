@@ -1,0 +1,153 @@
+"""Prioritised level replay (Jiang, Grefenstette & Rocktaschel 2021): levels that can still teach something come again.
+
+A level is the state of its environment's stream of randomness at the episode's begin. Its score is the mean absolute
+one-step error of the values that the behaviour policy gave when the level was played last (their appendix has this
+among the scores),
+
+    S = mean_t |r_{t+1} + gamma V_{t+1} - V_t|        with V_{t+1} = 0 where t + 1 is terminal
+
+and a stored level i is played again with probability (their equations 1 to 3)
+
+    P(i) = (1 - rho) P_S(i) + rho P_C(i),    P_S(i) ~ (1 / rank(S_i))^(1 / beta),    P_C(i) ~ c - C_i
+
+where c counts the episodes that were begun and C_i is what it was when level i was last begun.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BETA, RHO = 0.1, 0.1
+"""Temperature of the ranks and share of the staleness: the paper's."""
+
+Floats = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
+
+
+class ReplayState(NamedTuple):
+    """All that the next choice depends on; K levels are stored, N environments play."""
+
+    levels: NDArray[np.uint64]
+    """[K]: stored levels."""
+    scores: NDArray[np.float64]
+    """[K]: S."""
+    begun: NDArray[np.int64]
+    """[K]: C; -1 where no level is stored."""
+    playing: NDArray[np.uint64]
+    """[N]: the level of each environment."""
+    known: Flags
+    """[N]: whether it is known: an environment's first level is not."""
+    own: NDArray[np.uint64]
+    """[N]: where its own stream goes on after a level that is played again."""
+    again: Flags
+    """[N]: whether its level is played again."""
+    values: NDArray[np.float64]
+    """[N]: V at the step before."""
+    errors: NDArray[np.float64]
+    """[N]: sum of absolute errors in this episode."""
+    steps: NDArray[np.int64]
+    """[N]: how many of them; -1 before the episode's first step."""
+    clock: NDArray[np.int64]
+    """[1]: c."""
+    seed: NDArray[np.uint64]
+    """Of the choices."""
+
+
+class Replay:
+    """The levels of one actor's environments.
+
+    Args:
+        share: probability that an episode is one of a stored level, once the store is full.
+        size: levels that are stored.
+        discount: gamma.
+        seed: of the choices.
+        num_envs: environments.
+    """
+
+    def __init__(self, share: float, size: int, discount: float, seed: tuple[int, ...], num_envs: int) -> None:
+        self.share, self.discount = share, discount
+
+        def zeros(n: int, dtype: Any) -> NDArray[Any]:
+            return np.zeros(n, dtype)
+
+        self.state = ReplayState(
+            levels=zeros(size, np.uint64),
+            scores=zeros(size, np.float64),
+            begun=zeros(size, np.int64) - 1,
+            playing=zeros(num_envs, np.uint64),
+            known=zeros(num_envs, np.bool_),
+            own=zeros(num_envs, np.uint64),
+            again=zeros(num_envs, np.bool_),
+            values=zeros(num_envs, np.float64),
+            errors=zeros(num_envs, np.float64),
+            steps=zeros(num_envs, np.int64) - 1,
+            clock=zeros(1, np.int64),
+            seed=np.array(seed, np.uint64),
+        )
+
+    def see(self, reward: Floats, terminated: Flags, truncated: Flags, values: Floats, streams: NDArray[Any]) -> None:
+        """A step [N] and the values there; where an episode has ended, `streams` is set to what the next one plays.
+
+        It must be called after the agent was asked and before the worlds are stepped, since that step begins episodes.
+        """
+        state = self.state
+        within = state.steps >= 0
+        target = reward + self.discount * np.where(terminated, 0.0, values)
+        state.errors[within] += np.abs(target - state.values)[within]
+        state.steps[:] += 1
+        state.values[:] = values
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            for i in ended:
+                if state.known[i] and state.steps[i]:
+                    self._store(state.playing[i], state.errors[i] / state.steps[i])
+            self._choose(ended, streams)
+            state.errors[ended], state.steps[ended] = 0.0, -1
+
+    def _store(self, level: np.uint64, score: float) -> None:
+        """Note the score of a level; a new one takes a free place, or that of the lowest score if its own is higher."""
+        state = self.state
+        there = np.flatnonzero((state.levels == level) & (state.begun >= 0))
+        if len(there):
+            place = int(there[0])
+        else:
+            free = np.flatnonzero(state.begun < 0)
+            place = int(free[0]) if len(free) else int(state.scores.argmin())
+            if not len(free) and score <= state.scores[place]:
+                return
+            state.begun[place] = state.clock[0]
+        state.levels[place], state.scores[place] = level, score
+
+    def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
+        """The next level of these environments: a stored one, or the next of their own streams."""
+        state = self.state
+        random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
+        state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])
+        state.again[ended] = (random.random(len(ended)) < self.share) & bool((state.begun >= 0).all())
+        state.clock[0] += len(ended)
+        streams[ended] = state.own[ended]
+        again = ended[state.again[ended]]
+        if len(again):
+            places = random.choice(len(state.levels), len(again), p=self.probabilities())
+            streams[again] = state.levels[places]
+            state.begun[places] = state.clock[0]
+        state.playing[ended], state.known[ended] = streams[ended], True
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """P of each stored level; the store is full."""
+        ranks = np.empty(len(self.state.scores))
+        ranks[np.argsort(-self.state.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
+        by_score = ranks ** (-1 / BETA)
+        stale = (self.state.clock[0] - self.state.begun).astype(np.float64)
+        by_age = stale / stale.sum() if stale.any() else np.full(len(ranks), 1 / len(ranks))
+        return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """A copy of the state, arrays by name."""
+        return {name: value.copy() for name, value in self.state._asdict().items()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Return to a state made by `save`."""
+        for name, value in self.state._asdict().items():
+            value[...] = saved[name]

@@ -1,0 +1,132 @@
+"""Which levels are played again, against slow loops and the formulas of the paper."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from engram.actors.actor import Actor
+from engram.actors.levels.config import LevelsConfig
+from engram.actors.levels.replay import Replay
+from engram.actors.unroll import Unroll
+from engram.envs.registration import make_batch
+from pools import FACTORY
+
+SHORT = replace(FACTORY, env_args={"max_steps": 3, "view": "full"}, discount=0.9)
+AGAIN = replace(SHORT, levels=LevelsConfig(level_replay=0.6, level_replay_size=8))
+
+
+def stepped(factory, steps: int, unroll_length: int = 5) -> tuple[Actor, list[Unroll]]:
+    """An actor, always with the same weights, and its first unrolls."""
+    torch.manual_seed(0)
+    actor = replace(factory, unroll_length=unroll_length).make_actor(0)
+    return actor, [actor.unroll() for _ in range(steps // unroll_length)]
+
+
+def episodes(unrolls: list[Unroll], env: int) -> Iterator[tuple[bytes, list[float], list[float], bool]]:
+    """Whole episodes of an environment: first observation, rewards and values of its steps, whether it was terminal."""
+    steps = [(unroll, t) for unroll in unrolls for t in range(len(unroll.agent.value))]
+    rewards, values, first = [], [], b""
+    for unroll, t in steps:
+        if not values:
+            first = unroll.env.observation[t, env].numpy().tobytes()
+        rewards.append(float(unroll.env.reward[t, env]))
+        values.append(float(unroll.agent.value[t, env]))
+        terminated = bool(unroll.env.terminated[t, env])
+        if terminated or unroll.env.truncated[t, env]:
+            yield first, rewards, values, terminated
+            rewards, values = [], []
+
+
+def score(rewards: list[float], values: list[float], terminated: bool, discount: float) -> float:
+    """mean_t |r_{t+1} + gamma V_{t+1} - V_t|."""
+    errors = []
+    for t in range(len(values) - 1):
+        bootstrap = 0.0 if terminated and t + 2 == len(values) else values[t + 1]
+        errors.append(abs(rewards[t + 1] + discount * bootstrap - values[t]))
+    return sum(errors) / len(errors)
+
+
+def test_scores_are_the_mean_absolute_value_errors() -> None:
+    levels = LevelsConfig(level_replay=1e-9, level_replay_size=400)
+    actor, unrolls = stepped(replace(AGAIN, levels=levels, env_args={"max_steps": 30}), 320, 40)
+    assert actor._replay is not None
+    expected = [
+        score(rewards, values, terminated, 0.9)
+        for env in range(4)
+        for _, rewards, values, terminated in list(episodes(unrolls, env))[1:]
+    ]
+    stored = actor._replay.state.scores[actor._replay.state.begun >= 0]
+    assert any(terminated for env in range(4) for *_, terminated in episodes(unrolls, env)), "both kinds of ends"
+    assert sorted(stored) == pytest.approx(sorted(expected), rel=1e-4)
+
+
+def test_a_level_is_played_again_and_new_ones_are_those_without_replay() -> None:
+    _, plain = stepped(SHORT, 200)
+    _, given = stepped(AGAIN, 200)
+    repeated = 0
+    for env in range(4):
+        new = [first for first, *_ in episodes(plain, env)]
+        assert len(set(new)) == len(new)
+        seen = list(dict.fromkeys(first for first, *_ in episodes(given, env)))
+        own = [first for first in seen if first in new]
+        assert own == new[: len(own)], "the levels of its own stream, in their order, none left out"
+        assert 5 < len(own) < 0.7 * len(new)
+        repeated += len(list(episodes(given, env))) - len(own)
+    assert repeated > 40
+
+
+def test_probabilities_are_those_of_the_paper() -> None:
+    random = np.random.default_rng(0)
+    replayed = Replay(0.5, 6, 0.9, (1,), 2)
+    replayed.state.scores[:] = random.random(6)
+    replayed.state.begun[:] = [9, 3, 7, 1, 8, 5]
+    replayed.state.clock[0] = 11
+    scores, begun = replayed.state.scores, replayed.state.begun
+    weight = [(1 / sum(other >= each for other in scores)) ** (1 / 0.1) for each in scores]
+    age = [11 - each for each in begun]
+    expected = [0.9 * w / sum(weight) + 0.1 * a / sum(age) for w, a in zip(weight, age, strict=True)]
+    assert replayed.probabilities() == pytest.approx(expected)
+
+
+def test_a_full_store_keeps_the_highest_scores_and_a_known_level_has_its_newest() -> None:
+    replayed = Replay(0.5, 3, 0.9, (1,), 1)
+    for level, each in ((1, 0.5), (2, 0.2), (3, 0.9), (4, 0.1), (5, 0.3), (3, 0.05)):
+        replayed._store(np.uint64(level), each)
+    assert dict(zip(replayed.state.levels.tolist(), replayed.state.scores.tolist(), strict=True)) == {
+        1: 0.5,
+        5: 0.3,
+        3: 0.05,
+    }
+
+
+def test_the_length_of_unrolls_changes_nothing() -> None:
+    (short, _), (long, _) = stepped(AGAIN, 80, 4), stepped(AGAIN, 80, 40)
+    assert short._replay is not None
+    assert long._replay is not None
+    for a, b in zip(short._replay.state, long._replay.state, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_saved_actor_chooses_the_same_levels() -> None:
+    first, _ = stepped(AGAIN, 80)
+    second, _ = stepped(replace(AGAIN, resumed_at=7), 0)
+    second.restore(first.save())
+    for _ in range(10):
+        a, b = first.unroll(), second.unroll()
+        assert torch.equal(a.env.observation, b.env.observation)
+
+
+@pytest.mark.parametrize(
+    ("env", "parameters"), [("CartPole-v1", {}), ("pomdp-graph", {"assignment": "fixed"}), ("boxworld", {})]
+)
+def test_worlds_that_cannot_be_told_their_level_are_refused(env: str, parameters: dict) -> None:
+    factory = replace(AGAIN, env=env, env_args=parameters)
+    world = make_batch(env, 1, **parameters)
+    if env == "boxworld":
+        factory.check_levels(world)
+    else:
+        with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} cannot be told its next level"):
+            factory.check_levels(world)
