@@ -55,8 +55,8 @@ _CARTPOLE |= {"learning_rate": "linear 0.001", "clip_range": "linear 0.2"}
 _ACROBOT = {"normalize": True, "n_envs": 16, "n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4}
 _DOORKEY = {"normalize": True, "n_envs": 8, "n_steps": 128, "batch_size": 64, "gae_lambda": 0.95, "gamma": 0.99}
 _DOORKEY |= {"n_epochs": 10, "learning_rate": 2.5e-4, "clip_range": 0.2}
-AUTOENCODE_CHANCE = -0.5
-"""Mean return of random guesses among four: a quarter right, +1 and -1 in equal parts of the episode."""
+AUTOENCODE_GOAL = round(-0.5 + 5 * (0.75 / 52 / 95) ** 0.5, 3)
+"""Five standard errors above chance: 52 guesses among four, each +1/52 or -1/52, in the 95 episodes of a window."""
 
 WORLDS = {
     "cartpole": World("CartPole-v1", 475, 150_000, 300_000, _CARTPOLE, _CARTPOLE),
@@ -65,7 +65,7 @@ WORLDS = {
     ),
     "acrobot": World("Acrobot-v1", -100, 300_000, 600_000, _ACROBOT, _ACROBOT),
     "repeat-previous": World("popgym-RepeatPreviousEasy-v0", 0.95, 1_000_000, 1_000_000, {}, {}),
-    "autoencode": World("popgym-AutoencodeEasy-v0", 0.0, 1_000_000, 1_000_000, {}, {}),
+    "autoencode": World("popgym-AutoencodeEasy-v0", AUTOENCODE_GOAL, 1_000_000, 1_000_000, {}, {}),
     "memory-s7": World("MiniGrid-MemoryS7-v0", 0.9, 3_000_000, 3_000_000, _DOORKEY, {}),
     "doorkey": World("MiniGrid-DoorKey-5x5-v0", 0.9, 500_000, 1_000_000, _DOORKEY, {}),
     "pendulum": World("popgym-PositionOnlyPendulumEasy-v0", 0.8, 1_000_000, 1_000_000, {}, {}),

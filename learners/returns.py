@@ -70,12 +70,15 @@ def generalised_advantages(
         return Returns(advantages + values, advantages)
 
 
-def standardised(advantages: Tensor, valid: Tensor) -> Tensor:
-    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere."""
+def standardised(advantages: Tensor, valid: Tensor, floor: float = 0.0) -> Tensor:
+    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.
+
+    Those that deviate by less than `floor` are divided by that instead, and stay small.
+    """
     count = valid.sum()
     mean = torch.where(valid, advantages, 0.0).sum() / count.clamp(min=1)
     spread = torch.where(valid, advantages - mean, 0.0).square().sum() / (count - 1).clamp(min=1)
-    standard = torch.where(valid, (advantages - mean) / (spread.sqrt() + 1e-8), 0.0)
+    standard = torch.where(valid, (advantages - mean) / (spread.sqrt().clamp(min=floor) + 1e-8), 0.0)
     return torch.where(count < 2, advantages, standard)  # one step alone has no deviation
 
 

@@ -139,7 +139,14 @@ OTHERS: Preset = {
         "policy_scale": 0.01,
         "normalise_returns": True,
     },
-    "learner": {"algorithm": "ppo", "discount": 0.99, "entropy_cost": 0.01, "value_cost": 0.1, "lr": 1e-3},
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "value_cost": 0.1,
+        "lr": 1e-3,
+    },
 }
 """Every world that is not in PAPER."""
 

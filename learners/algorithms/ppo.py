@@ -31,9 +31,20 @@ class PPOSettings:
     """Lambda of generalised advantage estimation, 0..1."""
     normalise_advantages: bool = True
     """Advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
+    advantage_floor: float = 0.0
+    """Least deviation that they are divided by, at least 0, in units of rewards or with normalised returns of those:
+    where nothing has been found yet, advantages are errors of the value function, and to scale them up drives the
+    policy anywhere."""
 
     def __post_init__(self) -> None:
-        check_fields(self, epochs=(1, None), minibatches=(1, None), clip=above(0, 1), gae_lambda=(0, 1))
+        check_fields(
+            self,
+            epochs=(1, None),
+            minibatches=(1, None),
+            clip=above(0, 1),
+            gae_lambda=(0, 1),
+            advantage_floor=(0, None),
+        )
 
 
 class PPO(Algorithm):
@@ -59,8 +70,9 @@ class PPO(Algorithm):
         found = generalised_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
         )
-        normalise = self.settings.normalise_advantages
-        return Targets(found.targets, standardised(found.advantages, step.valid) if normalise else found.advantages)
+        if not self.settings.normalise_advantages:
+            return Targets(found.targets, found.advantages)
+        return Targets(found.targets, standardised(found.advantages, step.valid, self.settings.advantage_floor))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """The clipped surrogate, negative, and the squared error of the values.

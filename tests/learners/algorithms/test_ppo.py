@@ -80,6 +80,18 @@ def test_advantages_are_generalised_and_standardised_over_the_steps_that_happene
     torch.testing.assert_close(found, (raw - raw.mean()) / raw.std(), rtol=1e-6, atol=1e-6)
 
 
+def test_advantages_that_hardly_deviate_stay_small() -> None:
+    now, _ = example()
+    now = now._replace(values=now.values.detach())
+
+    def advantages(floor: float) -> torch.Tensor:
+        return make_algorithm("ppo", advantage_floor=floor).targets(now).advantages
+
+    deviation = float(make_algorithm("ppo", normalise_advantages=False).targets(now).advantages[now.step.valid].std())
+    assert torch.equal(advantages(0.9 * deviation), advantages(0.0))
+    torch.testing.assert_close(advantages(4 * deviation), advantages(0.0) / 4)
+
+
 def test_every_epoch_visits_every_environment_once_in_another_order() -> None:
     groups = make_algorithm("ppo", epochs=3, minibatches=4).minibatches(10, torch.Generator().manual_seed(0))
     assert len(groups) == 12
