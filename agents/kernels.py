@@ -103,7 +103,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     pieces = min(MOST_PIECES, len(x) // PIECE)
     if pieces < 2 or x.numel() * weight.shape[0] < PIECES_FROM:
         return _product(x, weight, bias)
-    out = x.new_empty(len(x), len(weight))
+    with torch.inference_mode(False):  # other threads are not in that mode, and may not write to a tensor made in it
+        out = x.new_empty(len(x), len(weight))
     parts = list(zip(x.chunk(pieces), out.chunk(pieces), strict=True))
     share(lambda turn: _product(parts[turn][0], weight, bias, parts[turn][1]), len(parts))
     return out

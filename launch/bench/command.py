@@ -11,6 +11,7 @@ from ...agents.process import prepare_process
 from ...base.messages import duration_in_words
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
+from ..metrics.roofline import roofline
 from ..metrics.speed import Cost, Parts, make_parts, measure, with_fused_core
 from ..run.command_line import UsageError, make_console, run_command, value_of, without
 from ..run.config import RunConfig, to_dict
@@ -123,6 +124,7 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
     reached = sum(speed.steps for speed in speeds) / sum(speed.seconds for speed in speeds)
     most = max(speed.steps_per_second for speed in speeds)
     where = (num_cores(), device.type != "cpu")
+    report("what the device can do at most")
     return provenance() | {
         "command": ["rl-train", *words],
         "seed": config.seed,
@@ -130,6 +132,7 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
         "seconds_to_first_update": round(startup, 2),
         "mean": rates_and_fractions(mean, reached, *where),
         "best": rates_and_fractions(best, most, *where),
+        "roofline": roofline(config, device, best, plan.part_seconds),
         "cpu_us_per_step": processor_time(costs, [speed.cpu_seconds_per_step for speed in speeds]),
         "parts": [{name: round(1 / cost.wall, 1) for name, cost in each.items()} for each in costs],
         "training": [speed._replace(memory_mb=_thinned(speed.memory_mb))._asdict() for speed in speeds],

@@ -104,11 +104,26 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             table.add_row(label, f"{mean[name]:.2f}", f"{best[name]:.2f}", style="bold")
     table.add_row("parts' share of the processor time", "", "", f"{cpu['share']:.2f}")
     console.print(table)
+    console.print(_roofline(result["roofline"]))
     console.print(
         f"{result['machine']['processor']}, {cores} core(s); first update {result['seconds_to_first_update']:.1f} s "
         f"after the command; {_memory(result['training'][-1]['memory_mb'])}",
         highlight=False,
     )
+
+
+def _roofline(found: Mapping[str, Any]) -> Table:
+    """What parts of the work reach of a device's product and copy."""
+    table = Table(title="Of the device's most", title_justify="left")
+    table.add_column("")
+    for name in ("GFLOP/s", "GB/s"):
+        table.add_column(name, justify="right")
+    for name, limits in found["roofs"].items():
+        table.add_row(f"{name}, a large product, a large copy", *(f"{1e-9 * each:,.1f}" for each in limits.values()))
+    for name, part in found["parts"].items():
+        shares = (f"{1e-9 * part[of]:,.1f} ({part['of_' + of]:.0%})" for of in ("flops", "bandwidth"))
+        table.add_row(f"{_PARTS[name].partition(',')[0]}, on {part['device']}", *shares)
+    return table
 
 
 def _memory(samples: Sequence[tuple[float, float]]) -> str:

@@ -151,6 +151,12 @@ def show(findings: Sequence[Finding], prediction: Prediction, console: Console) 
         rows.add_row("GPU memory", f"about {size(prediction.gpu_memory)}")
     rows.add_row("checkpoints", f"at most {size(prediction.disk)}")
     rows.add_row("steps/s", f"{prediction.slowest:,.0f} to {prediction.fastest:,.0f}")
+    most = prediction.flops / prediction.flops_per_step if prediction.flops_per_step else 0.0
+    rows.add_row(
+        "learner's device",
+        f"{1e-9 * prediction.flops:,.0f} GFLOP/s, {1e-9 * prediction.bandwidth:,.0f} GB/s; "
+        f"at that its products alone take {most:,.0f} steps/s",
+    )
     console.print()
     console.print(rows)
 

@@ -15,6 +15,7 @@ import torch
 
 from ...actors.unroll import nbytes
 from ...agents.weights import flatten
+from ..metrics.roofline import demands, roof
 from ..metrics.speed import Parts, make_parts, measure, speed_of_light
 from ..run.config import RunConfig
 
@@ -42,6 +43,12 @@ class Prediction(NamedTuple):
     disk: int
     slowest: float
     fastest: float
+    flops: float
+    """Floating-point operations per second of a large product on the learner's device; of a CPU on one core."""
+    bandwidth: float
+    """Bytes per second of a large copy there."""
+    flops_per_step: float
+    """Of the products of an environment step that is learnt from."""
 
 
 def predict(config: RunConfig, device: torch.device, actors: int, cores: int, seconds: float = 0.6) -> Prediction:
@@ -63,6 +70,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
     most = speed_of_light(Parts(**{name: costs[name].wall for name in Parts._fields}), cores, device.type != "cpu")
     learning, _ = own_memory()
 
+    limits = roof(device, seconds)
     weights = flatten(actor.agent).nbytes
     store, memory = 0, learning + shared
     if not config.in_process:
@@ -80,6 +88,9 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         disk=(config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members,
         slowest=REACHED[0] * most,
         fastest=REACHED[1] * most,
+        flops=limits.flops,
+        bandwidth=limits.bandwidth,
+        flops_per_step=demands(config)["learn"].flops,
     )
 
 

@@ -90,3 +90,17 @@ def test_products_of_few_rows_and_wide_weights(rows):
     x, weight, bias = torch.randn(rows, 4096), torch.randn(2**14, 4096), 100 * torch.randn(2**14)
     torch.testing.assert_close(kernels.linear(x, weight), functional.linear(x, weight), atol=2e-3, rtol=0)
     torch.testing.assert_close(kernels.linear(x, weight, bias), functional.linear(x, weight, bias), atol=2e-3, rtol=0)
+
+
+def test_a_product_in_pieces_while_acting_is_that_of_one_thread():
+    """Other threads than the one that acts are not in torch's inference mode."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(4 * kernels.PIECE, 512), torch.randn(512, 512)
+    assert x.numel() * len(weight) >= kernels.PIECES_FROM
+    found = []
+    for count in (1, 2):
+        threads.use_threads(count)
+        with torch.inference_mode():
+            found += [kernels.linear(x * 1.0, weight) for _ in range(8)]
+    threads.use_threads(1)
+    assert all(torch.equal(each, found[0]) for each in found)

@@ -175,6 +175,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "reached by rl-train" in shown
     assert "fraction with the fused kernel" in shown
+    assert "cpu, a large product, a large copy" in shown
     result = json.loads(file.read_text())
     assert result["command"] == ["rl-train", *map(str, words)]
     assert result["seed"] == 1

@@ -41,6 +41,9 @@ SMALL = Prediction(
     disk=10**6,
     slowest=1,
     fastest=2,
+    flops=1e9,
+    bandwidth=1e9,
+    flops_per_step=1e3,
 )
 
 
