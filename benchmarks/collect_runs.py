@@ -32,16 +32,20 @@ SHORT = {"agent.core_args": "--core-args", "env_args": "--env-args"}
 
 
 def curve(run: Path, measure: str) -> dict[str, list[float]]:
-    """Steps, wall seconds and the measure, averaged into at most POINTS parts by number of episodes."""
+    """Steps, wall seconds, the measure, averaged into at most POINTS parts of rows, and the stage of a curriculum."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if f"episode/{measure}" in row["metrics"]]
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
     mean = [float(np.mean([rows[i]["metrics"][f"episode/{measure}"] for i in part])) for part in parts]
-    return {
+    found = {
         "step": [rows[part[-1]]["step"] for part in parts],
         "seconds": [round(rows[part[-1]]["wall_s"], 1) for part in parts],
         measure: [round(value, 4) for value in mean],
     }
+    stage = "curriculum/stage"
+    return found | (
+        {"stage": [rows[part[-1]]["metrics"][stage] for part in parts]} if stage in rows[0]["metrics"] else {}
+    )
 
 
 def population(run: Path, measure: str) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def command(config: RunConfig) -> str:
         if name == "start_from":
             value = Path(value).name
         if isinstance(value, dict):
-            words += [flag, *(f"{key}={each}" for key, each in value.items())]
+            words += [flag, *(f"{key}={str(each).replace(' ', '')}" for key, each in value.items())]
         elif isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif isinstance(value, (list, tuple)):

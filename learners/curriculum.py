@@ -35,6 +35,8 @@ class Curriculum:
         self._window: deque[float] = deque(maxlen=config.curriculum_episodes)
         self._ended: set[int] = set()
         """Environments that have ended an episode of this stage."""
+        self.unknown = 0
+        """Episodes in a row that do not tell the measure."""
 
     @property
     def is_last(self) -> bool:
@@ -44,6 +46,7 @@ class Curriculum:
     def add(self, episodes: NDArray[np.floating[Any]]) -> bool:
         """Note episodes of this stage [K, 3 + F], as `Unroll.episodes` has them; whether the next stage begins."""
         known = episodes[np.isfinite(episodes[:, self._column])]
+        self.unknown = 0 if len(known) else self.unknown + len(episodes)
         self._window.extend(known[:, self._column].tolist())
         self._ended.update(known[:, 0].astype(int).tolist())
         full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs

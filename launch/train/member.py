@@ -14,6 +14,9 @@ from ..metrics.accumulator import Accumulator, Settled
 from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig, to_dict
 
+UNKNOWN = 20
+"""Episodes in a row that do not tell the measure of a curriculum and are worth a word."""
+
 
 class Member:
     """A learner with its unrolls, metrics and settings.
@@ -51,6 +54,8 @@ class Member:
         """Mean return of the last evaluation; None before the first."""
         self.curriculum: Curriculum | None = None
         """The stage that this member is in; None without a curriculum."""
+        self.notices: list[str] = []
+        """What a person should be told of it."""
         if config.levels.curriculum:
             self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
         self._beginnings = 0
@@ -125,6 +130,12 @@ class Member:
         if self.curriculum:
             if self.curriculum.add(episodes):
                 self._begin_anew()
+                self.notices.append(f"{self.curriculum} from step {self.steps:,} on")
+            elif self.curriculum.unknown >= UNKNOWN:
+                measure = self.config.levels.curriculum_measure
+                self.notices.append(
+                    f"no episode tells {measure!r}, so no stage is left; --curriculum-measure names another one"
+                )
             self.accumulator.note(self.curriculum.metrics())
         if self.learner.device.type == "cpu":
             self.read()

@@ -163,7 +163,7 @@ class Trainer:
         if not complete:
             return
         found, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
-        before = [(member.steps, str(member.curriculum)) for member, _ in found]
+        before = [member.steps for member, _ in found]
         first = found[0][0]
         first.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
@@ -180,9 +180,9 @@ class Trainer:
                 copied = self.population.look()
             for each in copied:
                 self._publish(self.members[each])
-        for (member, _), (steps, stage) in zip(found, before, strict=True):
-            if str(member.curriculum) != stage:
-                self.warn(f"{member.curriculum} from step {member.steps:,} on")
+        for (member, _), steps in zip(found, before, strict=True):
+            while member.notices:
+                self._warn_once(member.notices.pop())
             for observer in (self.evaluator, self.watcher):
                 if observer:
                     with self.lock:

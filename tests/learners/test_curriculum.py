@@ -1,5 +1,7 @@
 """A stage is left by success, and not otherwise."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,14 @@ def test_each_stage_may_have_a_score_of_its_own_and_any_measure() -> None:
     levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, **scores), num_envs=0)
     assert levels.add(episodes(0))
     assert not levels.add(episodes(1))
+
+
+def test_episodes_that_do_not_tell_the_measure_are_counted() -> None:
+    levels = curriculum()
+    assert not levels.add(episodes(math.nan, math.nan, math.nan, math.nan, math.nan))
+    assert (levels.unknown, levels.metrics()) == (5, {"curriculum/stage": 1.0})
+    assert not levels.add(episodes(math.nan, 1))
+    assert levels.unknown == 0
 
 
 def test_a_decision_does_not_depend_on_a_stop() -> None:

@@ -59,6 +59,12 @@ def test_levels_that_come_again_are_the_same_after_a_stop(tmp_path: Path) -> Non
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
+def test_a_measure_that_no_episode_tells_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--env", "CartPole-v1", "--core", "gru", "--local", "--total-steps", 900, "--unroll-length", 20]
+    assert run_train(*words, "--curriculum", "max_episode_steps=9", "--run-dir", tmp_path / "run") == 0
+    assert capsys.readouterr().out.count("no episode tells 'solved', so no stage is left") == 1
+
+
 @pytest.mark.parametrize("score", [0.9, 0.0])
 def test_no_stage_is_left_without_success_and_only_the_last_has_a_best_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: float
