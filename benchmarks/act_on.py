@@ -3,7 +3,8 @@
     python benchmarks/act_on.py                            boxworld with lstm, on the CPU
     python benchmarks/act_on.py --env t-maze --core concrete --act-on cuda --device cuda
 
-Both are whole runs but for Ray: acting, batches, updates, publishing, rows of metrics. Prints a JSON object.
+Both are whole runs but for Ray: acting, batches, updates, publishing, rows of metrics. The last line of the output
+is the result as JSON.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import torch
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
+from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import RunConfig, to_dict
 from engram.launch.run.device import find_device
 from engram.launch.run.run_directory import RunDirectory
@@ -82,7 +84,15 @@ def main() -> None:
     pairs = zip(found["act_on"], found["local"], strict=True)
     result: dict[str, Any] = {name: round(statistics.median(each), 1) for name, each in found.items()}
     result |= {"ratio_of_pairs": round(statistics.median(a / b for a, b in pairs), 3)}
-    print(json.dumps({"env": given.env, "core": given.core, "act_on_device": given.act_on} | result))
+    result |= {"turns": {name: [round(rate, 1) for rate in each] for name, each in found.items()}}
+    asked = {
+        "env": given.env,
+        "core": given.core,
+        "act_on_device": given.act_on,
+        "device": given.device,
+        "more": others,
+    }
+    print(json.dumps(provenance() | asked | result))
 
 
 if __name__ == "__main__":

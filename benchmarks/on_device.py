@@ -1,0 +1,80 @@
+"""What must hold on a device, as one JSON object: python benchmarks/on_device.py certificate|resume --device cuda
+
+certificate: the lines of rl-check-core, for every core, with all tensors made on the device. The exit code is 1 if one
+fails. resume: a synchronous run that is stopped half-way and goes on has the weights of one that was not, bit for bit.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.agents.certificate.certificate import certify
+from engram.agents.cores import core_names, make_core
+from engram.agents.process import prepare_process
+from engram.launch.run.device import find_device
+from engram.launch.train.command import main as rl_train
+from engram.learners import checkpoints
+
+INPUT_SIZE = 16
+
+
+def certificate(names: list[str], long_run: int) -> dict[str, Any]:
+    """Lines that fail, by core; torch makes tensors where it is told to."""
+    failed: dict[str, Any] = {}
+    for name in names:
+        lines = certify(lambda name=name: make_core(name, INPUT_SIZE), INPUT_SIZE, long_run=long_run)
+        failed[name] = {line.name: line.detail for line in lines if not line.passed}
+        print(f"{name}: {len(failed[name])} failed", flush=True)
+    return {"cores": names, "failed": {name: lines for name, lines in failed.items() if lines}}
+
+
+def resume(device: str, core: str, words: list[str], steps: int) -> dict[str, Any]:
+    """Run in one piece and in two; compare all that the last checkpoints hold of the learner."""
+    run = ["--env", "boxworld", "--core", core, "--sync", "--local", "--device", device, "--lr-schedule", "constant"]
+    learners: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, ends in (("whole", [steps]), ("parts", [steps // 2, steps])):
+            place = str(Path(folder) / name)
+            for number, end in enumerate(ends):
+                first = [*run, *words, "--run-dir", place]
+                given = ["--resume", place] if number else first
+                if code := rl_train([*given, "--total-steps", str(end)]):
+                    raise SystemExit(f"rl-train {' '.join(given)} ended with {code}")
+            newest = checkpoints.latest(Path(place) / "checkpoints")
+            assert newest is not None
+            learners.append(checkpoints.load(newest)["members"][0]["learner"])
+    whole, parts = learners
+    different = [name for name in whole["agent"] if not torch.equal(whole["agent"][name], parts["agent"][name])]
+    return {"core": core, "steps": [each["steps"] for each in learners], "different": different}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["certificate", "resume"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cores", nargs="*", default=list(core_names()))
+    parser.add_argument("--long-run", type=int, default=2_000)
+    parser.add_argument("--steps", type=int, default=60_000)
+    given, words = parser.parse_known_args()
+    device = find_device(given.device)
+    prepare_process(1)
+    if given.what == "resume":
+        with contextlib.redirect_stdout(sys.stderr):  # the last line of the output is the result
+            found = {core: resume(given.device, core, words, given.steps) for core in given.cores}
+        failed = any(each["different"] or len(set(each["steps"])) > 1 for each in found.values())
+    else:
+        torch.set_default_device(device)
+        found = certificate(given.cores, given.long_run)
+        failed = bool(found["failed"])
+    print(json.dumps({"device": given.device, "passed": not failed} | found))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
