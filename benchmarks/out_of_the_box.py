@@ -73,20 +73,19 @@ WORLDS = {
 
 
 def engram(world: World, seed: int, folder: Path, local: bool) -> list[tuple[int, float]]:
-    """The curve of `rl-train` without flags: (steps, score); ends when it has said enough."""
+    """The curve of `rl-train` without flags: (steps, score); ends when it has said enough or its steps are done."""
     command = [str(Path(sys.executable).with_name("rl-train")), "--env", world.env, "--core", "gru"]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--log-every", str(WINDOW)]
     command += ["--local"] if local else []
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        curve: list[tuple[int, float]] = []
         while process.poll() is None:
             time.sleep(0.5)
-            curve = _scores(folder / "metrics.jsonl")
-            if finished(world, curve):
+            if finished(world, _scores(folder / "metrics.jsonl")):
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
-    if not finished(world, curve := _scores(folder / "metrics.jsonl")):
+    curve = _scores(folder / "metrics.jsonl")
+    if process.returncode and not finished(world, curve):
         sys.exit(f"{folder}: rl-train ended with {process.returncode} before its time; see {folder}.log")
     return curve
 
