@@ -13,6 +13,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from engram.actors.levels.config import LevelsConfig
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.inside.statistics import STATE_METRICS
@@ -22,6 +23,7 @@ from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
 from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
+from engram.learners.curriculum import Curriculum
 from engram.learners.learner import Learner
 
 FIELDS = ("solved", "path_length", "num_distractors")
@@ -468,6 +470,9 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
         collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
     collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
     collected.note(dict.fromkeys(STATE_METRICS, 1.0))  # with --look-every
+    curriculum = Curriculum(LevelsConfig(curriculum={"limbo_time": 20}), FIELDS, 1)
+    curriculum.add(episodes((0, 1, 1, 1, 1, 1)))
+    collected.note(curriculum.metrics())  # with --curriculum
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
     collected.note_lag(0.0)
