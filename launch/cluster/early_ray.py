@@ -36,8 +36,6 @@ class EarlyRay:
 
     def __init__(self, num_cpus: int) -> None:
         self.num_cpus = num_cpus
-        self.taken = False
-        """Whether a run uses it and will stop it."""
         self._started, self._over = threading.Event(), threading.Event()
         threading.Thread(target=self._hold, daemon=True).start()
 
@@ -49,13 +47,15 @@ class EarlyRay:
         """
         from .ray_session import stop_ray
 
-        self.taken = True
         self._started.wait()
         if num_cpus is None or self.num_cpus < num_cpus:
             stop_ray()
 
     def leave(self, problem: BaseException) -> NoReturn:
-        """End this process at once, as this exception would have ended it."""
+        """End this process at once, as this exception would have ended it.
+
+        Also after a run: threads of a stopped Ray may abort a process that tidies up, whatever its exit code was to be.
+        """
         if isinstance(problem, SystemExit):
             code = 0 if problem.code is None else problem.code
             leave_at_once(code if isinstance(code, int) else 1)

@@ -128,6 +128,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         run_command("rl-train", begin, arguments)
     except BaseException as problem:
-        if early and not early.taken:
+        if early:
             early.leave(problem)
         raise
