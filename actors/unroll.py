@@ -10,7 +10,7 @@ Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of
 flag, the action there is ignored, and the next step is the first of a new episode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +90,19 @@ def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
         agent=AgentOutput(*map(function, unroll.agent)),
         weights_version=function(unroll.weights_version),
     )
+
+
+def tensors(unroll: Unroll) -> list[Tensor]:
+    """Every tensor that a learner reads, in the order of `map_tensors`."""
+    found: list[Tensor] = []
+    map_tensors(lambda leaf: found.append(leaf) or leaf, unroll)
+    return found
+
+
+def with_tensors(unroll: Unroll, others: Iterable[Tensor]) -> Unroll:
+    """The same unroll with others in the places of `tensors`."""
+    rest = iter(others)
+    return map_tensors(lambda _: next(rest), unroll)
 
 
 def to_device(unroll: Unroll, device: torch.device) -> Unroll:

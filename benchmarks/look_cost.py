@@ -73,7 +73,7 @@ def one_process(env: str, core: str, limit: float, seed: int) -> tuple[float, fl
 
 
 def acting(env: str, core: str, limit: float) -> dict[str, Any]:
-    """What a recording before costs, and what chance alone does: means over processes with intervals of 95%."""
+    """Cost of a recording before, and of chance alone: means over processes with intervals of 95%."""
     jobs = [(env, core, limit / PROCESSES, seed) for seed in range(PROCESSES)]
     with get_context("spawn").Pool(1, prepare_process, (1,), maxtasksperchild=1) as pool:
         ratios = np.array(pool.starmap(one_process, jobs, chunksize=1))

@@ -1,4 +1,4 @@
-"""What must hold on a device, as JSON: python benchmarks/on_device.py certificate|resume --device cuda
+"""Checks of a device, as JSON: python benchmarks/on_device.py certificate|resume --device cuda
 
 certificate: the lines of rl-check-core for every core with a memory, all tensors made on the device; exit code 1 if one
 fails. resume: a synchronous run that is stopped half-way and goes on has the weights of one that was not, bit for bit.

@@ -113,7 +113,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
 
 def _roofline(found: Mapping[str, Any]) -> Table:
-    """What parts of the work reach of a device's product and copy."""
+    """A table: rates of acting and learning as shares of a device's product and copy."""
     table = Table(title="Of the device's most", title_justify="left")
     table.add_column("")
     for name in ("GFLOP/s", "GB/s"):

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured, and what the parts of training ask of it.
+"""Limits of a device, measured, and the demands of acting and learning on it.
 
     roof     operations per second of one large product of matrices; bytes per second of one large copy
     demand   floating-point operations of a step's products, and bytes that its operations read and write
@@ -78,7 +78,7 @@ def roof(device: torch.device, seconds: float) -> Roof:
 
 
 def demands(config: RunConfig) -> dict[str, Demand]:
-    """What acting ("infer") and learning ("learn") ask per environment step, of one of the run's networks."""
+    """Demands of acting ("infer") and learning ("learn") per environment step, for one of the run's networks."""
     factory = config.factory()
     batch = factory.make_batch(0, 1)
     agent = factory.make_agent(batch).to("meta")

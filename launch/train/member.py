@@ -55,7 +55,7 @@ class Member:
         self.curriculum: Curriculum | None = None
         """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []
-        """What a person should be told of it."""
+        """Messages for a person, not yet shown."""
         if config.levels.curriculum:
             self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
         self._beginnings = 0

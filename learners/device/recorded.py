@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ...actors.unroll import Unroll, map_tensors
+from ...actors.unroll import Unroll, tensors, with_tensors
 
 WARM_UP = 3
 """Updates before the one that is recorded: libraries choose their methods and take their memory then."""
@@ -62,7 +62,7 @@ class Recorded:
 
     def __call__(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
         """Do the update; returns its metrics."""
-        leaves = [*_leaves(batch), *indices]
+        leaves = [*tensors(batch), *indices]
         form = [(leaf.shape, leaf.dtype) for leaf in leaves]
         if form != self._form:
             self.forget()
@@ -81,9 +81,8 @@ class Recorded:
 
     def _make(self, batch: Unroll, leaves: list[Tensor]) -> _Recording | None:
         places = [leaf.clone() for leaf in leaves]
-        rest = iter(places)
-        fixed = map_tensors(lambda _: next(rest), batch)
-        indices = list(rest)
+        count = len(tensors(batch))
+        fixed, indices = with_tensors(batch, places[:count]), places[count:]
         try:
             replay, result = self._record(lambda: self._update(fixed, indices))
         except Exception as problem:  # recording may fail in any way, and nothing is done while it does
@@ -96,9 +95,3 @@ class Recorded:
             )
             return None
         return _Recording(replay, places, result)
-
-
-def _leaves(batch: Unroll) -> list[Tensor]:
-    leaves: list[Tensor] = []
-    map_tensors(lambda leaf: leaves.append(leaf) or leaf, batch)
-    return leaves

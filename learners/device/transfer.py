@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...actors.unroll import Unroll, map_tensors
+from ...actors.unroll import Unroll, map_tensors, tensors, with_tensors
 
 ALIGNED = 64
 """Bytes at whose multiples leaves begin."""
@@ -65,9 +65,8 @@ class Transfer:
         return sent.arrived, sent.indices
 
     def _send(self, batch: Unroll, indices: Sequence[Tensor]) -> Sent:
-        leaves: list[Tensor] = []
-        map_tensors(lambda leaf: leaves.append(leaf) or leaf, batch)
-        leaves += indices
+        own = tensors(batch)
+        leaves = [*own, *indices]
         begins, end = list[int](), 0
         for leaf in leaves:  # those that were made on the device stay where they are
             begins.append(end)
@@ -77,14 +76,11 @@ class Transfer:
             if leaf.device.type == "cpu":
                 _view(buffer, begin, leaf).copy_(leaf)
         there, event = self._copy(buffer)
-        moved = iter(
-            [
-                _view(there, begin, leaf) if leaf.device.type == "cpu" else leaf
-                for leaf, begin in zip(leaves, begins, strict=True)
-            ]
-        )
-        arrived = map_tensors(lambda _: next(moved), batch)
-        return Sent(batch, arrived, list(moved), event)
+        moved = [
+            _view(there, begin, leaf) if leaf.device.type == "cpu" else leaf
+            for leaf, begin in zip(leaves, begins, strict=True)
+        ]
+        return Sent(batch, with_tensors(batch, moved[: len(own)]), moved[len(own) :], event)
 
     def _buffer(self, size: int) -> Tensor:
         """The buffer whose turn it is, as soon as its last copy is complete."""

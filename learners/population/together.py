@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from ...actors.unroll import Unroll, map_tensors
+from ...actors.unroll import Unroll, tensors, with_tensors
 from ..algorithms.algorithm import Targets
 from ..config import LearnerConfig
 from ..gradients import Found, Gradient
@@ -42,7 +42,7 @@ def learn_together(learners: Sequence[Learner], batches: Sequence[Unroll]) -> No
 
 
 def _answer(asking: list[Generator[Gradient, Found, Tensor]]) -> list[Tensor]:
-    """What the generators return, their questions answered in step, those of one form together."""
+    """Run the generators in step and return their results; questions of one form are answered in one call."""
     done: dict[int, Tensor] = {}
     answers: dict[int, Found | None] = dict.fromkeys(range(len(asking)))
     while answers:
@@ -62,7 +62,7 @@ def _alike(asked: dict[int, Gradient]) -> list[list[int]]:
     """Questions in groups that one call can answer."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for number, each in asked.items():
-        form = [(leaf.shape, leaf.dtype) for leaf in _leaves(each.batch)]
+        form = [(leaf.shape, leaf.dtype) for leaf in tensors(each.batch)]
         groups[repr((_form(each.config), form, each.targets is None))].append(number)
     return list(groups.values())
 
@@ -79,7 +79,7 @@ def gradients(asked: Sequence[Gradient]) -> list[Found]:
         return [asked[0].alone()]
     passes = [_Pass(each) for each in asked]
     weights, moments = stack_module_state(passes)  # pyright: ignore[reportArgumentType]
-    leaves = [torch.stack(same) for same in zip(*(_leaves(each.batch) for each in asked), strict=True)]
+    leaves = [torch.stack(same) for same in zip(*(tensors(each.batch) for each in asked), strict=True)]
     targets = [torch.stack(same) for same in zip(*(each.targets or () for each in asked), strict=True)]
     numbers = {name: _numbers([getattr(each.config, name) for each in asked], leaves[0]) for name in VARIED}
     share = _numbers([each.entropy_share for each in asked], leaves[0])
@@ -107,18 +107,11 @@ class _Pass(nn.Module):
         self, leaves: list[Tensor], targets: list[Tensor], numbers: dict[str, Tensor], share: Tensor
     ) -> LossTerms:
         """The loss of one member, whatever its number."""
-        rest, config = iter(leaves), copy.copy(self._asked.config)
-        batch = map_tensors(lambda _: next(rest), self._asked.batch)
+        config, batch = copy.copy(self._asked.config), with_tensors(self._asked.batch, leaves)
         for name, number in numbers.items():
             object.__setattr__(config, name, number)  # a number for each member, which the configuration cannot check
         own = Targets(*targets) if targets else None
         return self._asked._replace(batch=batch, config=config, targets=own, entropy_share=share).loss()
-
-
-def _leaves(batch: Unroll) -> list[Tensor]:
-    leaves: list[Tensor] = []
-    map_tensors(lambda leaf: leaves.append(leaf) or leaf, batch)
-    return leaves
 
 
 def _numbers(numbers: Sequence[Any], like: Tensor) -> Tensor:

@@ -70,10 +70,12 @@ def weights(version: int, member: int = 0) -> Weights:
     return Weights(version, member, flatten(FACTORY.make_agent(FACTORY.make_batch())))
 
 
-def take(pool: ActorPool) -> Unroll:
-    """The next unroll, however long it takes."""
+def take(pool: ActorPool, seconds: float = 120.0) -> Unroll:
+    """The next unroll, even if it takes a while; TimeoutError if it does not come."""
+    deadline = time.monotonic() + seconds
     while (unroll := pool.next()) is None:
-        pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no unroll came in {seconds:g} s")
     return unroll
 
 
@@ -103,7 +105,7 @@ def gather(pool: ActorPool) -> list[Unroll]:
 
 
 class Telling(Actor):
-    """Its state says what an environment variable is where it acts."""
+    """An actor whose state tells what an environment variable is where it acts."""
 
     name = ""
 

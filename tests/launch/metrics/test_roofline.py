@@ -1,4 +1,4 @@
-"""What is asked of a device against counts by hand, and what is reached of it against arithmetic."""
+"""Demands on a device against counts by hand, and the shares reached against arithmetic."""
 
 from dataclasses import replace
 
