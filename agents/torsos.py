@@ -11,11 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..base.messages import check_fields
 from .kernels import Linear
 from .normalisation import Moments
 from .pictures import PICTURE_TORSOS, channels_first, with_channels_last
 from .specs import ArraySpec, ObservationSpec
 from .values import ObservationTensor
+
+MOST_CELLS = 20
+"""Rows or columns beyond which an image of bytes is a picture of pixels, not of symbols."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +42,36 @@ class TorsoConfig:
     embedding_bias: float = 0.0
     """Added to its initial biases. With large weights and biases below 0 a unit answers to few observations, so that a
     memory which adds up what it is shown can tell what it saw for a moment from what it sees most of the time."""
+    symbol_size: int = 0
+    """Torso grid, images of bytes of at most 20 x 20 cells: each byte also stands for a symbol, and so many numbers are
+    learnt for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     normalise_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
 
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
             raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
-        if self.embedding_size < 0:
-            raise ValueError(f"embedding_size is {self.embedding_size}; allowed: at least 0")
+        check_fields(self, embedding_size=(0, None), symbol_size=(0, None))
         if not 0 < self.embedding_scale < float("inf"):
             raise ValueError(f"embedding_scale is {self.embedding_scale}; allowed: above 0")
+
+
+class Symbols(nn.Module):
+    """What every byte of every channel stands for, learnt: one table per channel, the rows of a cell added up.
+
+    Args:
+        channels: C.
+        size: F, numbers per symbol.
+    """
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
+        self.register_buffer("first", torch.arange(channels) * 256, persistent=False)
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
+        return functional.embedding(cells.long() + self.get_buffer("first"), self.tables).sum(3)
 
 
 class ConvTorso(nn.Module):
@@ -60,9 +84,11 @@ class ConvTorso(nn.Module):
         super().__init__()
         self.first = channels_first(spec.shape, config.image_layout)
         features, rows, cols = spec.shape if self.first else (spec.shape[2], *spec.shape[:2])
-        channels = (features, *config.conv_channels)
         self.scale = spec.scale
         self.moments = _moments(features, config)
+        symbols = config.symbol_size and spec.scale != 1.0 and max(rows, cols) <= MOST_CELLS
+        self.symbols = Symbols(features, config.symbol_size) if symbols else None
+        channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
         # On the CPU also where the weights have no numbers: torch imports its compiler to make these without.
         with torch.device("cpu"):
@@ -74,7 +100,10 @@ class ConvTorso(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
         x = with_channels_last(scaled(observation, self.scale), self.first)
-        x = (x if self.moments is None else self.moments(x)).permute(0, 3, 1, 2)
+        x = x if self.moments is None else self.moments(x)
+        if self.symbols is not None:
+            x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
+        x = x.permute(0, 3, 1, 2)
         for conv in self.convs:
             # SAME for a 2x2 kernel: one row below and one column to the right.
             x = torch.relu(conv(functional.pad(x, (0, 1, 0, 1))))

@@ -134,7 +134,7 @@ OTHERS: Preset = {
     "unroll_length": 128,
     "envs_per_actor": 16,
     "agent": {
-        "torso": {"embedding_size": 128, "normalise_observations": True},
+        "torso": {"embedding_size": 128, "symbol_size": 16, "normalise_observations": True},
         "previous_action": True,
         "policy_scale": 0.01,
         "normalise_returns": True,
