@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
 from ..agents.repeats import Seen
-from ..agents.values import AgentOutput, EnvOutput, map_observation
-from ..agents.weights import Weights, load
+from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_env, map_observation
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
@@ -98,11 +97,13 @@ class Actor:
     def _restart(self, seed: int) -> None:
         """New episodes in all environments."""
         n = self.batch.num_envs
-        self._said = _Said(self.batch.new_observation(), n)
+        flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        self._said: Any = EnvOutput._make((self.batch.new_observation(), np.zeros(n, np.float32), *flags))
+        """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
-        self._stagger = Stagger(self._levels.stagger, self.first_index, n)
+        self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
         self._replay: Replay | None = None
         if self._levels.level_replay:
             size, seeds = self._levels.level_replay_size, (seed, self.first_index)
@@ -127,12 +128,15 @@ class Actor:
         self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
         steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
-        env, views = _allocate_steps(self._said, steps)
+        env = map_env(lambda x: _room(x, steps), self._said)  # the world writes straight into it
+        whole = map_env(torch.from_numpy, env)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []
         shown: list[Any] = []
+        after = _at(env, 0)
         for t in range(steps):
-            said = self._to_device(views(t))
+            before, after = after, _at(env, t + 1)
+            said = self._to_device(_at(whole, t))
             shown.append(said.observation)
             features = self._torso(said.observation)
             output, self.state = self.agent.step(said, self.state, self.generator, features)
@@ -141,13 +145,13 @@ class Actor:
             action = output.action.cpu().numpy()
             if self._replay:
                 values = output.value.cpu().numpy()
-                self._replay.see(env.reward[t], env.terminated[t], env.truncated[t], values, self.batch.streams)
-            self.batch.step_into(action, env.at(t + 1), env.reward[t + 1], env.terminated[t + 1], env.truncated[t + 1])
-            self._count(env, t, episodes)
-        self._said = env.last()
+                self._replay.see(before.reward, before.terminated, before.truncated, values, self.batch.streams)
+            self.batch.step_into(action, *after)
+            self._count(before, after, episodes)
+        self._said = map_env(np.copy, after)
         return Unroll(
             initial_state=map_state(torch.clone, initial_state),
-            env=self._whole(env.tensors(), shown),
+            env=self._whole(whole, shown),
             agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*outputs, strict=True))),
             weights_version=torch.full((n,), self.version),
             member=self.member,
@@ -169,14 +173,14 @@ class Actor:
         last = map_observation(lambda x: x[-1].to(self.device), env.observation)
         return env._replace(observation=map_observation(lambda *x: torch.stack(x), *shown, last))
 
-    def _count(self, env: "_Steps", t: int, episodes: list[NDArray[np.float32]]) -> None:
+    def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
         """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""
-        self._returns += env.reward[t + 1]
-        self._lengths += ~(env.terminated[t] | env.truncated[t])
-        over = env.terminated[t + 1] | env.truncated[t + 1]
-        if (cut := self._stagger.due(over)) is not None:
+        self._returns += after.reward
+        self._lengths += ~(before.terminated | before.truncated)
+        over = after.terminated | after.truncated
+        if self._stagger is not None and (cut := self._stagger.due(over)) is not None:
             self.batch.cut(cut)
-            env.truncated[t + 1] |= cut
+            after.truncated[cut] = True
             self._returns[cut], self._lengths[cut] = 0.0, 0  # half an episode counts for none
         if over.any():
             ended = np.flatnonzero(over)
@@ -195,11 +199,11 @@ class Actor:
         return {
             "batch": self.batch.save(),
             "state": leaves,
-            "row": self._said.save(),
+            "row": map_env(np.copy, self._said)._asdict(),
             "generator": self.generator.get_state(),
             "copies": self.beginnings,
             "stage": self.stage,
-            "stagger": self._stagger.left.copy(),
+            "stagger": self._stagger.left.copy() if self._stagger else None,
             "replay": self._replay.save() if self._replay else None,
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
@@ -211,74 +215,25 @@ class Actor:
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
-        self._said.restore(saved["row"])
+        self._said = map_env(np.array, EnvOutput(**saved["row"]))
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
-        self._stagger.left = np.array(saved.get("stagger", np.zeros_like(self._stagger.left)))
+        if self._stagger:
+            left = saved.get("stagger")
+            self._stagger.left = np.zeros_like(self._stagger.left) if left is None else np.array(left)
         if self._replay:
             self._replay.restore(saved["replay"])
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
 
 
-class _Said:
-    """The world's answer at one step, as numpy arrays [N, ...]."""
-
-    def __init__(self, observation: Any, n: int) -> None:
-        self.observation = observation
-        self.reward = np.zeros(n, np.float32)
-        self.terminated = np.zeros(n, np.bool_)
-        self.truncated = np.zeros(n, np.bool_)
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "observation": map_observation(np.copy, self.observation),
-            "reward": self.reward.copy(),
-            "terminated": self.terminated.copy(),
-            "truncated": self.truncated.copy(),
-        }
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        self.observation = map_observation(lambda x: np.array(x), saved["observation"])
-        self.reward = np.array(saved["reward"])
-        self.terminated = np.array(saved["terminated"])
-        self.truncated = np.array(saved["truncated"])
+def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:
+    """An array of steps 0..T that begins with this one."""
+    room = np.empty((steps + 1, *first.shape), first.dtype)
+    room[0] = first
+    return room
 
 
-class _Steps:
-    """Steps 0..T, preallocated; the world writes straight into them."""
-
-    def __init__(self, first: _Said, length: int) -> None:
-        n = len(first.reward)
-
-        def room(x: NDArray[Any]) -> NDArray[Any]:
-            steps = np.empty((length + 1, *x.shape), x.dtype)
-            steps[0] = x
-            return steps
-
-        self.observation = map_observation(room, first.observation)
-        self.reward, self.terminated, self.truncated = map(room, (first.reward, first.terminated, first.truncated))
-        self.n = n
-
-    def at(self, t: int) -> Any:
-        return map_observation(lambda x: x[t], self.observation)
-
-    def last(self) -> _Said:
-        said = _Said(map_observation(lambda x: x[-1].copy(), self.observation), self.n)
-        said.reward, said.terminated, said.truncated = self.reward[-1], self.terminated[-1], self.truncated[-1]
-        return said
-
-    def tensors(self) -> EnvOutput:
-        leaves = (self.reward, self.terminated, self.truncated)
-        return EnvOutput(map_observation(torch.from_numpy, self.observation), *map(torch.from_numpy, leaves))
-
-
-def _allocate_steps(first: _Said, length: int) -> tuple[_Steps, Callable[[int], EnvOutput]]:
-    """Room for an unroll that begins with `first`, and a view of step t as tensors."""
-    steps = _Steps(first, length)
-    whole = steps.tensors()
-
-    def view(t: int) -> EnvOutput:
-        return EnvOutput(map_observation(lambda x: x[t], whole.observation), *(leaf[t] for leaf in whole[1:]))
-
-    return steps, view
+def _at(env: Any, t: int) -> Any:
+    """Step t of an EnvOutput, a view."""
+    return map_env(lambda x: x[t], env)

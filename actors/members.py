@@ -6,7 +6,7 @@ Any process can act for any member, so a population needs no more processes than
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from ..agents.weights import Weights
+from ..agents.values import Weights
 from .actor import Actor
 from .unroll import Unroll, join
 

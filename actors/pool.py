@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..agents.weights import Weights
+from ..agents.values import Weights
 from .failures import Failures
 from .members import MakeActor, MemberActors, MemberSchedule
 from .unroll import Unroll

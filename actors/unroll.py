@@ -11,14 +11,15 @@ flag, the action there is ignored, and the next step is the first of a new episo
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..agents.agent import AgentState
 from ..agents.cores.core import map_state
-from ..agents.values import AgentOutput, EnvOutput, map_observation
+from ..agents.values import AgentOutput, EnvOutput, map_env
 
 EPISODE_COLUMNS = ("env_index", "return", "length")
 """The first fields of `Unroll.episodes`; the world's own episode fields follow."""
@@ -45,51 +46,41 @@ class Unroll(NamedTuple):
     """Wall time that acting took."""
 
 
-def some_environments(unroll: Unroll, part: slice) -> Unroll:
-    """Some environments of an unroll; the finished episodes stay with the part that begins at environment 0."""
-    whole = part.start in (None, 0)
-    return unroll._replace(
-        initial_state=map_state(lambda x: x[part], unroll.initial_state),
-        env=_map_outputs(lambda x: x[:, part], unroll.env),
-        agent=AgentOutput(*(x[:, part] for x in unroll.agent)),
-        weights_version=unroll.weights_version[part],
-        episodes=unroll.episodes if whole else unroll.episodes[:0],
+def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
+    """`function(axis, *leaves)` of all that a learner reads, in a fixed order; finished episodes stay.
+
+    The axis is that of the environments.
+    """
+    per_environment, per_step = partial(function, 0), partial(function, 1)
+    return unrolls[0]._replace(
+        initial_state=map_state(per_environment, *(unroll.initial_state for unroll in unrolls)),
+        env=map_env(per_step, *(unroll.env for unroll in unrolls)),
+        agent=AgentOutput(*map(per_step, *(unroll.agent for unroll in unrolls))),
+        weights_version=per_environment(*(unroll.weights_version for unroll in unrolls)),
     )
 
 
-def environments(unroll: Unroll, chosen: Tensor) -> Unroll:
-    """The environments with these indices (int64 [K]) of a batch, without its finished episodes."""
-    return unroll._replace(
-        initial_state=map_state(lambda x: x[chosen], unroll.initial_state),
-        env=_map_outputs(lambda x: x[:, chosen], unroll.env),
-        agent=AgentOutput(*(x[:, chosen] for x in unroll.agent)),
-        weights_version=unroll.weights_version[chosen],
-        episodes=unroll.episodes[:0],
-    )
+def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
+    """Some environments of an unroll, by a slice or their indices (int64 [K]), which copies them.
+
+    The finished episodes stay with a slice that begins at environment 0.
+    """
+    found = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
+    first = isinstance(chosen, slice) and not chosen.start
+    return found if first else found._replace(episodes=unroll.episodes[:0])
 
 
 def join(parts: list[Unroll]) -> Unroll:
     """Unrolls of equal length side by side, as one."""
     if len(parts) == 1:
         return parts[0]
-    return parts[0]._replace(
-        initial_state=map_state(lambda *x: torch.cat(x), *(part.initial_state for part in parts)),
-        env=_map_outputs(lambda *x: torch.cat(x, 1), *(part.env for part in parts)),
-        agent=AgentOutput(*(torch.cat(x, 1) for x in zip(*(part.agent for part in parts), strict=True))),
-        weights_version=torch.cat([part.weights_version for part in parts]),
-        episodes=torch.cat([part.episodes for part in parts]),
-        seconds=sum(part.seconds for part in parts),
-    )
+    whole = _map(lambda axis, *x: torch.cat(x, axis), *parts)
+    return whole._replace(episodes=torch.cat([part.episodes for part in parts]))
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
-    """The same unroll with every tensor that a learner reads replaced, in a fixed order; finished episodes stay."""
-    return unroll._replace(
-        initial_state=map_state(function, unroll.initial_state),
-        env=_map_outputs(function, unroll.env),
-        agent=AgentOutput(*map(function, unroll.agent)),
-        weights_version=function(unroll.weights_version),
-    )
+    """Every tensor that a learner reads replaced, in a fixed order; finished episodes stay."""
+    return _map(lambda _, x: function(x), unroll)
 
 
 def tensors(unroll: Unroll) -> list[Tensor]:
@@ -110,24 +101,6 @@ def to_device(unroll: Unroll, device: torch.device) -> Unroll:
     return map_tensors(lambda leaf: leaf.to(device), unroll)
 
 
-def _map_outputs(function: Any, *outputs: EnvOutput) -> EnvOutput:
-    observation = map_observation(function, *(output.observation for output in outputs))
-    return EnvOutput(
-        observation, *(function(*leaves) for leaves in zip(*(output[1:] for output in outputs), strict=True))
-    )
-
-
 def nbytes(unroll: Unroll) -> int:
     """Bytes of all tensors of an unroll."""
-    total = 0
-
-    def count(x: Tensor) -> Tensor:
-        nonlocal total
-        total += x.nbytes
-        return x
-
-    to_count = (unroll.initial_state, unroll.agent, unroll.weights_version, unroll.episodes)
-    for part in to_count:
-        map_state(count, part)
-    _map_outputs(count, unroll.env)
-    return total
+    return unroll.episodes.nbytes + sum(leaf.nbytes for leaf in tensors(unroll))

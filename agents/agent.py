@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .cores.core import CoreState, map_state, readable, reset_state
+from .cores.core import CoreState, readable, reset_state
 from .cores.registry import make_core
-from .normalisation import ValueHead
+from .normalisation import RescaledHead
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
@@ -90,9 +90,14 @@ class Agent(nn.Module):
             self.policy.weight.mul_(config.policy_scale)
         if isinstance(action, BoxSpec):
             self.log_deviation = nn.Parameter(torch.zeros(action.size))
-        self.value = ValueHead(self.core.output_size, config.normalise_returns)
+        self.value = (RescaledHead if config.normalise_returns else nn.Linear)(self.core.output_size, 1)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
+
+    @property
+    def units(self) -> RescaledHead | None:
+        """The value head where values have running units, else None."""
+        return self.value if isinstance(self.value, RescaledHead) else None
 
     def initial_state(self, batch_size: int) -> AgentState:
         """The state before the first step of an episode."""
@@ -180,8 +185,3 @@ class Agent(nn.Module):
         if isinstance(self.action_spec, BoxSpec):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
         return logits, self.value(outputs).squeeze(-1)
-
-
-def slice_state(state: AgentState, part: slice) -> AgentState:
-    """The state of some environments of a batch."""
-    return map_state(lambda leaf: leaf[part], state)

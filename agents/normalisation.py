@@ -64,35 +64,30 @@ class Moments(nn.Module):
         return ((values - self.mean) / self.deviation).clamp(-LIMIT, LIMIT)
 
 
-class ValueHead(nn.Linear):
-    """A linear layer from D features to one value, V = deviation * (w x + b) + mean where it normalises.
+class RescaledHead(nn.Linear):
+    """A linear layer from D features to one value in running units, V = deviation * (w x + b) + mean.
 
     The learner keeps mean and deviation at those of the returns, and changes w and b with them so that V stays what it
     was (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
-
-    Args:
-        size: D.
-        normalise: whether values have running units; without, V = w x + b.
     """
 
-    def __init__(self, size: int, normalise: bool) -> None:
-        super().__init__(size, 1)
-        self.moments = Moments(1, memory=20.0, floor=1e-2) if normalise else None
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.moments = Moments(out_features, memory=20.0, floor=1e-2)
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., D] -> [..., 1]."""
-        value = super().forward(input)
-        return value if self.moments is None else value * self.moments.deviation + self.moments.mean
+        return super().forward(input) * self.moments.deviation + self.moments.mean
 
     @property
     def unit(self) -> Tensor:
         """float [1]: the size of values and rewards that counts as 1."""
-        return torch.ones(1, device=self.weight.device) if self.moments is None else self.moments.deviation.clone()
+        return self.moments.deviation.clone()
 
     @property
     def unused(self) -> bool:
-        """Whether it has running units and no return was counted in yet; asks the device."""
-        return self.moments is not None and (self.moments.weight.is_meta or not bool(self.moments.weight))
+        """Whether no return was counted in yet; asks the device."""
+        return self.moments.weight.is_meta or not bool(self.moments.weight)
 
     @torch.no_grad()
     def renormalise(self, returns: Tensor, valid: Tensor) -> None:
@@ -100,7 +95,6 @@ class ValueHead(nn.Linear):
 
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
         """
-        assert self.moments is not None
         mean, deviation = self.moments.mean.clone(), self.moments.deviation.clone()
         self.moments.update(returns.unsqueeze(-1), 1.0, valid)
         self.weight.mul_(deviation / self.moments.deviation)

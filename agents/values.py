@@ -1,11 +1,14 @@
-"""The values that travel between the world and the agent.
+"""The values that travel: between world and agent at every step, and an agent's weights from learner to actors.
 
-T steps, B environments. Every leaf has the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
+T steps, B environments. Leaves of outputs have the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
 """
 
 from typing import Any, NamedTuple, TypeAlias
 
-from torch import Tensor
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 ObservationTensor: TypeAlias = Any
 """A tensor [..., B, *shape], or a (nested) dict of them for environments with Dict observations."""
@@ -41,3 +44,50 @@ def map_observation(function: Any, *observations: ObservationTensor) -> Any:
     if isinstance(first, dict):
         return {key: map_observation(function, *(each[key] for each in observations)) for key in first}
     return function(*observations)
+
+
+def map_env(function: Any, *outputs: EnvOutput) -> Any:
+    """The EnvOutput of `function` applied leaf by leaf to those of one structure: tensors, or a world's own arrays."""
+    first, *rest = outputs
+    observation = map_observation(function, *(each.observation for each in outputs))
+    return first._make((observation, *map(function, first[1:], *(each[1:] for each in rest))))
+
+
+class Weights(NamedTuple):
+    """One version of one population member's weights, as one flat vector.
+
+    One contiguous float32 buffer travels through an object store without pickling or copies; parameters and persistent
+    buffers are laid out in the order of `state_dict`.
+    """
+
+    version: int
+    """Number of updates that produced these weights."""
+    member: int
+    """Which member of the population they belong to (0 without a population)."""
+    values: NDArray[np.float32]
+    """float32 [P], every parameter and persistent buffer of the agent."""
+    beginnings: int = 0
+    """How often all environments had to begin anew: at every copy of another member's weights, at every new stage."""
+    stage: int = 0
+    """Stage of the member's curriculum, 0 is the first; it changes with a beginning only."""
+
+
+@torch.no_grad()
+def flatten(module: nn.Module) -> NDArray[np.float32]:
+    """All weights of `module` as a new float32 array [P]."""
+    parts = [value.detach().reshape(-1).float() for value in module.state_dict().values()]
+    return torch.cat(parts).cpu().numpy()  # one copy, from whatever device
+
+
+@torch.no_grad()
+def load(module: nn.Module, values: NDArray[np.float32]) -> None:
+    """Copy a vector made by `flatten` into `module`. Raises ValueError if the sizes differ."""
+    tensors = list(module.state_dict().values())
+    expected = sum(tensor.numel() for tensor in tensors)
+    if len(values) != expected:
+        raise ValueError(f"{len(values)} weights for an agent that has {expected}: another core or other options?")
+    start = 0
+    for tensor in tensors:
+        part = np.array(values[start : start + tensor.numel()])  # a copy: shared memory is read-only
+        tensor.copy_(torch.from_numpy(part).view(tensor.shape))
+        start += tensor.numel()

@@ -39,7 +39,7 @@ from engram.actors.remote.pool import RayPool
 from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
-from engram.agents.weights import Weights, flatten
+from engram.agents.values import Weights, flatten
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.cluster.ray_session import start_ray

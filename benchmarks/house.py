@@ -62,7 +62,7 @@ from engram.actors.factory import ActorFactory
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.window import RequestWindow
 from engram.agents.agent import AgentConfig
-from engram.agents.weights import Weights, flatten
+from engram.agents.values import Weights, flatten
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from engram.learners.algorithms.algorithm import Algorithm, Pass, Targets, Terms
-from engram.learners.losses import policy_terms, value_terms
-from engram.learners.returns import n_step_returns
+from engram.learners.returns import n_step_returns, policy_terms, value_terms
 
 
 @dataclass(frozen=True, kw_only=True)

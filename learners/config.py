@@ -2,15 +2,15 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from ..base.messages import above, below, check_fields
 from .algorithms.algorithm import Algorithm
 from .algorithms.registry import make_algorithm
-from .device.precision import Precision
-from .losses import Reduction
-from .optimisers import OptimiserName
-from .schedules import Schedule
+from .optimisers import OptimiserName, Schedule
+
+Reduction: TypeAlias = Literal["mean", "sum"]
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)

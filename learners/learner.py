@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll, environments
+from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
 from .algorithms.algorithm import Targets
 from .config import LearnerConfig
-from .device.masked import step_if
 from .device.recorded import Recorded
 from .device.transfer import Transfer
-from .gradients import Found, Gradient
-from .optimisers import clip_global_norm, make_optimiser, set_hyperparameters
-from .passes import METRICS, batch_loss, evaluate, rescaled
-from .schedules import scheduled
+from .optimisers import clip_global_norm, make_optimiser, scheduled, set_hyperparameters
+from .passes import METRICS, Found, Gradient, batch_loss, evaluate, rescaled
 
 __all__ = ["METRICS", "Learner", "batch_loss", "evaluate"]
 
@@ -75,12 +72,12 @@ class Learner:
         self._skipped = 0
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
-        self._transfer = Transfer(self.device)
+        self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
         self._entropy_share: float | Tensor = 1.0
         self._lr: float | Tensor = config.lr
         if self._recorded is not None:  # numbers that change from update to update are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
-        self._first_returns = agent.value.unused
+        self._first_returns = self._no_returns()
         """Whether running units begin with the next batch."""
         if config.compile:
             compile_steps(agent.core)
@@ -105,7 +102,8 @@ class Learner:
     def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
         """The batch to learn from next, and the environments of each of its updates, on the learner's device."""
         self._lr_used = self._use_config()
-        return self._transfer.receive(batch, self._orders(batch))
+        orders = self._orders(batch)
+        return (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
         """Note that a batch was learnt from, with `updates` as `Unread` has them."""
@@ -116,7 +114,8 @@ class Learner:
 
     def send(self, batch: Unroll) -> None:
         """Let the batch that `learn` will be given next set out for the device, while the last one is learnt from."""
-        self._transfer.send(batch, self._orders(batch))
+        if self._transfer is not None:
+            self._transfer.send(batch, self._orders(batch))
 
     def read(self) -> list[dict[str, float]]:
         """Metrics of every batch since the last call, in order; waits for the device."""
@@ -169,10 +168,10 @@ class Learner:
                 done.append((yield from self._update(batch, targets)))
             else:
                 theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
-                done.append((yield from self._update(environments(batch, chosen), theirs)))
+                done.append((yield from self._update(some_environments(batch, chosen), theirs)))
         self.agent.observe(batch.env.observation)
         if self._first_returns:
-            self._first_returns = readable(done[0]) and self.agent.value.unused
+            self._first_returns = readable(done[0]) and self._no_returns()
         return torch.stack(done)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
@@ -180,11 +179,12 @@ class Learner:
         with torch.no_grad():
             now = evaluate(self.agent, batch, self.config).now
             targets = self.config.method.targets(now)
-            if self.agent.value.moments is None:
+            units = self.agent.units
+            if units is None:
                 return targets
-            before = self.agent.value.unit
-            self.agent.value.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
-            return self.config.method.targets(rescaled(now, before / self.agent.value.unit))
+            before = units.unit
+            units.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
+            return self.config.method.targets(rescaled(now, before / units.unit))
 
     def _update(self, batch: Unroll, targets: Targets | None) -> Generator[Gradient, Found, Tensor]:
         """One update of the weights, unless its loss or gradient is not finite."""
@@ -195,11 +195,15 @@ class Learner:
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([found.metrics, norm.reshape(1)])
         finite = row.isfinite().all()
-        step_if(self.optimiser, finite)
-        if targets is None and self.agent.value.moments is not None:
+        _step_if(self.optimiser, finite)
+        if targets is None and (units := self.agent.units) is not None:
             final = (batch.env.terminated | batch.env.truncated)[:-1]
-            self.agent.value.renormalise(found.returns.flatten(), (~final & finite).flatten())
+            units.renormalise((found.returns * units.unit).flatten(), (~final & finite).flatten())
         return torch.cat([row, finite.reshape(1)])
+
+    def _no_returns(self) -> bool:
+        """Whether values have running units and no return was counted into them yet."""
+        return self.agent.units is not None and self.agent.units.unused
 
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":
@@ -217,7 +221,7 @@ class Learner:
         self.agent.load_state_dict(agent)
         # Torch would share the moments with whoever made the state.
         self.optimiser.load_state_dict(copy.deepcopy(optimiser))
-        self._first_returns = self.agent.value.unused
+        self._first_returns = self._no_returns()
         self._forget()
         self._use_config()  # the other one's learning rate and epsilon came along with its moments
 
@@ -278,6 +282,19 @@ class Learner:
     def _lr_share(self, step: int) -> float:
         """The schedule's factor on the learning rate."""
         return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
+
+
+def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
+    """One step of an optimiser where `wanted` (a bool scalar) is true; else nothing of it or the weights changes.
+
+    On a device without asking for the answer: the step itself is left out there.
+    """
+    if readable(wanted):
+        if bool(wanted):
+            optimiser.step()
+        return
+    optimiser.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
+    optimiser.step()
 
 
 def _valid_steps(batch: Unroll) -> int:

@@ -1,4 +1,4 @@
-"""Optimisers by name, RMSProp as TensorFlow has it, and clipping by the global norm of the gradient."""
+"""Optimisers by name, RMSProp as TensorFlow has it, clipping by the gradient's global norm, and schedules."""
 
 import difflib
 import inspect
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 OptimiserName: TypeAlias = Literal["adam", "rmsprop_tf"]
+Schedule: TypeAlias = Literal["constant", "linear"]
 
 
 class WithoutCompiler(torch.optim.Optimizer):
@@ -146,3 +147,29 @@ def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None)
     if max_norm is not None:
         nn.utils.clip_grads_with_norm_(with_gradient, max_norm, norm)
     return norm
+
+
+def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, warmup: int = 0) -> float:
+    """The value at `step` of a setting that starts at `initial`, or rises to it over the first `warmup` steps.
+
+        constant   initial
+        linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
+        warm-up    times min(1, (step + 1) / warmup)
+
+    Nothing is remembered between calls: a run that resumes, or is extended by a larger `total_steps`, continues on the
+    line that its own counters define.
+
+    Args:
+        schedule: "constant" or "linear".
+        initial: value at step 0.
+        step: environment steps consumed by the learner, at least 0.
+        total_steps: step at which "linear" reaches 0, at least 1.
+        warmup: steps, at least 0; 0 is no warm-up.
+    """
+    if warmup:
+        initial *= min(1.0, (step + 1) / warmup)
+    if schedule == "constant":
+        return initial
+    if schedule == "linear":
+        return initial * max(0.0, 1.0 - step / total_steps)
+    raise ValueError(f"unknown schedule {schedule!r}; allowed: {', '.join(get_args(Schedule))}")

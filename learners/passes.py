@@ -1,5 +1,7 @@
-"""One pass of the network over a batch of unrolls, and the loss that comes out of it."""
+"""One pass of the network over a batch of unrolls, the loss that comes out of it, and the loss's gradient."""
 
+import contextlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,11 +11,10 @@ from ..actors.unroll import Unroll
 from ..agents.agent import Agent
 from ..agents.specs import entropy as entropy_of
 from ..agents.specs import kl_divergence, log_policy, log_probability
-from . import losses
 from .algorithms.algorithm import Pass, Targets
-from .boundaries import transitions
 from .config import LearnerConfig
-from .device.precision import precision
+from .device.precision import lowered
+from .returns import transitions, valid_sum
 
 METRICS = (
     "loss/policy",
@@ -36,7 +37,7 @@ class LossTerms(NamedTuple):
     metrics: Tensor
     """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
     returns: Tensor
-    """The value targets, float [T, B], in units of the rewards."""
+    """The value targets, float [T, B], in the units of the value head."""
 
 
 class Evaluation(NamedTuple):
@@ -53,7 +54,8 @@ class Evaluation(NamedTuple):
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
-    with precision(config.precision, batch.env.reward.device):
+    device = batch.env.reward.device
+    with contextlib.nullcontext() if config.precision == "float32" else lowered(config.precision, device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     if config.precision == "bf16":
         out = out._replace(logits=out.logits.float(), value=out.value.float())
@@ -64,8 +66,8 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
     bootstrap = out.value[-1].detach()
-    if agent.value.moments is not None:
-        reward, values, bootstrap = (x / agent.value.unit for x in (reward, values, bootstrap))
+    if agent.units is not None:
+        reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
     now = Pass(
         transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
         values,
@@ -101,7 +103,7 @@ def batch_loss(
     entropy = entropy_of(agent.action_spec, log_policies)
 
     def weighted(cost: float | Tensor, each: Tensor) -> Tensor:
-        return cost * losses.reduce(each, valid, "sum")
+        return cost * valid_sum(each, valid)
 
     parts = [
         weighted(1.0, terms.policy),
@@ -112,12 +114,48 @@ def batch_loss(
     total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
     with torch.no_grad():
         kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
-        means = [metric_scale * losses.reduce(x, valid, "sum") for x in (entropy, kl, *terms.metrics)]
+        means = [metric_scale * valid_sum(x, valid) for x in (entropy, kl, *terms.metrics)]
         metrics = torch.stack([*(scale * part for part in parts), total, *means])
-    return LossTerms(total, metrics.detach(), targets.values * agent.value.unit)
+    return LossTerms(total, metrics.detach(), targets.values)
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:
     """The same pass with rewards and values in other units."""
     step = now.step._replace(rewards=now.step.rewards * factor)
     return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
+
+
+class Found(NamedTuple):
+    """The answer."""
+
+    gradients: Sequence[Tensor | None]
+    """Of the loss, one for each parameter; None for those that it does not depend on."""
+    metrics: Tensor
+    """As `LossTerms` has them."""
+    returns: Tensor
+    """As `LossTerms` has them."""
+
+
+class Gradient(NamedTuple):
+    """The question: a pass of the network over a batch, and the gradient of its loss."""
+
+    agent: Agent
+    batch: Unroll
+    config: LearnerConfig
+    targets: Targets | None
+    """None: those of this very pass."""
+    entropy_share: float | Tensor
+    """The schedule's factor on the entropy cost."""
+
+    def loss(self) -> LossTerms:
+        """The loss with its gradient."""
+        final = (self.batch.env.terminated | self.batch.env.truncated)[:-1]
+        share = 1.0 / (~final).sum().clamp(min=1)
+        scale = share if self.config.reduction == "mean" else 1.0
+        return batch_loss(self.agent, self.batch, self.config, scale, share, self.targets, self.entropy_share)
+
+    def alone(self) -> Found:
+        """The answer for this agent."""
+        terms = self.loss()
+        gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
+        return Found(gradients, terms.metrics, terms.returns)

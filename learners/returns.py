@@ -1,14 +1,55 @@
-"""Returns and advantages from an unroll: sums over future rewards, each discounted by what lies between.
+"""The formulas between an unroll and its loss: transitions, returns and advantages, the terms of the loss.
 
-Time index t runs over the T transitions of an unroll: `rewards[t]` and `discounts[t]` belong to the transition from
-step t to step t+1 (see boundaries.py), `values[t]` to step t, `bootstrap_value` to step T.
-Shapes: T steps, B environments. Nothing here carries a gradient.
+Step t is what the world says before action t. Under NEXT_STEP autoreset the last step of an episode shows its final
+observation with `terminated` or `truncated` set; the action there is ignored, and step t+1 begins a new episode:
+
+    step             t-1        t          t+1        t+2
+    observation      s_5        s_6        s'_0       s'_1          s_6 ends the episode
+    terminated       0          1          0          0
+    transition       t-1 -> t   t -> t+1   t+1 -> t+2
+    valid            yes        no (dead)  yes
+
+Time index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to the one from step t to step t+1,
+`values[t]` to step t, `bootstrap_value` to step T. Shapes: T steps, B environments. Returns carry no gradient. Masking
+is by selection, not by multiplication (0 * nan is nan), and comes before any product that a gradient goes through.
 """
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Transitions(NamedTuple):
+    """The steps t -> t+1 of an unroll, [T, B] each; rewards and discounts are floats, valid is bool."""
+
+    rewards: Tensor
+    discounts: Tensor
+    valid: Tensor
+
+
+def transitions(reward: Tensor, terminated: Tensor, truncated: Tensor, values: Tensor, discount: float) -> Transitions:
+    """Rewards, discounts and the mask of transitions that really happened.
+
+    A transition into a terminated step has discount 0. One into a truncated step keeps its discount: the episode
+    bootstraps from the value of its own final observation. The ignored transition from a final step t gets
+
+        d_t = 0,  r_t = V_t    so that    delta_t = r_t + d_t V_{t+1} - V_t = 0    and every return at t is V_t itself,
+
+    which hands exactly V_t to the step before and lets nothing of the next episode through. Returns, advantages and
+    V-trace therefore need no special case; `valid` keeps the dead steps out of losses and counts.
+
+    Args:
+        reward: reward that came with each step, float [T+1, B].
+        terminated, truncated: flags of each step, bool [T+1, B].
+        values: of steps 0..T-1, float [T, B]; no gradient goes back to them.
+        discount: gamma, per step, in 0..1.
+    """
+    final = terminated | truncated
+    valid = ~final[:-1]
+    rewards = torch.where(valid, reward[1:], values.detach())
+    discounts = discount * (valid & ~terminated[1:]).to(values.dtype)
+    return Transitions(rewards, discounts, valid)
 
 
 class Returns(NamedTuple):
@@ -101,3 +142,35 @@ def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
             raise ValueError(f"{name} has shape {shape}; expected {first}, the shape of {first_name}")
     if tuple(bootstrap_value.shape) != first[1:]:
         raise ValueError(f"bootstrap_value has shape {tuple(bootstrap_value.shape)}; expected {first[1:]}")
+
+
+def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
+    """- log pi(a_t | x_t) A_t: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
+
+    Args:
+        log_probabilities: of the actions taken, float [T, B].
+        advantages: float [T, B], taken as constants; they may be anything at steps that are not valid.
+        valid: bool [T, B].
+    """
+    return -log_probabilities * torch.where(valid, advantages.detach(), 0.0)
+
+
+def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the half is scalable_agent's). [T, B]
+
+    Args:
+        values: float [T, B].
+        targets: float [T, B], taken as constants; values and targets may be anything at steps that are not valid.
+        valid: bool [T, B].
+    """
+    return 0.5 * torch.where(valid, targets.detach() - values, 0.0).square()
+
+
+def valid_sum(terms: Tensor, valid: Tensor) -> Tensor:
+    """Sum of terms [T, B] where valid (bool [T, B]) is set.
+
+    Raises ValueError for terms of another shape than the mask, which would broadcast.
+    """
+    if terms.shape != valid.shape:
+        raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
+    return torch.where(valid, terms, 0.0).sum()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...agents.threads import become_helper
-from ...agents.weights import Weights
+from ...agents.values import Weights
 from ..members import MakeActor, MemberSchedule
 from ..pool import InProcess, LocalPool
 from ..unroll import Unroll

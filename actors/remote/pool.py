@@ -17,7 +17,7 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from ...agents.weights import Weights
+from ...agents.values import Weights
 from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError

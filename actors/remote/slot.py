@@ -16,7 +16,7 @@ import ray
 from ray import ObjectRef
 
 from ...agents.process import prepare_process
-from ...agents.weights import Weights
+from ...agents.values import Weights
 from ..failures import Failures
 from ..members import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ...actors.unroll import nbytes
-from ...agents.weights import flatten
+from ...agents.values import flatten
 from ..metrics.roofline import demands, roof
 from ..metrics.speed import Parts, make_parts, measure, speed_of_light
 from ..run.config import RunConfig

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from ...actors.actor import Actor
-from ...actors.unroll import Unroll, environments, to_device
+from ...actors.unroll import Unroll, some_environments, to_device
 from ...agents.agent import Agent, AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.inside import panels
@@ -101,7 +101,7 @@ class Watcher:
             return
         started = time.monotonic()
         chosen = torch.arange(min(ENVIRONMENTS, len(unroll.weights_version)))
-        second = environments(unroll, chosen)  # copied: a part would hold on to the object store
+        second = some_environments(unroll, chosen)  # copied: a part would hold on to the object store
         share = None if first is None else self._staleness(member.learner.agent, first, second)
         if share is None:
             self._first[member.number] = second

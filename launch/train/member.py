@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...actors.unroll import Unroll
-from ...agents.weights import Weights, flatten
+from ...agents.values import Weights, flatten
 from ...learners.batcher import Batcher
 from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner

@@ -7,8 +7,7 @@ advantages are those of Schulman et al. 2016 (generalised advantage estimation).
 from dataclasses import dataclass
 
 from ...base.messages import check_fields
-from ..losses import policy_terms, value_terms
-from ..returns import generalised_advantages
+from ..returns import generalised_advantages, policy_terms, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 

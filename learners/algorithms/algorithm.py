@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..boundaries import Transitions
+from ..returns import Transitions
 
 
 class Pass(NamedTuple):

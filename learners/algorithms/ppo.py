@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ...base.messages import above, check_fields
-from ..losses import value_terms
-from ..returns import generalised_advantages, standardised
+from ..returns import generalised_advantages, standardised, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.messages import check_fields
-from ..losses import policy_terms, value_terms
+from ..returns import policy_terms, value_terms
 from ..vtrace import from_importance_weights
 from .algorithm import Algorithm, Pass, Targets, Terms
 

@@ -3,22 +3,18 @@
 import contextlib
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 
-Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
-
-def precision(name: Precision, device: torch.device) -> AbstractContextManager[Any]:
+def lowered(precision: Literal["tf32", "bf16"], device: torch.device) -> AbstractContextManager[Any]:
     """Compute what is inside the `with` statement so; the process is afterwards as it was.
 
     tf32: a GPU's products round their factors to 10 bits and add up in float32. bf16: torso and heads in bfloat16,
     by autocast; cores leave it (`full_precision`).
     """
-    if name == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return _tf32() if name == "tf32" else contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _tf32()
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
 
 class Transfer:
-    """Batches to one device. On the CPU nothing is copied.
+    """Batches to one device that is not the CPU.
 
     Args:
         device: where they go.
@@ -48,13 +48,10 @@ class Transfer:
 
     def send(self, batch: Unroll, indices: Sequence[Tensor]) -> None:
         """Let a batch set out, which `receive` will ask for next, with int64 indices for it."""
-        if self.device.type != "cpu":
-            self._sent = self._send(batch, indices)
+        self._sent = self._send(batch, indices)
 
     def receive(self, batch: Unroll, indices: Sequence[Tensor]) -> tuple[Unroll, list[Tensor]]:
         """The batch and the indices on the device; the processor does not wait for them."""
-        if self.device.type == "cpu":
-            return batch, list(indices)
         sent = self._sent if self._sent is not None and self._sent.batch is batch else self._send(batch, indices)
         self._sent = None
         if sent.event is not None:

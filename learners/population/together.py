@@ -20,9 +20,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from ...actors.unroll import Unroll, tensors, with_tensors
 from ..algorithms.algorithm import Targets
 from ..config import LearnerConfig
-from ..gradients import Found, Gradient
 from ..learner import Learner
-from ..passes import LossTerms
+from ..passes import Found, Gradient, LossTerms
 
 VARIED = ("discount", "entropy_cost", "value_cost", "auxiliary_cost")
 """Factors of the loss, which may differ between members of one call."""

@@ -9,7 +9,7 @@ from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, join, some_environments
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import state_leaves
-from engram.agents.weights import Weights, flatten, load
+from engram.agents.values import Weights, flatten, load
 
 CORES = ["rmc", "lstm", "feedforward"]
 

@@ -8,7 +8,7 @@ import torch
 from engram.actors.members import MemberActors, MemberSchedule, WeightsVersion
 from engram.actors.pool import LocalPool
 from engram.actors.unroll import Unroll, join, some_environments
-from engram.agents.weights import Weights
+from engram.agents.values import Weights
 from pools import FACTORY, weights
 
 

@@ -6,7 +6,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.agents.normalisation import Moments, ValueHead
+from engram.agents.normalisation import Moments, RescaledHead
 from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
@@ -38,7 +38,7 @@ def test_what_is_long_past_is_forgotten() -> None:
 
 def test_new_units_leave_every_value_as_it_was() -> None:
     torch.manual_seed(0)
-    head, inputs = ValueHead(4, normalise=True), torch.randn(6, 4)
+    head, inputs = RescaledHead(4, 1), torch.randn(6, 4)
     for scale in (1.0, 1000.0, 0.1):
         before = head(inputs)
         head.renormalise(scale * torch.randn(50) + 7 * scale, torch.ones(50, dtype=torch.bool))
@@ -68,7 +68,9 @@ def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None
     (small, small_metrics), (large, large_metrics) = learner(algorithm, 1.0), learner(algorithm, 1000.0)
     for name in ("loss/value", "loss/policy", "learner/grad_norm"):
         assert large_metrics[name] == pytest.approx(small_metrics[name], rel=1e-2, abs=1e-4), name
-    assert large.agent.value.unit.item() == pytest.approx(1000 * small.agent.value.unit.item(), rel=1e-2)
+    assert large.agent.units is not None
+    assert small.agent.units is not None
+    assert large.agent.units.unit.item() == pytest.approx(1000 * small.agent.units.unit.item(), rel=1e-2)
 
 
 def test_observations_of_any_unit_look_the_same_to_the_network() -> None:

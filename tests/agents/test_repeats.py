@@ -9,7 +9,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.repeats import Seen, once_each
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import TorsoConfig, make_torso
-from engram.agents.weights import Weights, flatten
+from engram.agents.values import Weights, flatten
 
 
 class Counted(torch.nn.Module):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.boundaries import transitions
-from engram.learners.returns import generalised_advantages, n_step_returns
+from engram.learners.returns import generalised_advantages, n_step_returns, transitions
 from engram.learners.vtrace import from_importance_weights
 
 Rows = dict[str, torch.Tensor]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engram.agents import specs
-from engram.learners import losses
+from engram.learners.returns import policy_terms, valid_sum, value_terms
 
 T, B, A = 5, 4, 3
 CHOICE = specs.ChoiceSpec((A,))
@@ -24,13 +24,11 @@ def mask(draw: np.random.Generator) -> torch.Tensor:
     return torch.from_numpy(draw.random((T, B)) < 0.7)
 
 
-def slow(term: "np.ndarray | list[list[float]]", valid: torch.Tensor, reduction: str) -> float:
-    chosen = [float(term[t][b]) for t in range(T) for b in range(B) if valid[t, b]]
-    return sum(chosen) / (len(chosen) if reduction == "mean" else 1)
+def slow(term: "np.ndarray | list[list[float]]", valid: torch.Tensor) -> float:
+    return sum(float(term[t][b]) for t in range(T) for b in range(B) if valid[t, b])
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_every_term_from_its_formula(draw: np.random.Generator, reduction: losses.Reduction) -> None:
+def test_every_term_from_its_formula(draw: np.random.Generator) -> None:
     valid = mask(draw)
     assert 0 < valid.sum() < T * B
     log_policy, log_behaviour = log_policies(draw), log_policies(draw).detach()
@@ -38,21 +36,21 @@ def test_every_term_from_its_formula(draw: np.random.Generator, reduction: losse
     advantages, values, targets = (torch.from_numpy(draw.normal(0, 2, (T, B))) for _ in range(3))
     chosen = log_policy[..., 1]
 
-    found = losses.reduce(losses.policy_terms(chosen, advantages, valid), valid, reduction)
-    assert found.item() == pytest.approx(slow(-np.log(p[..., 1]) * advantages.numpy(), valid, reduction))
+    found = valid_sum(policy_terms(chosen, advantages, valid), valid)
+    assert found.item() == pytest.approx(slow(-np.log(p[..., 1]) * advantages.numpy(), valid))
 
-    found = losses.reduce(losses.value_terms(values, targets, valid), valid, reduction)
-    assert found.item() == pytest.approx(slow(0.5 * (targets.numpy() - values.numpy()) ** 2, valid, reduction))
+    found = valid_sum(value_terms(values, targets, valid), valid)
+    assert found.item() == pytest.approx(slow(0.5 * (targets.numpy() - values.numpy()) ** 2, valid))
 
     entropies = [[-sum(q * math.log(q) for q in p[t, b]) for b in range(B)] for t in range(T)]
-    found = losses.reduce(specs.entropy(CHOICE, log_policy), valid, reduction)
-    assert found.item() == pytest.approx(slow(entropies, valid, reduction))
+    found = valid_sum(specs.entropy(CHOICE, log_policy), valid)
+    assert found.item() == pytest.approx(slow(entropies, valid))
 
     divergences = [
         [sum(q * math.log(q / r) for q, r in zip(m[t, b], p[t, b], strict=True)) for b in range(B)] for t in range(T)
     ]
-    found = losses.reduce(specs.kl_divergence(CHOICE, log_behaviour, log_policy), valid, reduction)
-    assert found.item() == pytest.approx(slow(divergences, valid, reduction))
+    found = valid_sum(specs.kl_divergence(CHOICE, log_behaviour, log_policy), valid)
+    assert found.item() == pytest.approx(slow(divergences, valid))
 
 
 def test_gradients_reach_what_is_learned_and_nothing_else(draw: np.random.Generator) -> None:
@@ -60,7 +58,7 @@ def test_gradients_reach_what_is_learned_and_nothing_else(draw: np.random.Genera
     chosen, advantages, values, targets = (
         torch.from_numpy(draw.normal(0, 1, (T, B))).requires_grad_() for _ in range(4)
     )
-    total = losses.policy_terms(chosen, advantages, valid) + losses.value_terms(values, targets, valid)
+    total = policy_terms(chosen, advantages, valid) + value_terms(values, targets, valid)
     total.sum().backward()
     assert advantages.grad is None
     assert targets.grad is None
@@ -90,26 +88,25 @@ def test_what_stands_at_an_invalid_step_does_not_matter() -> None:
     valid = torch.tensor([[True, False], [True, True]])
     values = torch.tensor([[1.0, torch.nan], [2.0, 3.0]], requires_grad=True)
     targets = torch.tensor([[0.0, torch.inf], [0.0, 0.0]])
-    loss = losses.reduce(losses.value_terms(values, targets, valid), valid, "mean")
+    loss = valid_sum(value_terms(values, targets, valid), valid)
     loss.backward()
-    assert loss.item() == pytest.approx((0.5 + 2 + 4.5) / 3)
+    assert loss.item() == pytest.approx(0.5 + 2 + 4.5)
     assert values.grad is not None
-    torch.testing.assert_close(values.grad, torch.tensor([[1 / 3, 0.0], [2 / 3, 1.0]]))
+    torch.testing.assert_close(values.grad, torch.tensor([[1.0, 0.0], [2.0, 3.0]]))
 
 
 def test_an_advantage_at_an_invalid_step_does_not_matter() -> None:
     valid = torch.tensor([[True, False]])
     chosen = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    terms = losses.policy_terms(chosen, torch.tensor([[3.0, torch.nan]]), valid)
-    losses.reduce(terms, valid, "sum").backward()
+    terms = policy_terms(chosen, torch.tensor([[3.0, torch.nan]]), valid)
+    valid_sum(terms, valid).backward()
     assert chosen.grad is not None
     assert chosen.grad.tolist() == [[-3.0, 0.0]]
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_no_valid_step_gives_zero_with_zero_gradient(reduction: losses.Reduction) -> None:
+def test_no_valid_step_gives_zero_with_zero_gradient() -> None:
     terms = torch.ones(2, 2, requires_grad=True)
-    loss = losses.reduce(terms, torch.zeros(2, 2, dtype=torch.bool), reduction)
+    loss = valid_sum(terms, torch.zeros(2, 2, dtype=torch.bool))
     loss.backward()
     assert loss.item() == 0
     assert terms.grad is not None
@@ -119,6 +116,4 @@ def test_no_valid_step_gives_zero_with_zero_gradient(reduction: losses.Reduction
 def test_bad_input() -> None:
     valid = torch.ones(2, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"shape \(2, 1\); expected \(2, 2\)"):
-        losses.reduce(torch.ones(2, 1), valid, "mean")
-    with pytest.raises(ValueError, match="reduction is 'average'; allowed: 'mean', 'sum'"):
-        losses.reduce(torch.ones(2, 2), valid, "average")  # pyright: ignore[reportArgumentType]
+        valid_sum(torch.ones(2, 1), valid)

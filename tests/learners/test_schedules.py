@@ -1,6 +1,6 @@
 import pytest
 
-from engram.learners.schedules import scheduled
+from engram.learners.optimisers import scheduled
 
 
 def test_values_at_steps() -> None:

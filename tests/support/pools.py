@@ -13,7 +13,7 @@ from engram.actors.pool import ActorPool
 from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
-from engram.agents.weights import Weights, flatten
+from engram.agents.values import Weights, flatten
 from engram.learners.batcher import Batcher
 
 FACTORY = ActorFactory(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from engram.actors.unroll import nbytes
-from engram.agents.weights import flatten
+from engram.agents.values import flatten
 from engram.base.processes import tree_memory
 from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import Finding, examine, processors, share_of, shared_memory, size, token, versions

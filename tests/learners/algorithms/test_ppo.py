@@ -7,7 +7,7 @@ import torch
 
 from engram.learners.algorithms.algorithm import Pass, Targets
 from engram.learners.algorithms.registry import make_algorithm
-from engram.learners.boundaries import Transitions
+from engram.learners.returns import Transitions
 
 T, B = 6, 5
 

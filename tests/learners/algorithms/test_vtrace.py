@@ -7,9 +7,9 @@ from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
 from engram.learners.algorithms.algorithm import Pass, Targets
 from engram.learners.algorithms.registry import make_algorithm
-from engram.learners.boundaries import Transitions
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
+from engram.learners.returns import Transitions
 
 
 def test_a_step_that_has_moved_far_enough_teaches_the_policy_nothing() -> None:
