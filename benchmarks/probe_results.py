@@ -2,7 +2,7 @@
 
     python benchmarks/probe_results.py RUN ... [--sequences 256]
 
-adds to results/probe-runs.json, by the name of the run's folder; runs that are there already stay as they are.
+adds to results/probe-runs.json, by the name of the run's folder; what is there already stays, unless its run has gone on.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def main() -> None:
     prepare_process(1)
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for path in given.runs:
-        if path.name in found:
-            continue
         result = json.loads((path / RESULT).read_text())
+        if found.get(path.name, {}).get("updates", -1) >= result["updates"]:
+            continue
         if result["task"] == "recall":
             result["beyond"] = curve(path, given.sequences)
             print(path.name, [(each["delay"], round(each["accuracy"], 3)) for each in result["beyond"]], flush=True)
