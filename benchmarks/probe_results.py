@@ -2,7 +2,7 @@
 
     python benchmarks/probe_results.py RUN ... [--sequences 256]
 
-adds to results/probe-runs.json, by the name of the run's folder; what is there already stays, unless its run has gone on.
+adds to results/probe-runs.json, by the name of the run's folder; what is there stays, unless its run has gone on.
 """
 
 import argparse

@@ -71,9 +71,9 @@ _LP_RNN: Preset = {
 
 # Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
 # again for what updates since have done: without the one and with a clip on the other no seed fell half-way. Returns
-# in running units are learnt sooner; the bonus for entropy fades, so that the agent settles on short ways. The longest
-# way is some twenty steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does
-# as well as one that knows the way.
+# in running units are learnt sooner; the bonus for entropy fades, so that the agent settles on short ways. Ways are ten
+# steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does as well as one
+# that knows the way.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
