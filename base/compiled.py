@@ -102,16 +102,22 @@ def _compile(function: Function, **options: Any) -> Function:
         return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = _stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):
-        setattr(made._cache, access, _forgiving(getattr(made._cache, access)))
+        setattr(made._cache, access, _forgiving(getattr(made._cache, access), file.flush))
     return made
 
 
-def _forgiving(access: Callable[..., Any]) -> Callable[..., Any]:
-    """`access` to compiled code on disk; where that fails (full, read-only or damaged), nothing is found and kept."""
+def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:
+    """`access` to compiled code on disk; where that fails (full, read-only or damaged), nothing is found and kept.
+
+    What an earlier version left there may name types that are no more; it makes room for what is compiled now.
+    """
 
     def attempt(*arguments: Any) -> Any:
         try:
-            return access(*arguments)
+            try:
+                return access(*arguments)
+            except (AttributeError, ImportError):
+                flush()
         except (OSError, EOFError, pickle.UnpicklingError) as problem:
             logging.getLogger(__name__).info("compiled code on disk is not used: %s", problem)
             return None

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from .contract.calls import under_torch_func
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
-from .fast.arrays import Array
 from .fast.conv import unroll as fast
+from .fast.elementwise import Array
 
 FORGET_BIAS = 1.0
 """Added to the forget gate, as in the released Conv2DLSTM."""

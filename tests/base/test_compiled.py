@@ -45,6 +45,24 @@ def test_a_change_of_any_source_renews_what_is_on_disk(tmp_path):
     assert [played(10), played(10), played(20), played(20)] == ["11 0", "11 1", "21 0", "21 1"]
 
 
+def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
+    """An upgrade leaves the compiled code of the version before where it was."""
+    program = tmp_path / "toy.py"
+    program.write_text(
+        f"import shapes\n{HEAD}\n@kernel\ndef play(pair):\n    return pair.x + 1\n\n\n"
+        "print(play(shapes.make()), sum(play.stats.cache_hits.values()))\n"
+    )
+
+    def played(name: str) -> str:
+        (tmp_path / "shapes.py").write_text(
+            f"from typing import NamedTuple\n\n\nclass {name}(NamedTuple):\n    x: int\n\n\n"
+            f"def make():\n    return {name}(1)\n"
+        )
+        return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+
+    assert [played("Pair"), played("Pair"), played("Twin"), played("Twin")] == ["2 0", "2 1", "2 0", "2 1"]
+
+
 @pytest.mark.parametrize("world", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
 def test_worlds_depend_on_the_modules_that_they_share(world):
     """A change of the random numbers is a change of every world."""

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from ....base.compiled import compiled
 from ....base.processes import on_intel
-from .arrays import Array
+from .elementwise import Array
 
 PLAIN, TRANSPOSED = ord("N"), ord("T")
 NAMES = {torch.float32: "sgemm", torch.float64: "dgemm"}

@@ -1,14 +1,17 @@
-"""Elementary operations on rows of numbers, as parts of compiled loops on a CPU.
+"""Parts of compiled loops over time on a CPU: operations on rows of numbers, and where episodes begin.
 
-"Normal" numbers are those of a LayerNorm before its gain and offset.
+"Normal" numbers are those of a LayerNorm before its gain and offset. Shapes: T steps, B environments.
 """
 
 import math
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....base.compiled import compiled
-from .arrays import Array
+
+Array: TypeAlias = NDArray[Any]
 
 EPS = 1e-5
 """That of `torch.nn.LayerNorm`."""
@@ -141,3 +144,24 @@ def normalise_backward(
     for c in range(len(grad)):
         grad_gain[c] += grad[c] * normal[c]
         grad_offset[c] += grad[c]
+
+
+@part
+def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
+    """Whether no gradient of environment b passes from step t to the state before it.
+
+    That is where an episode begins (`reset` bool [T, B]), and before every `cut`-th step; 0 cuts none.
+    """
+    return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)
+
+
+@part
+def state_before(reset: Array, first: Array, after: Array, t: int, b: int, into: Array) -> None:
+    """Write the state of environment b before step t: zero where an episode begins.
+
+    Elsewhere it is that after the step before (`after` [T, B, H]), at t = 0 the `first` one [B, H].
+    """
+    if reset[t, b]:
+        into[:] = 0
+    else:
+        into[:] = after[t - 1, b] if t > 0 else first[b]

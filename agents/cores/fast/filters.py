@@ -10,7 +10,7 @@ is what is seen at the end of filter m, so it passes filters 0..m of the chain (
 import numpy as np
 
 from ....base.compiled import compiled
-from .arrays import Array
+from .elementwise import Array
 
 _filters = compiled()
 

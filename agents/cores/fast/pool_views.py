@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...kernels import linear
-from .arrays import arrays
 from .filters import hold, see, see_backward, smooth_backward
+from .routes import arrays
 
 
 class Filters(NamedTuple):

@@ -5,7 +5,7 @@ Shapes: T steps, B environments, P places of the grid, C hidden channels, K plac
 
 from typing import NamedTuple
 
-from ..arrays import Array
+from ..elementwise import Array
 
 
 class Inputs(NamedTuple):

@@ -5,10 +5,8 @@ has its neighbourhood side by side in one line of `seen`.
 """
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..boundaries import gradient_ends
-from ..elementwise import add, part
+from ..elementwise import Array, add, gradient_ends, part
 from ..gated.cell import cell, cell_backward
 from .arrays import Gradients, Inputs, Record
 

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import routes
-from ..arrays import Array, arrays
 from ..blas import gemm
-from ..groups import by_groups, matrix_gradients
+from ..elementwise import Array
+from ..routes import arrays, by_groups, matrix_gradients, refuse_second_derivative, stands_for
 from .arrays import Gradients, Inputs, Record
 from .kernels import backward, forward
 
@@ -22,7 +21,7 @@ PLACES_AT_ONCE = 400
 
 def suits(core: "ConvLSTM", inputs: Tensor) -> bool:
     """Whether this route can be used: parts as they were made, a library for products."""
-    return routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+    return stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run(
@@ -74,7 +73,7 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        routes.refuse_second_derivative()
+        refuse_second_derivative()
         plan, given, record = ctx.plan, ctx.given, ctx.record
         (weight,) = arrays(*ctx.saved_tensors)
         above = grad_out.contiguous().numpy()

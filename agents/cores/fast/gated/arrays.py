@@ -5,7 +5,7 @@ Shapes: T steps, B environments, H units, G gates of each (LSTM 4, GRU 3).
 
 from typing import NamedTuple
 
-from ..arrays import Array
+from ..elementwise import Array
 
 
 class Inputs(NamedTuple):

@@ -1,7 +1,6 @@
 """The LSTM's cell and its gradient, for one environment: a part of compiled loops. Shapes: H cells."""
 
-from ..arrays import Array
-from ..elementwise import part, sigmoid, tanh
+from ..elementwise import Array, part, sigmoid, tanh
 
 
 @part

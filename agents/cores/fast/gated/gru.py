@@ -4,10 +4,8 @@ The equations are in `gru.GRU`; shapes are those of `arrays.py`.
 """
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..boundaries import gradient_ends, state_before
-from ..elementwise import add, sigmoid, tanh
+from ..elementwise import Array, add, gradient_ends, sigmoid, state_before, tanh
 from .arrays import Gradients, Inputs, Record
 
 

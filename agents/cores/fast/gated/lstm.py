@@ -4,10 +4,8 @@ The equations are in `lstm.LSTM`; shapes are those of `arrays.py`.
 """
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..boundaries import gradient_ends, state_before
-from ..elementwise import add
+from ..elementwise import Array, add, gradient_ends, state_before
 from .arrays import Gradients, Inputs, Record
 from .cell import cell, cell_backward
 

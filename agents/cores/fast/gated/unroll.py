@@ -7,10 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import routes
-from ..arrays import Array, arrays
 from ..blas import gemm
-from ..groups import GROUP_OF_A_STEP, by_groups, group_size, matrix_gradients, turned
+from ..elementwise import Array
+from ..routes import (
+    GROUP_OF_A_STEP,
+    arrays,
+    by_groups,
+    group_size,
+    matrix_gradients,
+    refuse_second_derivative,
+    stands_for,
+    turned,
+)
 from . import gru, lstm
 from .arrays import Gradients, Inputs, Record
 
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 
 def suits(core: "LSTM | GRU", inputs: Tensor) -> bool:
     """Whether this route can be used: parts as they were made, a library for products."""
-    return routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+    return stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run_lstm(
@@ -109,7 +117,7 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        routes.refuse_second_derivative()
+        refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
         (weight,) = arrays(*ctx.saved_tensors)
         above = grad_out.contiguous().numpy()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array
+from ..elementwise import Array
 
 
 class Weights(NamedTuple):

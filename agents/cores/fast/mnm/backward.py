@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..boundaries import gradient_ends
-from ..elementwise import add, dot, part
+from ..elementwise import Array, add, dot, gradient_ends, part
 from ..gated.cell import cell_backward
 from .arrays import Gradients, Inputs, Record, Weights
 from .products import add_outer, times, turned_times

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..elementwise import add, part, tanh
+from ..elementwise import Array, add, part, tanh
 from ..gated.cell import cell
 from .arrays import Inputs, Record, Weights
 from .products import add_outer, times, turned_times

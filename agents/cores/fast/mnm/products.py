@@ -3,8 +3,7 @@
 M [d, d] is passed over once for three keys; x and y are [R, d].
 """
 
-from ..arrays import Array
-from ..elementwise import add_scaled, dot, part
+from ..elementwise import Array, add_scaled, dot, part
 
 
 @part

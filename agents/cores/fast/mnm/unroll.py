@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ....kernels import linear
-from .. import routes
-from ..arrays import Array, arrays
 from ..blas import gemm
-from ..groups import by_groups, group_size, matrix_gradients, turned
+from ..elementwise import Array
+from ..routes import arrays, by_groups, group_size, matrix_gradients, refuse_second_derivative, stands_for, turned
 from .arrays import Gradients, Inputs, Record, Weights, make_record
 from .backward import backward
 from .forward import forward
@@ -51,7 +50,7 @@ def suits(core: "MNM", inputs: Tensor) -> bool:
 
     With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
     """
-    return not core.paper_scale and routes.stands_for(core, inputs) and gemm(inputs.dtype) != 0
+    return not core.paper_scale and stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run(
@@ -119,7 +118,7 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        routes.refuse_second_derivative()
+        refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
         *leaves, out, last_memory = ctx.saved_tensors
         tensors = Tensors(*leaves)

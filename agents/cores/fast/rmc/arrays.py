@@ -1,69 +1,61 @@
-"""The arrays that the relational memory core's compiled unroll works on.
+"""The tensors and arrays that the relational memory core's compiled unroll works on.
 
 Shapes: T steps, B environments, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP,
 2 G numbers for the gates (G = 0: none).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
-from ..arrays import Array
+from ..elementwise import Array
+
+Numbers: TypeAlias = Any
+"""A tensor, or its memory as compiled functions see it."""
 
 
-class RMCShape(NamedTuple):
-    """Sizes that the arrays alone do not tell. `gates` is the number of gates per slot: 0, 1 or the slot's width."""
+class Leaves(NamedTuple):
+    """All that the unroll depends on and that gradients are wanted for; matrices are [outputs, inputs]."""
 
-    slots: int
-    heads: int
-    mlp_layers: int
-    gates: int
-
-
-class Vectors(NamedTuple):
-    """Biases, and gains and offsets of norms."""
-
-    qkv_bias: Array
-    qkv_gain: Array
-    qkv_offset: Array
+    row: Numbers
+    """[T, B, F]: the projected input."""
+    gates_input: Numbers
+    """[T, B, 2 G]: its share of the gates."""
+    memory: Numbers
+    """[B, N, F], before the first step."""
+    qkv: Numbers
+    """[D, F]."""
+    mlp: Numbers
+    """[L, F, F]."""
+    gates: Numbers
+    """[2 G, F]: the memory's share of the gates."""
+    qkv_bias: Numbers
+    qkv_gain: Numbers
+    qkv_offset: Numbers
     """[D]."""
-    attention_gain: Array
-    attention_offset: Array
-    mlp_gain: Array
-    mlp_offset: Array
+    attention_gain: Numbers
+    attention_offset: Numbers
+    mlp_gain: Numbers
+    mlp_offset: Numbers
     """[F]."""
-    mlp_bias: Array
+    mlp_bias: Numbers
     """[L, F]."""
-    gates_bias: Array
+    gates_bias: Numbers
     """[2 G]."""
 
 
-class Weights(NamedTuple):
-    """Parameters. Matrices are [outputs, inputs], or the other way round where a function is told so."""
-
-    qkv: Array
-    """[D, F]."""
-    mlp: Array
-    """[L, F, F]."""
-    gates: Array
-    """[2 G, F]."""
-    vectors: Vectors
+VECTORS = Leaves._fields[6:]
+"""Biases, and gains and offsets of norms."""
 
 
-class Inputs(NamedTuple):
-    """Inputs of the loop."""
+class Resets(NamedTuple):
+    """Where episodes begin, and with which memory."""
 
-    row: Array
-    """[T, B, F]: the projected input."""
-    gates: Array
-    """[T, B, 2 G]: the input's share."""
-    reset: Array
+    at: Array
     """bool [T, B]."""
-    initial: Array
+    memory: Array
     """[N, F]."""
-    state: Array
-    """[B, N, F]."""
 
 
 class Record(NamedTuple):
@@ -93,58 +85,43 @@ class Record(NamedTuple):
     """[T, B, N, 2 G]."""
 
 
-class Gradients(NamedTuple):
-    """Gradients written by the backward pass."""
-
-    row: Array
-    gates_input: Array
-    state: Array
-    """As in Inputs."""
-    projected: Array
-    """[T, B, N + 1, D]: of the product with the matrix of q, k and v."""
-    mlp: Array
-    """[L, T, B, N, F]: of the products of the MLP."""
-    gates: Array
-    """[T, B, N, 2 G]."""
-    sums: Vectors
-    """Of all steps, in arrays [groups, ...]: every group of environments has its own entry."""
-
-
-def make_record(shape: RMCShape, steps: int, batch: int, given: Inputs, size: int) -> Record:
-    """Room for a record; `size` is D."""
-    slots, width = given.initial.shape
+def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
+    """Room for a record of so many steps and environments."""
+    slots, width = leaves.memory.shape[1:]
+    layers, gates, size = len(leaves.mlp), len(leaves.gates_bias), len(leaves.qkv_bias)
+    gated = (slots, width if gates else 0)
 
     def room(*sizes: int) -> Array:
-        return np.empty((steps, batch, *sizes), given.state.dtype)
+        return np.empty((steps, batch, *sizes), leaves.memory.dtype)
 
-    gated = (slots, width) if shape.gates else (slots, 0)
     return Record(
         rows=room(slots + 1, width),
         projected=room(slots + 1, size),
         projected_rstd=room(slots + 1),
-        attention=room(shape.heads, slots, slots + 1),
+        attention=room(heads, slots, slots + 1),
         attended=room(slots, width),
         attended_rstd=room(slots),
-        hidden=np.empty((shape.mlp_layers + 1, steps, batch, slots, width), given.state.dtype),
+        hidden=np.empty((layers + 1, steps, batch, slots, width), leaves.memory.dtype),
         hidden_rstd=room(slots),
         candidate=room(*gated),
         squashed=room(*gated),
-        gates=room(slots, 2 * shape.gates),
+        gates=room(slots, gates),
     )
 
 
-def make_gradients(given: Inputs, weights: Weights, record: Record, grad_last: Tensor, groups: int) -> Gradients:
-    """Room for gradients, with that of the last memory in `state`, and sums of so many groups at zero."""
+def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: int) -> Leaves:
+    """Room for what the backward pass writes; at first `memory` is the gradient of the last memory.
 
-    def zeros(parameter: Array) -> Array:
-        return np.zeros((groups, *parameter.shape), parameter.dtype)
-
-    return Gradients(
-        row=np.empty_like(given.row),
-        gates_input=np.empty_like(given.gates),
-        state=grad_last.contiguous().numpy().copy(),
-        projected=np.empty_like(record.projected),
+    In the place of a matrix is the gradient of its products: `qkv` [T, B, N + 1, D], `mlp` [L, T, B, N, F], `gates`
+    [T, B, N, 2 G]. Of a vector every group of environments has its own sum, [groups, ...].
+    """
+    sums = {name: np.zeros((groups, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
+    return Leaves(
+        row=np.empty_like(leaves.row),
+        gates_input=np.empty_like(leaves.gates_input),
+        memory=grad_last.contiguous().numpy().copy(),
+        qkv=np.empty_like(record.projected),
         mlp=np.empty_like(record.hidden[1:]),
         gates=np.empty_like(record.gates),
-        sums=Vectors(*map(zeros, weights.vectors)),
+        **sums,
     )

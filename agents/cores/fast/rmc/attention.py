@@ -9,8 +9,7 @@ size K; D = H (2 K + V), per head query, key and value.
 
 import numpy as np
 
-from ..arrays import Array
-from ..elementwise import add_scaled, dot, part, scale
+from ..elementwise import Array, add_scaled, dot, part, scale
 
 
 @part

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from .....base.compiled import compiled
-from ..arrays import Array
 from ..blas import multiply
-from ..boundaries import gradient_ends
 from ..elementwise import (
+    Array,
     add,
     add_through_tanh,
+    gradient_ends,
     normalise,
     normalise_backward,
     part,
@@ -25,7 +25,7 @@ from ..elementwise import (
     tanh,
     through_relu,
 )
-from .arrays import Gradients, Inputs, Record, Weights
+from .arrays import Leaves, Record, Resets
 from .attention import attend, attend_backward, mix, mix_backward
 
 
@@ -48,58 +48,56 @@ def _rows(x: Array, own: Group) -> Array:
 
 @compiled("reassoc", "nsz")
 def forward(
-    gemm: int, first: int, last: int, given: Inputs, w: Weights, turned: bool, record: Record, out: Array
+    gemm: int, first: int, last: int, resets: Resets, w: Leaves, turned: bool, record: Record, out: Array
 ) -> None:
     """All steps of environments `first` to `last`; writes their part of the record and of the memories [T, B, N, F].
 
     With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
     group's environments is written over and over: for acting.
     """
-    qkv = np.empty((len(given.initial) + 1, len(w.vectors.qkv_gain)), out.dtype)
+    qkv = np.empty((len(resets.memory) + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
         own = Group(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
-        _remember(own, given, record, out)
+        _remember(own, resets, w, record, out)
         _attention(gemm, own, w, turned, record, qkv)
         _mlp(gemm, own, w, turned, record, out[t])
-        if len(w.vectors.gates_bias) > 0:
-            _gates(gemm, own, given, w, turned, record, out[t])
+        if len(w.gates_bias) > 0:
+            _gates(gemm, own, w, turned, record, out[t])
 
 
 @part
-def _remember(own: Group, given: Inputs, record: Record, out: Array) -> None:
+def _remember(own: Group, resets: Resets, w: Leaves, record: Record, out: Array) -> None:
     """The rows that attend: the memory before the step and the input."""
-    slots = len(given.initial)
+    slots = len(resets.memory)
     for b in range(own.width):
         rows, env = record.rows[own.s, own.start + b], own.first + b
-        rows[slots, :] = given.row[own.t, env]
-        if given.reset[own.t, env]:
-            rows[:slots] = given.initial
+        rows[slots, :] = w.row[own.t, env]
+        if resets.at[own.t, env]:
+            rows[:slots] = resets.memory
         elif own.t > 0:
             rows[:slots] = out[own.t - 1, env]
         else:
-            rows[:slots] = given.state[env]
+            rows[:slots] = w.memory[env]
 
 
 @part
-def _attention(gemm: int, own: Group, w: Weights, turned: bool, record: Record, qkv: Array) -> None:
+def _attention(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, qkv: Array) -> None:
     """LayerNorm(M + A): what the MLP is given."""
     s = own.s
     rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
     multiply(gemm, _rows(rows, own), w.qkv, not turned, _rows(projected, own))
     for b in range(own.start, own.start + own.width):
         for n in range(rows.shape[1]):
-            add(projected[b, n], w.vectors.qkv_bias)
+            add(projected[b, n], w.qkv_bias)
             rstd[b, n] = normalise(projected[b, n])
-        attend(
-            projected[b], rows[b], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv, record.attention[s, b], attended[b]
-        )
+        attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, qkv, record.attention[s, b], attended[b])
         for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalise(attended[b, n])
-            scale(attended[b, n], w.vectors.attention_gain, w.vectors.attention_offset, record.hidden[0, s, b, n])
+            scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
 
 
 @part
-def _mlp(gemm: int, own: Group, w: Weights, turned: bool, record: Record, out: Array) -> None:
+def _mlp(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, out: Array) -> None:
     """LayerNorm(Z + MLP(Z)) in `out` [B, N, F]."""
     s, layers = own.s, len(w.mlp)
     z, last = record.hidden[0, s], record.hidden[layers, s]
@@ -109,17 +107,17 @@ def _mlp(gemm: int, own: Group, w: Weights, turned: bool, record: Record, out: A
         if layer < layers - 1:
             for b in range(own.start, own.start + own.width):
                 for n in range(y.shape[1]):
-                    rectify(y[b, n], w.vectors.mlp_bias[layer])
+                    rectify(y[b, n], w.mlp_bias[layer])
     for b in range(own.start, own.start + own.width):
         for n in range(z.shape[1]):
-            add(last[b, n], w.vectors.mlp_bias[layers - 1])
+            add(last[b, n], w.mlp_bias[layers - 1])
             add(last[b, n], z[b, n])
             record.hidden_rstd[s, b, n] = normalise(last[b, n])
-            scale(last[b, n], w.vectors.mlp_gain, w.vectors.mlp_offset, out[own.first + b - own.start, n])
+            scale(last[b, n], w.mlp_gain, w.mlp_offset, out[own.first + b - own.start, n])
 
 
 @part
-def _gates(gemm: int, own: Group, given: Inputs, w: Weights, turned: bool, record: Record, out: Array) -> None:
+def _gates(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, out: Array) -> None:
     """The new memory, gated, from the candidate in `out` [B, N, F]."""
     memory, squashed, gates = record.rows[own.s], record.squashed[own.s], record.gates[own.s]
     for b in range(own.start, own.start + own.width):
@@ -130,8 +128,8 @@ def _gates(gemm: int, own: Group, given: Inputs, w: Weights, turned: bool, recor
         env = own.first + b - own.start
         for n in range(squashed.shape[1]):
             candidate, new = record.candidate[own.s, b, n], out[env, n]
-            add(gates[b, n], given.gates[own.t, env])
-            add(gates[b, n], w.vectors.gates_bias)
+            add(gates[b, n], w.gates_input[own.t, env])
+            add(gates[b, n], w.gates_bias)
             sigmoid(gates[b, n])
             tanh(new, candidate)
             mix(memory[b, n], candidate, gates[b, n], new)
@@ -144,33 +142,33 @@ def backward(
     first: int,
     last: int,
     cut: int,
-    given: Inputs,
-    w: Weights,
+    resets: Resets,
+    w: Leaves,
     record: Record,
     grad_out: Array,
-    grads: Gradients,
+    grads: Leaves,
 ) -> None:
     """The adjoint of `forward` for gradients of the memories [T, B, N, F].
 
-    `grads.state` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
+    `grads.memory` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
     their arrays. Gradients are cut before every `cut`-th step; 0 cuts none.
     """
-    memory_grad = grads.state
-    through = np.empty((last - first, *given.initial.shape), grad_out.dtype)
+    memory_grad = grads.memory
+    through = np.empty((last - first, *resets.memory.shape), grad_out.dtype)
     old = np.zeros_like(through)
-    rows_grad = np.empty((last - first, len(given.initial) + 1, given.initial.shape[1]), grad_out.dtype)
+    rows_grad = np.empty((last - first, len(resets.memory) + 1, resets.memory.shape[1]), grad_out.dtype)
     for t in range(len(grad_out) - 1, -1, -1):
         own = Group(t, first, t, first, last - first)
         for b in range(first, last):
             for n in range(memory_grad.shape[1]):
                 add(memory_grad[b, n], grad_out[t, b, n])
-        if len(w.vectors.gates_bias) > 0:
+        if len(w.gates_bias) > 0:
             _gates_backward(gemm, group, own, w, record, memory_grad, through, old, grads)
         _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
         _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
         for b in range(first, last):
             grads.row[t, b, :] = rows_grad[b - first, memory_grad.shape[1]]
-            if gradient_ends(given.reset, cut, t, b):
+            if gradient_ends(resets.at, cut, t, b):
                 memory_grad[b] = 0
                 continue
             for n in range(memory_grad.shape[1]):
@@ -184,12 +182,12 @@ def _gates_backward(
     gemm: int,
     group: int,
     own: Group,
-    w: Weights,
+    w: Leaves,
     record: Record,
     grad: Array,
     through: Array,
     old: Array,
-    grads: Gradients,
+    grads: Leaves,
 ) -> None:
     """Gradient `grad` [B, N, F] of the new memory -> in its place that of the candidate, in `old` of the memory."""
     t, first = own.t, own.first
@@ -204,7 +202,7 @@ def _gates_backward(
             mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
             above[:] = row
             add(to_input, down)
-        add(grads.sums.gates_bias[group], to_input)
+        add(grads.gates_bias[group], to_input)
     here = Group(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
     for b in range(own.width):
@@ -214,15 +212,15 @@ def _gates_backward(
 
 @part
 def _mlp_backward(
-    gemm: int, group: int, own: Group, w: Weights, record: Record, grad: Array, through: Array, grads: Gradients
+    gemm: int, group: int, own: Group, w: Leaves, record: Record, grad: Array, through: Array, grads: Leaves
 ) -> None:
     """Gradient `grad` [B, N, F] of LayerNorm(Z + MLP(Z)) -> of Z, in `through` [b, N, F]."""
     t, first, layers = own.t, own.first, len(w.mlp)
     last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
-    to_gain, to_offset, to_bias = grads.sums.mlp_gain[group], grads.sums.mlp_offset[group], grads.sums.mlp_bias[group]
+    to_gain, to_offset, to_bias = grads.mlp_gain[group], grads.mlp_offset[group], grads.mlp_bias[group]
     for b in range(first, first + own.width):
         for n in range(grad.shape[1]):
-            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.vectors.mlp_gain, top[b, n], to_gain, to_offset)
+            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
     here = Group(t, 0, 0, 0, own.width)
     for layer in range(layers - 1, -1, -1):
@@ -240,28 +238,28 @@ def _mlp_backward(
 
 @part
 def _attention_backward(
-    gemm: int, group: int, own: Group, w: Weights, record: Record, through: Array, out: Array, grads: Gradients
+    gemm: int, group: int, own: Group, w: Leaves, record: Record, through: Array, out: Array, grads: Leaves
 ) -> None:
     """Gradient `through` [b, N, F] of LayerNorm(M + A) -> in its place that of M + A, in `out` of the rows by A."""
     t, first, slots = own.t, own.first, through.shape[1]
-    qkv = np.empty((slots + 1, len(w.vectors.qkv_gain)), out.dtype)
+    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
     grad_qkv = np.empty_like(qkv)
     row = np.empty_like(through[0, 0])
-    projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.projected[t]
+    projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.qkv[t]
     attended, rstd = record.attended[t], record.attended_rstd[t]
-    to_gain, to_offset = grads.sums.attention_gain[group], grads.sums.attention_offset[group]
-    to_qkv_gain, to_qkv_offset = grads.sums.qkv_gain[group], grads.sums.qkv_offset[group]
+    to_gain, to_offset = grads.attention_gain[group], grads.attention_offset[group]
+    to_qkv_gain, to_qkv_offset = grads.qkv_gain[group], grads.qkv_offset[group]
     for b in range(first, first + own.width):
         to_sum = through[b - first]
         for n in range(slots):
-            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.vectors.attention_gain, row, to_gain, to_offset)
+            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
             to_sum[n, :] = row
         for n in range(slots + 1):
-            scale(projected[b, n], w.vectors.qkv_gain, w.vectors.qkv_offset, qkv[n])
+            scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
         attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
-            normalise_backward(grad_qkv[n], normal, size, w.vectors.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
-            add(grads.sums.qkv_bias[group], down[b, n])
+            normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
+            add(grads.qkv_bias[group], down[b, n])
     here = Group(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

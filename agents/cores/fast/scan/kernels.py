@@ -9,7 +9,7 @@ Shapes: T steps, B environments, C channels.
 import numpy as np
 
 from .....base.compiled import compiled
-from ..arrays import Array
+from ..elementwise import Array
 
 _scans = compiled()
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..arrays import Array
+from ..elementwise import Array
 from ..routes import suits
 from .kernels import recur, recur_backward
 
