@@ -1,37 +1,11 @@
-"""Pictures as observations: which of their axes holds the channels, and networks for pictures of many pixels."""
+"""Networks for observations that are pictures of many pixels."""
 
 import torch
 from torch import Tensor, nn
 
 from .kernels import Linear
 from .normalisation import Moments
-
-LEAST_PICTURE = 16
-"""Rows and columns from which an array whose first axis is the shortest is a picture and no small grid."""
-
-
-def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether a picture of this shape is [channels, rows, columns], not [rows, columns, channels].
-
-    A square picture shows it; otherwise the channels are fewer than rows and columns. Raises ValueError where that
-    does not decide, since a grid of few rows with many features has the same shape as a picture of few channels.
-    """
-    if layout != "auto":
-        return layout == "channels-first"
-    first, second, third = shape
-    if first == second or (second != third and third < min(first, second)):
-        return False
-    if first < min(second, third) and (second == third or min(second, third) >= LEAST_PICTURE):
-        return True
-    raise ValueError(
-        f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
-        "--image-layout says which (channels-last, channels-first)"
-    )
-
-
-def with_channels_last(x: Tensor, first: bool) -> Tensor:
-    """[N, rows, cols, channels] of a picture in either layout."""
-    return x.permute(0, 2, 3, 1) if first else x
+from .specs import scaled, with_channels_last
 
 
 class PictureTorso(nn.Module):
@@ -72,7 +46,7 @@ class PictureTorso(nn.Module):
 
     def _numbers(self, observation: Tensor) -> Tensor:
         """[N, rows, cols, channels] as float32, scaled."""
-        return with_channels_last(observation.float() * self.scale, self.first)
+        return with_channels_last(scaled(observation, self.scale), self.first)
 
 
 class NatureTorso(PictureTorso):

@@ -35,11 +35,11 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
     if not (_allowed(torso) and _readable(observation)):
         return torso(observation)
     rows = _rows(observation)
-    table, index, first = _table(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = int(_distinct(rows, _factors(rows.shape[1]), table, index, first))
+    index, fresh = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    count = int(_look_up(rows, _factors(rows.shape[1]), _table(len(rows)), np.empty_like(rows), 0, index, fresh))
     if len(rows) < FEW or count > MOST_DISTINCT * len(rows):
         return torso(observation)
-    chosen = torch.from_numpy(first[:count])
+    chosen = torch.from_numpy(fresh[:count])
     features: Tensor = torso(map_observation(lambda x: x[chosen], observation))
     return functional.embedding(torch.from_numpy(index), features)
 
@@ -148,22 +148,6 @@ def _same(a: Bytes, b: Bytes) -> bool:
     for k in range(len(a)):
         differ |= a[k] ^ b[k]
     return differ == 0
-
-
-@compiled()
-def _distinct(rows: Bytes, factors: NDArray[np.uint32], table: Places, index: Places, first: Places) -> int:
-    """Fill `index` [N] with the number of each row's kind and `first` with the first row of each kind; the count."""
-    count, mask = 0, len(table) - 1
-    for i in range(len(rows)):
-        place = _hash(rows[i], factors) & mask
-        while table[place] >= 0 and not _same(rows[first[table[place]]], rows[i]):
-            place = (place + 1) & mask
-        if table[place] < 0:
-            table[place] = count
-            first[count] = i
-            count += 1
-        index[i] = table[place]
-    return count
 
 
 @compiled()

@@ -1,4 +1,4 @@
-"""Descriptions of a world's spaces for an agent, without Gymnasium."""
+"""Descriptions of a world's spaces for an agent, without Gymnasium, and what an agent makes of their values."""
 
 import math
 from itertools import accumulate
@@ -17,6 +17,9 @@ class ArraySpec(NamedTuple):
 
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
+
+LEAST_PICTURE = 16
+"""Rows and columns from which an array whose first axis is the shortest is a picture and no small grid."""
 
 
 class ChoiceSpec(NamedTuple):
@@ -66,6 +69,36 @@ class BoxSpec(NamedTuple):
 
 
 ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
+
+
+def scaled(observation: Tensor, scale: float) -> Tensor:
+    """The observation as float32, times `scale`."""
+    x = observation.float()
+    return x if scale == 1.0 else x * scale
+
+
+def channels_first(shape: tuple[int, ...], layout: str) -> bool:
+    """Whether a picture of this shape is [channels, rows, columns], not [rows, columns, channels].
+
+    A square picture shows it; otherwise the channels are fewer than rows and columns. Raises ValueError where that
+    does not decide, since a grid of few rows with many features has the same shape as a picture of few channels.
+    """
+    if layout != "auto":
+        return layout == "channels-first"
+    first, second, third = shape
+    if first == second or (second != third and third < min(first, second)):
+        return False
+    if first < min(second, third) and (second == third or min(second, third) >= LEAST_PICTURE):
+        return True
+    raise ValueError(
+        f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
+        "--image-layout says which (channels-last, channels-first)"
+    )
+
+
+def with_channels_last(x: Tensor, first: bool) -> Tensor:
+    """[N, rows, cols, channels] of a picture in either layout."""
+    return x.permute(0, 2, 3, 1) if first else x
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:

@@ -14,8 +14,8 @@ from torch.nn import functional
 from ..base.messages import check_fields
 from .kernels import Linear
 from .normalisation import Moments
-from .pictures import PICTURE_TORSOS, channels_first, with_channels_last
-from .specs import ArraySpec, ObservationSpec
+from .pictures import PICTURE_TORSOS
+from .specs import ArraySpec, ObservationSpec, channels_first, scaled, with_channels_last
 from .values import ObservationTensor
 
 MOST_CELLS = 20
@@ -197,9 +197,3 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
     """Running moments of so many features, where they are wanted: those of at most the last 10 million observations."""
     return Moments(size, memory=1e7, floor=1e-2) if config.normalise_observations else None
-
-
-def scaled(observation: Tensor, scale: float) -> Tensor:
-    """The observation as float32, times `scale`."""
-    x = observation.float()
-    return x if scale == 1.0 else x * scale

@@ -102,7 +102,8 @@ def _compile(function: Function, **options: Any) -> Function:
         return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = _stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):
-        setattr(made._cache, access, _forgiving(getattr(made._cache, access), file.flush))
+        flush: Callable[[], None] = getattr(file, "flush", lambda: None)
+        setattr(made._cache, access, _forgiving(getattr(made._cache, access), flush))
     return made
 
 

@@ -1,12 +1,10 @@
-"""Names for the array types that worlds exchange, and the check that compiled code makes of its actions."""
+"""Names for the array types that worlds exchange, zeroed state, and the check of a cell."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..base.compiled import kernel
 
 Array: TypeAlias = NDArray[Any]
 
@@ -29,12 +27,3 @@ def check_cell(name: str, cell: Any) -> tuple[int, int]:
     if numbers.shape != (2,) or not np.issubdtype(numbers.dtype, np.integer):
         raise ValueError(f"{name} is {cell!r}; expected two integers, (row, col)")
     return int(numbers[0]), int(numbers[1])
-
-
-@kernel
-def first_outside(values: Array, n: int) -> int:
-    """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
-    for i in range(len(values)):
-        if values[i] < 0 or values[i] >= n:
-            return i
-    return -1

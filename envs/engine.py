@@ -1,35 +1,25 @@
-"""The batched engine: N copies of one world, stepped together in compiled code.
+"""The batched engine: copies of one world behind Gymnasium's vector interface, with levels and pictures for people."""
 
-A world is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules for
-one copy, from which loops.py makes the two loops over a batch. The state always holds `random` (uint64 [N], see
-randomness.py) and `over` (bool [N], the episode has ended; the engine writes it).
-
-Autoreset is Gymnasium's NEXT_STEP mode: where `over` is set, a step ignores the action, starts the next episode and
-reports reward 0. All N observations are written, so callers can hand in parts of a preallocated unroll.
-"""
-
-import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from gymnasium import error, spaces
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..base.messages import check_integer, check_keys
 from .arrays import Array
 from .drawing import Canvas
-from .loops import Loops
+from .loops import ArrayForm, Copies
 from .player_help import PlayerHelp
-from .randomness import streams
 
 HIDDEN = ("num_envs", "first_index", "render_mode")
 """Parameters of every batch, which say nothing of the world."""
 
 
-class BatchedEnv(VectorEnv[Array, Array, Array]):
+class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """N copies of a compiled game behind Gymnasium's vector interface.
 
     Args:
@@ -46,8 +36,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    episode_fields: ClassVar[tuple[str, ...]] = ()
-    """State fields that describe an episode once it has ended; they are reported in `info`."""
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
@@ -56,12 +44,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
     drawn_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the world then draws what they would say."""
-    action_names: ClassVar[tuple[str, ...]] = ()
     replayable: bool = True
     """Whether a level depends on `streams` alone, whichever copy plays it."""
     trusted: bool = False
     """Whether `restore` may run code from a saved state; it has none of this engine's."""
-    loops: ClassVar[Loops]
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Names and the number of copies are checked before a constructor allocates anything."""
@@ -82,93 +68,15 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         first_index: int,
         render_mode: str | None,
     ) -> None:
-        check_integer("first_index", first_index, 0, None)
+        form = ArrayForm(observation_space.shape, observation_space.dtype)
+        super().__init__(num_envs, form, int(action_space.n), state, params, first_index)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
-        self.num_envs = num_envs
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
-        self.state = state
-        self.params = params
-        self.first_index = first_index
         self.render_mode = render_mode
-        self.started = False
-        self._num_actions = int(action_space.n)
-        self._observation_shape, self._observation_dtype = observation_space.shape, observation_space.dtype
-        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
-
-    # -- the fast path: caller's arrays ------------------------------------------------------------------------------
-
-    def reset_into(
-        self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
-    ) -> None:
-        """Start episodes where `mask` (bool [N], default everywhere) and write all observations [N, ...]."""
-        if seed is not None:
-            self._seed_streams(seed)
-        if mask is None:
-            mask = np.ones(self.num_envs, np.bool_)
-        elif not self.started:
-            raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
-        self._check_array("reset_mask", mask, (), np.bool_)
-        self._check_array("observation", observation, self._observation_shape, self._observation_dtype)
-        self.loops.reset(self.state, self.params, mask, observation)
-        self.started = True
-
-    def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Step all copies; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
-        if not self.started:
-            raise error.ResetNeeded("step() before reset(): call reset() first")
-        if actions.dtype != np.int64:
-            if not np.issubdtype(actions.dtype, np.integer):
-                raise ValueError(f"actions have dtype {actions.dtype}; expected integers")
-            actions = actions.astype(np.int64)
-        self._check_array("actions", actions, (), np.int64)
-        self._check_array("observation", observation, self._observation_shape, self._observation_dtype)
-        self._check_array("reward", reward, (), np.float32)
-        self._check_array("terminated", terminated, (), np.bool_)
-        self._check_array("truncated", truncated, (), np.bool_)
-        ends = terminated, truncated
-        bad = self.loops.step(self.state, self.params, self._num_actions, actions, observation, reward, *ends)
-        if bad >= 0:
-            allowed = f"0..{self._num_actions - 1} {self.action_names}"
-            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
-
-    @property
-    def streams(self) -> Array:
-        """The state of each copy's stream of randomness, uint64 [N], to be written to: levels are drawn from it."""
-        return self.state.random
-
-    def cut(self, where: Array) -> None:
-        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
-        self.state.over[where] = True
-
-    def episode_facts(self, indices: Array) -> Array:
-        """Values of `episode_fields` in copies `indices` [K]: float32 [K, len(episode_fields)]."""
-        columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
-        return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(indices), 0), np.float32)
-
-    def save(self) -> dict[str, Array]:
-        """A copy of the exact state of all copies, randomness included: arrays by name."""
-        return {name: np.copy(value) for name, value in self.state._asdict().items()} | {
-            "started": np.array(self.started),
-            "parameters": self._fingerprint(),
-        }
-
-    def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save` of an engine with the same parameters and number of copies."""
-        fields: dict[str, Array] = self.state._asdict()
-        for name, value in fields.items():
-            found = saved.get(name)
-            if found is None or found.shape != value.shape or found.dtype != value.dtype:
-                said = "nothing" if found is None else f"an array of {found.dtype} {found.shape}"
-                raise ValueError(f"saved state of {name!r} is {said}; expected {value.dtype} {value.shape}")
-        if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
-            raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
-        for name, value in fields.items():
-            value[...] = saved[name]
-        self.started = bool(saved["started"])
 
     # -- Gymnasium's vector interface --------------------------------------------------------------------------------
 
@@ -213,11 +121,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         observation = self.new_observation()
         self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
         return observation
-
-    def new_observation(self) -> Array:
-        """An empty array for the observations of all copies."""
-        space = self.single_observation_space
-        return np.zeros((self.num_envs, *space.shape), space.dtype)  # pyright: ignore
 
     def render(self) -> tuple[Array, ...] | None:
         """Pictures of all copies, uint8 [H, W, 3] each, in render_mode "rgb_array"."""
@@ -288,45 +191,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
                         raise ValueError(f"level of environment {index} is given, but reset_mask leaves it out")
         return mask, levels
 
-    def _check_started(self, call: str) -> None:
-        if not self.started:
-            raise error.ResetNeeded(f"{call} before reset(): call reset() first")
-
-    def _fingerprint(self) -> Array:
-        """A hash of the parameters, uint8 [16]. The first index only says which of the graphs a copy plays."""
-        summary = hashlib.sha256(type(self).__name__.encode())
-        for value in _leaves(self.params):
-            summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-        return np.frombuffer(summary.digest()[:16], np.uint8)
-
-    def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
-        if isinstance(seed, Sequence | np.ndarray):
-            if len(seed) != self.num_envs:
-                raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
-            for i, one in enumerate(seed):
-                if one is not None:
-                    check_integer(f"seed of environment {i}", one, 0, None)
-                    self.state.random[i] = streams(int(one), range(1))[0]
-        else:
-            check_integer("seed", seed, 0, None)
-            self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
-
-    def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
-        """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""
-        if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
-            expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
-            raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
-
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
     """The parameters of a world, without those that every batch has."""
     return [name for name in inspect.signature(batch_class).parameters if name not in HIDDEN]
-
-
-def _leaves(params: Any) -> Iterable[Any]:
-    """The values of (nested) NamedTuples, without `first_index`."""
-    for name, value in params._asdict().items():
-        if hasattr(value, "_asdict"):
-            yield from _leaves(value)
-        elif name != "first_index":
-            yield value

@@ -1,14 +1,26 @@
-"""The two loops over a batch of copies of a world, made from its rules for one copy.
+"""N copies of one world in arrays, and the two compiled loops that step them together.
 
-`start`, `advance` and `observe` below stand for a world's own; `batch_loops` puts those in their places.
+A world is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules for
+one copy, from which the loops are made: `start`, `advance` and `observe` below stand for a world's own, and
+`batch_loops` puts those in their places. The state always holds `random` (uint64 [N], see randomness.py) and `over`
+(bool [N], the episode has ended; the loops write it).
+
+Autoreset is Gymnasium's NEXT_STEP mode: where `over` is set, a step ignores the action, starts the next episode and
+reports reward 0. All N observations are written, so callers can hand in parts of a preallocated unroll.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from gymnasium import error
 
 from ..base.compiled import kernel
-from .arrays import Array, first_outside
+from ..base.messages import check_integer
+from .arrays import Array
+from .randomness import streams
 
 
 def start(state: Any, params: Any, i: int) -> None:
@@ -87,3 +99,159 @@ def _step_batch(
             state.over[i] = terminated[i] or truncated[i]
         observe(state, params, i, observation[i])
     return -1
+
+
+@kernel
+def first_outside(values: Array, n: int) -> int:
+    """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
+    for i in range(len(values)):
+        if values[i] < 0 or values[i] >= n:
+            return i
+    return -1
+
+
+class ArrayForm(NamedTuple):
+    """Shape and type of one copy's part of an array."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Copies:
+    """N copies of one world: their state, and what is done with all of them at once, in the caller's arrays.
+
+    Args:
+        num_envs: N, at least 1.
+        observation: form of one copy's observation.
+        num_actions: how many one copy has.
+        state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
+        params: NamedTuple of numbers that the compiled functions read.
+        first_index: index of the first copy in a larger batch that is split over several engines.
+    """
+
+    episode_fields: ClassVar[tuple[str, ...]] = ()
+    """State fields that describe an episode once it has ended; they are reported in `info`."""
+    action_names: ClassVar[tuple[str, ...]] = ()
+    loops: ClassVar[Loops]
+
+    def __init__(
+        self, num_envs: int, observation: ArrayForm, num_actions: int, state: Any, params: NamedTuple, first_index: int
+    ) -> None:
+        check_integer("first_index", first_index, 0, None)
+        self.num_envs = num_envs
+        self.state = state
+        self.params = params
+        self.first_index = first_index
+        self.started = False
+        self._observation, self._num_actions = observation, num_actions
+        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
+
+    def reset_into(
+        self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
+    ) -> None:
+        """Start episodes where `mask` (bool [N], default everywhere) and write all observations [N, ...]."""
+        if seed is not None:
+            self._seed_streams(seed)
+        if mask is None:
+            mask = np.ones(self.num_envs, np.bool_)
+        elif not self.started:
+            raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
+        self._check_array("reset_mask", mask, (), np.bool_)
+        self._check_array("observation", observation, *self._observation)
+        self.loops.reset(self.state, self.params, mask, observation)
+        self.started = True
+
+    def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
+        """Step all copies; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
+        self._check_started("step()")
+        if actions.dtype != np.int64:
+            if not np.issubdtype(actions.dtype, np.integer):
+                raise ValueError(f"actions have dtype {actions.dtype}; expected integers")
+            actions = actions.astype(np.int64)
+        self._check_array("actions", actions, (), np.int64)
+        self._check_array("observation", observation, *self._observation)
+        self._check_array("reward", reward, (), np.float32)
+        self._check_array("terminated", terminated, (), np.bool_)
+        self._check_array("truncated", truncated, (), np.bool_)
+        ends = terminated, truncated
+        bad = self.loops.step(self.state, self.params, self._num_actions, actions, observation, reward, *ends)
+        if bad >= 0:
+            allowed = f"0..{self._num_actions - 1} {self.action_names}"
+            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
+
+    @property
+    def streams(self) -> Array:
+        """The state of each copy's stream of randomness, uint64 [N], to be written to: levels are drawn from it."""
+        return self.state.random
+
+    def cut(self, where: Array) -> None:
+        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
+        self.state.over[where] = True
+
+    def episode_facts(self, indices: Array) -> Array:
+        """Values of `episode_fields` in copies `indices` [K]: float32 [K, len(episode_fields)]."""
+        columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
+        return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(indices), 0), np.float32)
+
+    def save(self) -> dict[str, Array]:
+        """A copy of the exact state of all copies, randomness included: arrays by name."""
+        return {name: np.copy(value) for name, value in self.state._asdict().items()} | {
+            "started": np.array(self.started),
+            "parameters": self._fingerprint(),
+        }
+
+    def restore(self, saved: dict[str, Array]) -> None:
+        """Return to a state made by `save` of an engine with the same parameters and number of copies."""
+        fields: dict[str, Array] = self.state._asdict()
+        for name, value in fields.items():
+            found = saved.get(name)
+            if found is None or found.shape != value.shape or found.dtype != value.dtype:
+                said = "nothing" if found is None else f"an array of {found.dtype} {found.shape}"
+                raise ValueError(f"saved state of {name!r} is {said}; expected {value.dtype} {value.shape}")
+        if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
+            raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
+        for name, value in fields.items():
+            value[...] = saved[name]
+        self.started = bool(saved["started"])
+
+    def new_observation(self) -> Array:
+        """An empty array for the observations of all copies."""
+        return np.zeros((self.num_envs, *self._observation.shape), self._observation.dtype)
+
+    def _check_started(self, call: str) -> None:
+        if not self.started:
+            raise error.ResetNeeded(f"{call} before reset(): call reset() first")
+
+    def _fingerprint(self) -> Array:
+        """A hash of the parameters, uint8 [16]. The first index only says which of the graphs a copy plays."""
+        summary = hashlib.sha256(type(self).__name__.encode())
+        for value in _leaves(self.params):
+            summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        return np.frombuffer(summary.digest()[:16], np.uint8)
+
+    def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
+        if isinstance(seed, Sequence | np.ndarray):
+            if len(seed) != self.num_envs:
+                raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
+            for i, one in enumerate(seed):
+                if one is not None:
+                    check_integer(f"seed of environment {i}", one, 0, None)
+                    self.state.random[i] = streams(int(one), range(1))[0]
+        else:
+            check_integer("seed", seed, 0, None)
+            self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+
+    def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+        """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""
+        if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
+            expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
+            raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
+
+
+def _leaves(params: Any) -> Iterable[Any]:
+    """The values of (nested) NamedTuples, without `first_index`."""
+    for name, value in params._asdict().items():
+        if hasattr(value, "_asdict"):
+            yield from _leaves(value)
+        elif name != "first_index":
+            yield value

@@ -6,8 +6,7 @@ from torch import nn
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.agents.pictures import channels_first
-from engram.agents.specs import ArraySpec
+from engram.agents.specs import ArraySpec, channels_first
 from engram.agents.torsos import ConvTorso, TorsoConfig, make_torso
 from engram.envs.registration import WORLDS
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.envs.arrays import first_outside
+from engram.envs.loops import first_outside
 from engram.envs.randomness import integer, next_bits, streams, uniform
 
 
