@@ -5,7 +5,7 @@ The actor is the only place where a world and an agent meet, in training, evalua
 
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +25,25 @@ Batch = Any
 
 ALL_NEW = LevelsConfig()
 """Every level is drawn when it is played, and all environments begin together."""
+
+
+Answer: TypeAlias = tuple[AgentOutput, AgentState]
+"""What an agent does at a step of B environments, and what it remembers."""
+
+
+class Question(NamedTuple):
+    """What an actor asks its network at a step, in the order of `Agent.step`'s arguments."""
+
+    agent: Agent
+    env: EnvOutput
+    state: AgentState
+    generator: torch.Generator
+    features: torch.Tensor | None
+    """The torso's, where they are known."""
+
+    def alone(self) -> Answer:
+        """The answer of this network."""
+        return self.agent.step(*self[1:])
 
 
 def _no_other_world(stage: int) -> Batch:
@@ -82,6 +101,8 @@ class Actor:
         if weights.version != self.version:
             load(self.agent, weights.values)
             self.version = weights.version
+            if not self._begun:  # a first state may be learnt: it is that of the weights that act
+                self.state = self.agent.initial_state(self.batch.num_envs)
         if weights.beginnings != self.beginnings:
             self.beginnings = weights.beginnings
             self._enter(weights.stage)
@@ -101,6 +122,7 @@ class Actor:
         self._said: Any = EnvOutput._make((self.batch.new_observation(), np.zeros(n, np.float32), *flags))
         """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
+        self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
         self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
@@ -113,18 +135,19 @@ class Actor:
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """T steps under one version of the weights (the loaded ones if None)."""
-        steps = self.unrolling(weights)
+        steps, answer = self.unrolling(weights), None
         while True:
             try:
-                next(steps)
+                answer = steps.send(answer).alone()
             except StopIteration as end:
                 return end.value
 
-    def unrolling(self, weights: Weights | None = None) -> Generator[None, None, Unroll]:
-        """As `unroll`, yielding at every step while the network is asked: time to step another actor's worlds."""
+    def unrolling(self, weights: Weights | None = None) -> Generator[Question, Answer | None, Unroll]:
+        """As `unroll`, asking at every step for the network's answer: several actors can be answered in one call, and
+        the worlds of one be stepped while the network of another is at work."""
         if weights is not None:
             self.load(weights)
-        started = time.perf_counter()
+        started, self._begun = time.perf_counter(), True
         self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
         steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
@@ -138,10 +161,11 @@ class Actor:
             before, after = after, _at(env, t + 1)
             said = self._to_device(_at(whole, t))
             shown.append(said.observation)
-            features = self._torso(said.observation)
-            output, self.state = self.agent.step(said, self.state, self.generator, features)
+            features = self._torso(said.observation) if self.device.type == "cpu" else None
+            answer = yield Question(self.agent, said, self.state, self.generator, features)
+            assert answer is not None
+            output, self.state = answer
             outputs.append(output)
-            yield
             action = output.action.cpu().numpy()
             if self._replay:
                 values = output.value.cpu().numpy()
@@ -211,6 +235,7 @@ class Actor:
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue exactly where `save` left off."""
+        self._begun = True
         self._enter(saved.get("stage", 0))
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from ..agents.values import Weights
-from .actor import Actor
+from .actor import Actor, Answer, Question
 from .unroll import Unroll, join
 
 MakeActor = Callable[[int, int, int], Actor]
@@ -44,8 +44,8 @@ class MemberActors:
         """One unroll of the weights' member."""
         return self._actor(weights.member).unroll(weights)
 
-    def unrolling(self, weights: Weights) -> Generator[None, None, Unroll]:
-        """As `unroll`, yielding at every step while the network is asked."""
+    def unrolling(self, weights: Weights) -> Generator[Question, Answer | None, Unroll]:
+        """As `unroll`, asking at every step for the network's answer."""
         return self._actor(weights.member).unrolling(weights)
 
     def waits(self, member: int) -> bool:
@@ -100,6 +100,22 @@ class MemberSchedule:
         member = min(among, key=lambda each: (self._dealt[each], each))
         self._dealt[member] += 1
         return member
+
+    @property
+    def members(self) -> list[int]:
+        """Those that take part."""
+        return sorted(self._dealt)
+
+    def round(self) -> list[int]:
+        """One request for each of them, at once."""
+        for member in self._dealt:
+            self._dealt[member] += 1
+        return self.members
+
+    def turn(self) -> list[int]:
+        """One request, for the member that is next; none if nobody takes part."""
+        member = self.next()
+        return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
         """A request of `member` was lost with its actor: it is dealt again."""

@@ -7,12 +7,13 @@ The next unrolls are made while the learner is busy with a batch and no earlier:
 
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..agents.values import Weights
 from .failures import Failures
 from .members import MakeActor, MemberActors, MemberSchedule
+from .together import InStep
 from .unroll import Unroll
 
 
@@ -95,53 +96,86 @@ class ActorPool(Protocol):
 
 
 class InProcess:
-    """A pool whose actors are in this process: nothing is stored elsewhere, and no gathering is left half done."""
+    """What pools have in common whose actors are in this process: nothing is stored elsewhere.
+
+    Args:
+        together: members' networks are asked in one call, so whatever is made for one is made for all.
+    """
+
+    def __init__(self, together: bool) -> None:
+        self._together = together
+        self._weights: dict[int, Weights] = {}
+        self._schedule = MemberSchedule()
+        self._gathered: dict[int, list[Unroll]] = {}
+        """By member: what was gathered together with another one's."""
 
     @property
     def gathering(self) -> bool:
-        return False
+        return bool(self._gathered)
 
     def stored_bytes(self) -> int:
         return 0
+
+    def retire(self, member: int) -> None:
+        self._schedule.leave(member)
+
+    def gather(self, member: int = 0) -> list[Unroll]:
+        if member not in self._gathered:
+            members = self._schedule.members if self._together else [member]
+            for unroll in self._one_of_each([self._weights[each] for each in members]):
+                self._gathered.setdefault(unroll.member, []).append(unroll)
+        return self._gathered.pop(member)
+
+    def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
+        """One unroll of every actor for each of these members."""
+        raise NotImplementedError
 
 
 class LocalPool(InProcess):
     """All actors in this process, one after another: for tests, debugging and bit-exact runs. Methods: ActorPool."""
 
     def __init__(
-        self, make_actor: MakeActor, num_actors: int, max_failures: int, report: Callable[[str], None] = print
+        self,
+        make_actor: MakeActor,
+        num_actors: int,
+        max_failures: int,
+        report: Callable[[str], None] = print,
+        *,
+        together: bool = False,
     ) -> None:
+        super().__init__(together)
         self.num_actors = num_actors
         self._make_actor = make_actor
         self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
         for actors in self._actors:
             actors.prepare()
         self._failures = Failures(max_failures, report)
-        self._weights: dict[int, Weights] = {}
-        self._schedule = MemberSchedule()
         self._turn = 0
+        self._made: list[Unroll] = []
+        """Made together with one that was asked for."""
 
     @property
     def failures(self) -> int:
         return self._failures.total
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
+        if weights.beginnings != self._weights.get(weights.member, weights).beginnings:
+            self._made = [unroll for unroll in self._made if unroll.member != weights.member]
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
 
-    def retire(self, member: int) -> None:
-        self._schedule.leave(member)
-
     def next(self) -> Unroll:
         """The next unroll; actors take turns too."""
-        number = self._turn
-        self._turn = (number + 1) % self.num_actors
-        member = self._schedule.next()
-        assert member is not None, "publish() comes before the first request"
-        return self.unrolls(range(number, number + 1), self._weights[member])[0]
+        if not self._made:
+            number = self._turn
+            self._turn = (number + 1) % self.num_actors
+            members = self._schedule.round() if self._together else self._schedule.turn()
+            assert members, "publish() comes before the first request"
+            self._made = self.unrolls(range(number, number + 1), [self._weights[each] for each in members])
+        return self._made.pop(0)
 
-    def gather(self, member: int = 0) -> list[Unroll]:
-        return self.unrolls(range(self.num_actors), self._weights[member])
+    def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
+        return self.unrolls(range(self.num_actors), weights)
 
     def save(self) -> list[Any]:
         try:
@@ -158,28 +192,35 @@ class LocalPool(InProcess):
     def close(self) -> None:
         self._actors = []
 
-    def unrolls(self, numbers: range, weights: Weights) -> list[Unroll]:
-        """One unroll of each of these actors with these weights. On a device of their own they take turns at every
-        step, so that the worlds of one are stepped while the device works for another."""
-        if all(self._actors[number].waits(weights.member) for number in numbers) and len(numbers) > 1:
-            return self._in_turns(numbers, weights)
-        return [self._unroll(number, weights) for number in numbers]
+    def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
+        """One unroll of each of these actors for each of these members, whose networks are asked in one call.
 
-    def _in_turns(self, numbers: range, weights: Weights) -> list[Unroll]:
-        under_way = {number: self._actors[number].unrolling(weights) for number in numbers}
-        done: dict[int, Unroll] = {}
+        On a device of their own actors take turns at every step, so that the worlds of one are stepped while the device
+        works for another.
+        """
+        on_device = all(self._actors[number].waits(weights[0].member) for number in numbers)
+        if len(weights) == 1 and not (on_device and len(numbers) > 1):
+            return [self._unroll(number, weights[0]) for number in numbers]
+        return self._in_step(numbers, weights)
+
+    def _in_step(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
+        under_way = {number: InStep([self._actors[number].unrolling(each) for each in weights]) for number in numbers}
+        done: dict[int, list[Unroll]] = {}
         while under_way:
-            for number, steps in list(under_way.items()):
+            for number, unrolls in list(under_way.items()):
                 try:
-                    next(steps)
-                except StopIteration as end:
-                    done[number] = end.value
-                    self._failures.forgive(number)
-                    del under_way[number]
+                    over = unrolls.advance()
                 except Exception:
                     self._replace(number)
+                    over = True
+                else:
+                    if over:
+                        done[number] = unrolls.done
+                        self._failures.forgive(number)
+                if over:
                     del under_way[number]
-        return [done[number] if number in done else self._unroll(number, weights) for number in numbers]
+        alone = {number: [self._unroll(number, each) for each in weights] for number in numbers if number not in done}
+        return [unroll for number in numbers for unroll in (done | alone)[number]]
 
     def _replace(self, number: int) -> None:
         self._failures.add(number, traceback.format_exc())

@@ -121,15 +121,22 @@ class Agent(nn.Module):
 
         `features` are the torso's, where they are known.
         """
+        logits, value, after = self.respond(env, state, features)
+        action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
+        return AgentOutput(action, logits, value), after._replace(previous_action=action)
+
+    def respond(
+        self, env: EnvOutput, state: AgentState, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, AgentState]:
+        """Logits, values and the next state of one step; its action is still the one before, for none is chosen yet."""
         if not readable(state.over) or bool(state.over.any()):
             state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
         seen: Tensor = self.torso(env.observation) if features is None else features
         inputs = self._inputs(seen, state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)
-        logits, value = self._heads(output)
-        action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         over = env.terminated | env.truncated
-        return AgentOutput(action, logits, value), AgentState(core_state, action, state.elapsed + 1, over)
+        after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
+        return *self._heads(output), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
         """The learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.

@@ -110,11 +110,22 @@ def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor
 
 def sample(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw actions [..., *spec.shape] from logits: int64 (Gumbel-max), or float32 for a Box."""
+    return drawn(spec, logits, noise_like(spec, logits, generator))
+
+
+def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """The random numbers of one draw from logits [..., num_outputs]."""
+    if isinstance(spec, BoxSpec):
+        return torch.empty_like(logits.chunk(2, -1)[0]).normal_(generator=generator)
+    return torch.empty_like(logits).exponential_(generator=generator)
+
+
+def drawn(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
+    """The action [..., *spec.shape] that these random numbers draw."""
     if isinstance(spec, BoxSpec):
         mean, log_deviation = logits.chunk(2, -1)
-        return mean + log_deviation.exp() * torch.empty_like(mean).normal_(generator=generator)
-    noise = torch.empty_like(logits).exponential_(generator=generator).log_()
-    return best(spec, logits - noise)
+        return mean + log_deviation.exp() * noise
+    return best(spec, logits - noise.log())
 
 
 def best(spec: ActionSpec, scores: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ are, without a copy through another process, and on a GPU without leaving it.
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...agents.threads import become_helper
 from ...agents.values import Weights
-from ..members import MakeActor, MemberSchedule
+from ..members import MakeActor
 from ..pool import InProcess, LocalPool
 from ..unroll import Unroll
 
@@ -21,10 +21,10 @@ WAIT_SECONDS = 1.0
 
 
 class _Asked(NamedTuple):
-    """Unrolls that the thread shall make: of every one of these actors one, side by side in time."""
+    """Unrolls that the thread shall make: of every one of these actors one for each of these members."""
 
     numbers: range
-    weights: Weights
+    weights: Sequence[Weights]
 
 
 class BesidePool(InProcess):
@@ -38,6 +38,7 @@ class BesidePool(InProcess):
         num_envs: environments per actor.
         ahead: environments of a member that may be asked for and not learnt from, which bounds policy lag as
             actors/remote/window.py says: at least those of an actor.
+        together: members that may be asked for at once are, and their networks are asked in one call.
     """
 
     def __init__(
@@ -49,15 +50,16 @@ class BesidePool(InProcess):
         *,
         num_envs: int,
         ahead: int,
+        together: bool = False,
     ) -> None:
+        super().__init__(together)
         self.num_actors = num_actors
         self._actors = LocalPool(make_actor, num_actors, max_failures, report)
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
-        self._weights: dict[int, Weights] = {}
-        self._schedule = MemberSchedule()
         self._unlearnt: Counter[int] = Counter()
         """Environments asked for and not learnt from, by member."""
-        self._turn = 0
+        self._turns: Counter[int] = Counter()
+        """The actor that each member's next request begins with."""
         self._streaming = False
         self._ready: list[Unroll] = []
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
@@ -79,9 +81,6 @@ class BesidePool(InProcess):
         if self._streaming:
             self._ask()
 
-    def retire(self, member: int) -> None:
-        self._schedule.leave(member)
-
     def next(self) -> Unroll | None:
         self._streaming = True
         self._ask()
@@ -92,8 +91,8 @@ class BesidePool(InProcess):
                 return None
         return self._ready.pop(0)
 
-    def gather(self, member: int = 0) -> list[Unroll]:
-        self._asked.put(_Asked(range(self.num_actors), self._weights[member]))
+    def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
+        self._asked.put(_Asked(range(self.num_actors), weights))
         return self._answer(None)
 
     def save(self) -> list[Any]:
@@ -109,11 +108,24 @@ class BesidePool(InProcess):
 
     def _ask(self) -> None:
         """Ask for what may be made now: of as many actors at once as the bound has room for."""
-        while (member := self._schedule.next(lambda each: self._room(each) > 0)) is not None:
-            numbers = range(self._turn, min(self._turn + self._room(member), self.num_actors))
-            self._turn = numbers.stop % self.num_actors
+        while asked := self._round():
+            for numbers, weights in asked.items():
+                self._asked.put(_Asked(numbers, weights))
+
+    def _round(self) -> dict[range, list[Weights]]:
+        """At most one request per member, of all that have room if they act together, else of one: by actors."""
+        asked: dict[range, list[Weights]] = {}
+        served: set[int] = set()
+        while (self._together or not served) and (
+            member := self._schedule.next(lambda each: each not in served and self._room(each) > 0)
+        ) is not None:
+            first = self._turns[member]
+            numbers = range(first, min(first + self._room(member), self.num_actors))
+            self._turns[member] = numbers.stop % self.num_actors
             self._unlearnt[member] += len(numbers) * self._num_envs
-            self._asked.put(_Asked(numbers, self._weights[member]))
+            asked.setdefault(numbers, []).append(self._weights[member])
+            served.add(member)
+        return asked
 
     def _room(self, member: int) -> int:
         """Actors that a member may still be served by."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
+from .contract.calls import under_torch_func
 from .core import Core, at_least_one, full_precision, readable, unroll_step_by_step
 from .fast.gated import unroll as fast
 from .parts.gates import remember
@@ -44,7 +45,18 @@ class GRU(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        if under_torch_func():  # GRUCell has no rule for several networks side by side
+            return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
         h = self.cell(inputs, state.h)
+        return h, GRUState(h)
+
+    def _step(self, x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
+        """The equations, from x = W_x x + b_x [B, 3 hidden_size]."""
+        size = self.output_size
+        own = torch.addmm(self.cell.bias_hh, before.h, self.cell.weight_hh.t())
+        r, z = torch.sigmoid(x[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
+        n = torch.tanh(x[:, 2 * size :] + r * own[:, 2 * size :])
+        h = torch.lerp(n, before.h, z)
         return h, GRUState(h)
 
     @full_precision
@@ -72,15 +84,6 @@ class GRU(Core):
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, None]:
         """`unroll` for other devices: one product with the inputs of all steps, then step by step."""
-        cell, size = self.cell, self.output_size
-        from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih)
-
-        def step(x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
-            own = torch.addmm(cell.bias_hh, before.h, cell.weight_hh.t())
-            r, z = torch.sigmoid(x[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
-            n = torch.tanh(x[:, 2 * size :] + r * own[:, 2 * size :])
-            h = torch.lerp(n, before.h, z)
-            return h, GRUState(h)
-
-        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
+        from_inputs = linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
+        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)
         return outputs, state, None

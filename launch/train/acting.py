@@ -142,8 +142,11 @@ class StoppedError(Exception):
 
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
     """The actors: in this process with --local, else in Ray processes."""
+    wanted = config.pbt.together
+    together = config.population > 0 and (wanted == "on" or (wanted == "auto" and config.act_on == "cuda"))
     if config.local:
-        return LocalPool(factory.make_actor, config.fixed_actors or 1, config.max_actor_failures, report)
+        actors = config.fixed_actors or 1
+        return LocalPool(factory.make_actor, actors, config.max_actor_failures, report, together=together)
     if config.act_on != "auto":
         from ...actors.beside.pool import BesidePool
 
@@ -155,6 +158,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             report,
             num_envs=config.actor_envs,
             ahead=(config.lag_bound + 1) * config.columns,
+            together=together,
         )
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
     from ...actors.remote.window import RequestWindow

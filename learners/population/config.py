@@ -34,8 +34,8 @@ class PopulationConfig:
     resample: float = 0.25
     """truncation: probability with which a setting is drawn afresh instead, 0..1."""
     together: Together = "auto"
-    """Whether members learn in one batched call; numbers differ from those of a member
-    alone by rounding. auto: on a GPU, unless --cuda-graph records each member's update."""
+    """Whether members learn in one batched call, and act in one where actors are in the learner's process; numbers
+    differ from those of a member alone by rounding. auto: on a GPU; with --cuda-graph they learn in turn."""
     patience: int = 20
     """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
 

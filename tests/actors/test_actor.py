@@ -122,6 +122,22 @@ def test_save_and_restore_continue_exactly() -> None:
     assert torch.equal(found.episodes, expected.episodes)
 
 
+def test_the_first_state_is_that_of_the_weights_that_act() -> None:
+    """MNM's is learnt: that of the actor's own first weights is nobody's."""
+    agent = AgentConfig(core="mnm-p", core_args={"hidden_size": 8, "memory_size": 4})
+    factory = ActorFactory(env="boxworld", agent=agent, num_envs=2, unroll_length=3, seed=1)
+    actor, learner = factory.make_actor(0), factory.make_agent(factory.make_batch())
+    first = learner.initial_state(2)
+    found = actor.unroll(Weights(0, 0, flatten(learner)))
+    for a, b in zip(state_leaves(found.initial_state), state_leaves(first), strict=True):
+        assert torch.equal(a, b)
+    again = factory.make_actor(0)
+    again.restore(actor.save())
+    assert not all(torch.equal(a, b) for a, b in zip(state_leaves(again.state), state_leaves(first), strict=True))
+    expected = actor.unroll(Weights(1, 0, flatten(learner)))
+    assert torch.equal(again.unroll(Weights(1, 0, flatten(learner))).agent.logits, expected.agent.logits)
+
+
 def test_levels_do_not_depend_on_how_environments_are_split() -> None:
     whole = make_factory("feedforward", num_envs=6).make_actor(0).unroll()
     halves = [make_factory("feedforward", num_envs=3).make_actor(number).unroll() for number in range(2)]
