@@ -4,21 +4,17 @@ Every compiled function of engram is made by one of two decorators: `kernel` for
 cores. They differ in numba's options only. No other module calls numba's `njit`.
 """
 
-import ast
 import contextlib
-import functools
-import hashlib
-import importlib.util
 import logging
 import pickle
-import sys
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba.core import event
+
+from .sources import stamp
 
 try:
     from numba.core.options import DefaultOptions
@@ -100,7 +96,7 @@ def _compile(function: Function, **options: Any) -> Function:
     if not hasattr(file, "_source_stamp"):
         # Without its own stamp numba looks at the file of the outermost function only, and would run old parts.
         return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
-    file._source_stamp = _stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
+    file._source_stamp = stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):
         flush: Callable[[], None] = getattr(file, "flush", lambda: None)
         setattr(made._cache, access, _forgiving(getattr(made._cache, access), flush))
@@ -124,61 +120,3 @@ def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callabl
             return None
 
     return attempt
-
-
-# -- which sources a compiled function depends on ---------------------------------------------------------------------
-
-
-def _stamp(function: Callable[..., Any]) -> str:
-    """Hash of every file that `function` may be compiled from.
-
-    These are its own file, and all that its module imports, directly or not, of engram or of the module's own package:
-    functions are inlined from there, and constants frozen.
-    """
-    files = {function.__code__.co_filename: None, **dict.fromkeys(_sources(function.__module__))}
-    content = hashlib.sha256()
-    for file in sorted(files):
-        with contextlib.suppress(OSError):
-            content.update(_content(file))
-    return content.hexdigest()
-
-
-@functools.cache
-def _content(file: str) -> bytes:
-    return hashlib.sha256(Path(file).read_bytes()).digest()
-
-
-@functools.cache
-def _sources(module: str) -> tuple[str, ...]:
-    """Files of `module` and of all modules near it that it imports, directly or not."""
-    found: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if name not in found and file is not None and file.endswith(".py"):
-            found[name] = file
-            waiting += [other for other in _imports(name, file) if _is_near(other, module)]
-    return tuple(found.values())
-
-
-def _is_near(name: str, module: str) -> bool:
-    """Whether a module is engram's, of the same package as `module`, or in the same directory."""
-    tops = {__name__.partition(".")[0], module.partition(".")[0]}
-    places = [getattr(sys.modules.get(each), "__file__", None) or each for each in (name, module)]
-    return name.partition(".")[0] in tops or Path(places[0]).parent == Path(places[1]).parent
-
-
-def _imports(name: str, file: str) -> Iterator[str]:
-    """Names of the modules that a module may have imported; those of things inside them are among them."""
-    package = getattr(sys.modules[name], "__package__", None) or ""
-    for node in ast.walk(ast.parse(Path(file).read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            origin = "." * node.level + (node.module or "")
-            origin = importlib.util.resolve_name(origin, package) if node.level else origin
-            # `from package import module` runs the package's __init__, which compiles nothing into this module
-            inside = [f"{origin}.{alias.name}" for alias in node.names]
-            modules = [each for each in inside if each in sys.modules]
-            yield from (modules or [origin])

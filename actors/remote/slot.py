@@ -148,7 +148,8 @@ class ActorSlots:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
-        self._stuck.end_overdue()
+        if self._failures.total:
+            self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
                 limit, what = self._timeout, "answered"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cores.contract.calls import check_unroll
+from ..cores.contract.calls import check_call
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 
@@ -47,7 +47,7 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """As `Core.unroll`."""
-        check_unroll(self._core, inputs, reset, state, bptt_length)
+        check_call(self._core, "unroll", inputs, state, reset, bptt_length)
         if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
             return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
         outputs, state, loss = self._unroll(inputs, reset, state, bptt_length)

@@ -67,9 +67,9 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 def test_worlds_depend_on_the_modules_that_they_share(world):
     """A change of the random numbers is a change of every world."""
     program = (
-        f"from engram.base import compiled\nimport engram.envs.{world}\nimport sys\n"
+        f"from engram.base.sources import sources\nimport engram.envs.{world}\nimport sys\n"
         f"names = [name for name in sys.modules if name.startswith('engram.envs.{world}') and name.endswith('rules')]\n"
-        "print(*(file for name in names for file in compiled._sources(name)))\n"
+        "print(*(file for name in names for file in sources(name)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}

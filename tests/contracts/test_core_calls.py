@@ -115,7 +115,8 @@ def test_the_message_of_a_wrong_call():
     with pytest.raises(ValueError, match=r"^RMC.unroll: reset is \[5, 4\]; expected \[4, 5\], the T and B of inputs"):
         core.unroll(inputs, reset.T, core.initial_state(5))
     with pytest.raises(
-        ValueError, match=r"^FWM.forward: state is of type list; expected FWMState\(controller, memory\)"
+        ValueError,
+        match=r"^FWM.forward: state is of type list; expected FWMState\(controller: LSTMState\(h, c\), memory\)",
     ):
         small_core("fwm")(inputs[0], [1, 2])
 

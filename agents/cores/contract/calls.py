@@ -6,8 +6,8 @@ one look into a set.
 """
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +21,13 @@ MOST_CALLS = 1000
 """Calls remembered per core: more kinds than any program makes, few enough to hold."""
 
 
-class LeafForm(NamedTuple):
-    """Shape and dtype that a leaf of a core's state must have, by its name such as `state.controller.h`."""
-
-    name: str
-    shape: tuple[int, ...]
-    """Without the batch."""
-    dtype: torch.dtype
-
-
 class Accepted:
     """The calls of one core that were found right; copies and pickles of the core start with none."""
 
     def __init__(self, core: nn.Module) -> None:
         self.calls: set[Any] = set()
-        self.forms: tuple[LeafForm, ...] | None = None
-        self.fields: Any = None
+        self.state: Any = None
+        """An initial state of one environment, once it was needed."""
         self.owner, self.name = _first_weight(core)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -64,23 +55,9 @@ def checked_step(method: Method) -> Method:
     def forward(self: "Core", inputs: Tensor, state: Any) -> Any:
         if torch.compiler.is_compiling():
             return _in_full_precision(method, method, self, inputs, state)
-        _require_tensor(self, "forward", "inputs", inputs)
         if _leaves_autocast(method, inputs):
             return _in_full_precision(method, forward, self, inputs, state)
-        accepted = _accepted(self)
-        weight = accepted.weight
-        call = (
-            inputs.shape,
-            inputs.dtype,
-            inputs.device,
-            None if weight is None else (weight.dtype, weight.device),
-            _facts(state),
-        )
-        if call not in accepted.calls:
-            check = _Check(self, "forward", accepted, inputs)
-            check.inputs(("B", "D"))
-            check.state(state)
-            accepted.remember(call)
+        check_call(self, "forward", inputs, state)
         return method(self, inputs, state)
 
     return forward
@@ -96,11 +73,9 @@ def checked_unroll(method: Method, owner: type | None = None) -> Method:
 
     @functools.wraps(method)
     def unroll(self: "Core", inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None = None) -> Any:
-        _require_tensor(self, "unroll", "inputs", inputs)
-        _require_tensor(self, "unroll", "reset", reset)
         if _leaves_autocast(method, inputs):
             return _in_full_precision(method, unroll, self, inputs, reset, state, bptt_length)
-        check_unroll(self, inputs, reset, state, bptt_length)
+        check_call(self, "unroll", inputs, state, reset, bptt_length)
         if _under_gradient() or (owner and _is_another(type(self), owner)) or touched(self):
             return self.loop(inputs, reset, state, bptt_length)
         return method(self, inputs, reset, state, bptt_length)
@@ -108,25 +83,17 @@ def checked_unroll(method: Method, owner: type | None = None) -> Method:
     return unroll
 
 
-def check_unroll(core: "Core", inputs: Tensor, reset: Tensor, state: Any, bptt_length: Any) -> None:
-    """Raise ValueError unless `core.unroll` can be called so."""
+def check_call(core: "Core", method: str, inputs: Any, state: Any, reset: Any = None, bptt_length: Any = None) -> None:
+    """Raise ValueError unless the core's `forward` or `unroll` can be called so."""
     accepted = _accepted(core)
     weight = accepted.weight
-    call = (
-        inputs.shape,
-        inputs.dtype,
-        inputs.device,
-        reset.shape,
-        reset.dtype,
-        reset.device,
-        bptt_length,
-        None if weight is None else (weight.dtype, weight.device),
-        _facts(state),
-    )
+    kind = None if weight is None else (weight.dtype, weight.device)
+    call = (method, kind, _facts(inputs), _facts(state), _facts(reset), bptt_length)
     if call not in accepted.calls:
-        check = _Check(core, "unroll", accepted, inputs)
-        check.inputs(("T", "B", "D"))
-        check.reset(reset)
+        check = _Check(core, method, accepted, inputs)
+        check.inputs()
+        if method == "unroll":
+            check.reset(reset)
         check.state(state)
         if not (bptt_length is None or (isinstance(bptt_length, int) and bptt_length >= 1)):
             raise check.wrong("bptt_length", repr(bptt_length), "None or at least 1 (steps)")
@@ -195,14 +162,15 @@ def _under_gradient() -> bool:
 class _Check:
     """One call, looked at closely."""
 
-    def __init__(self, core: "Core", method: str, accepted: Accepted, inputs: Tensor) -> None:
+    def __init__(self, core: "Core", method: str, accepted: Accepted, inputs: Any) -> None:
         self.core, self.method, self.accepted, self.given = core, method, accepted, inputs
 
     def wrong(self, what: str, given: str, expected: str) -> ValueError:
         return ValueError(f"{type(self.core).__name__}.{self.method}: {what} is {given}; expected {expected}")
 
-    def inputs(self, axes: tuple[str, ...]) -> None:
-        x, size = self.given, getattr(self.core, "input_size", None)
+    def inputs(self) -> None:
+        x, size = self._tensor("inputs", self.given), getattr(self.core, "input_size", None)
+        axes = ("B", "D") if self.method == "forward" else ("T", "B", "D")
         expected = f"[{', '.join([*axes[:-1], str(size or axes[-1])])}]"
         if x.dim() != len(axes) or (size is not None and x.shape[-1] != size):
             raise self.wrong("inputs", str(list(x.shape)), expected)
@@ -215,25 +183,30 @@ class _Check:
         if weight is not None:
             self._alike("inputs", x, weight.dtype, "as the core's parameters", weight.device)
 
-    def reset(self, reset: Tensor) -> None:
-        if reset.shape != self.given.shape[:2]:
+    def reset(self, reset: Any) -> None:
+        if self._tensor("reset", reset).shape != self.given.shape[:2]:
             shape = list(self.given.shape)
             raise self.wrong("reset", str(list(reset.shape)), f"{shape[:2]}, the T and B of inputs {shape}")
         self._alike("reset", reset, torch.bool, "a mask", self.given.device)
 
     def state(self, state: Any) -> None:
         batch = self.given.shape[-2]
-        if self.accepted.forms is None:
-            initial = self.core.initial_state_form()
-            self.accepted.fields, self.accepted.forms = _structure(initial), leaf_forms(initial)
-        if _structure(state) != self.accepted.fields:
-            raise self.wrong("state", _words(_structure(state)), _words(self.accepted.fields))
-        for form, leaf in zip(self.accepted.forms, _leaves(state), strict=True):
-            shape = [batch, *form.shape]
+        if self.accepted.state is None:
+            self.accepted.state = self.core.initial_state_form()
+        expected = self.accepted.state
+        if _structure(state) != _structure(expected):
+            raise self.wrong("state", _structure(state), _structure(expected))
+        for (name, leaf), (_, first) in zip(_leaves(state), _leaves(expected), strict=True):
+            shape = [batch, *first.shape[1:]]
             if list(leaf.shape) != shape:
-                raise self.wrong(form.name, str(list(leaf.shape)), f"{shape}, B = {batch} as in inputs")
-            dtype = self.given.dtype if form.dtype.is_floating_point else form.dtype
-            self._alike(form.name, leaf, dtype, "as inputs" if dtype == self.given.dtype else "", self.given.device)
+                raise self.wrong(name, str(list(leaf.shape)), f"{shape}, B = {batch} as in inputs")
+            dtype = self.given.dtype if first.is_floating_point() else first.dtype
+            self._alike(name, leaf, dtype, "as inputs" if dtype == self.given.dtype else "", self.given.device)
+
+    def _tensor(self, what: str, given: Any) -> Tensor:
+        if not isinstance(given, Tensor):
+            raise self.wrong(what, f"of type {type(given).__name__}", "a tensor")
+        return given
 
     def _alike(self, what: str, tensor: Tensor, dtype: torch.dtype, why: str, device: torch.device) -> None:
         if tensor.dtype != dtype:
@@ -242,44 +215,34 @@ class _Check:
             raise self.wrong(what, f"on {tensor.device}", f"on {device}")
 
 
-def leaf_forms(state: Any, name: str = "state") -> tuple[LeafForm, ...]:
-    """The form of every leaf of a state [B, ...]."""
-    if isinstance(state, Tensor):
-        return (LeafForm(name, tuple(state.shape[1:]), state.dtype),)
-    parts = zip(state._fields, state, strict=True)
-    return tuple(form for field, part in parts for form in leaf_forms(part, f"{name}.{field}"))
-
-
-def _structure(state: Any) -> Any:
+def _structure(state: Any) -> str:
     """The names of a state's type and fields, nested: the same for equal types of two processes."""
     if isinstance(state, Tensor):
-        return None
+        return "a tensor"
     fields: tuple[str, ...] | None = getattr(state, "_fields", None)
     if fields is None:
-        return type(state).__name__
-    return type(state).__name__, tuple(zip(fields, map(_structure, state), strict=True))
+        return f"of type {type(state).__name__}"
+    parts = zip(fields, state, strict=True)
+    names = (name if isinstance(part, Tensor) else f"{name}: {_structure(part)}" for name, part in parts)
+    return f"{type(state).__name__}({', '.join(names)})"
 
 
-def _words(structure: Any) -> str:
-    if structure is None:
-        return "a tensor"
-    if isinstance(structure, str):
-        return f"of type {structure}"
-    name, fields = structure
-    return f"{name}({', '.join(field for field, _ in fields)})"
-
-
-def _facts(state: Any) -> Any:
-    """All of a state that is checked, to be looked up."""
+def _leaves(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor]]:
+    """The leaves of a state and their names, such as `state.controller.h`."""
     if isinstance(state, Tensor):
-        return state.shape, state.dtype, state.device
-    if isinstance(state, tuple):
-        return (type(state), *[_facts(part) for part in state])
-    return type(state)
+        yield name, state
+    else:
+        for field, part in zip(state._fields, state, strict=True):
+            yield from _leaves(part, f"{name}.{field}")
 
 
-def _leaves(state: Any) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in _leaves(part)]
+def _facts(given: Any) -> Any:
+    """All of a tensor or a state that is checked, to be looked up."""
+    if isinstance(given, Tensor):
+        return given.shape, given.dtype, given.device
+    if isinstance(given, tuple):
+        return (type(given), *[_facts(part) for part in given])
+    return type(given)
 
 
 def _first_weight(core: nn.Module) -> tuple[dict[str, Tensor | None] | None, str]:
@@ -299,14 +262,10 @@ def _accepted(core: "Core") -> Accepted:
     return accepted
 
 
-def _require_tensor(core: "Core", method: str, what: str, given: Any) -> None:
-    if not isinstance(given, Tensor):
-        raise ValueError(f"{type(core).__name__}.{method}: {what} is of type {type(given).__name__}; expected a tensor")
-
-
-def _leaves_autocast(method: Any, inputs: Tensor) -> bool:
-    marked = getattr(method, "full_precision", False) and not inputs.is_meta  # torch knows no autocast there
-    return marked and torch.is_autocast_enabled(inputs.device.type)
+def _leaves_autocast(method: Any, inputs: Any) -> bool:
+    if not getattr(method, "full_precision", False) or not isinstance(inputs, Tensor):
+        return False
+    return not inputs.is_meta and torch.is_autocast_enabled(inputs.device.type)  # torch knows no autocast on meta
 
 
 def _in_full_precision(marked: Any, method: Method, core: "Core", inputs: Tensor, *args: Any) -> Any:
