@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
 from ..agents.repeats import Seen
-from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_env, map_observation
+from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
@@ -151,8 +151,8 @@ class Actor:
         self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
         steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
-        env = map_env(lambda x: _room(x, steps), self._said)  # the world writes straight into it
-        whole = map_env(torch.from_numpy, env)
+        env = map_leaves(lambda x: _room(x, steps), self._said)  # the world writes straight into it
+        whole = map_leaves(torch.from_numpy, env)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []
         shown: list[Any] = []
@@ -172,7 +172,7 @@ class Actor:
                 self._replay.see(before.reward, before.terminated, before.truncated, values, self.batch.streams)
             self.batch.step_into(action, *after)
             self._count(before, after, episodes)
-        self._said = map_env(np.copy, after)
+        self._said = map_leaves(np.copy, after)
         return Unroll(
             initial_state=map_state(torch.clone, initial_state),
             env=self._whole(whole, shown),
@@ -187,15 +187,14 @@ class Actor:
     def _to_device(self, said: EnvOutput) -> EnvOutput:
         if self.device.type == "cpu":
             return said
-        observation = map_observation(lambda x: x.to(self.device, non_blocking=True), said.observation)
-        return EnvOutput(observation, *(leaf.to(self.device, non_blocking=True) for leaf in said[1:]))
+        return map_leaves(lambda x: x.to(self.device, non_blocking=True), said)
 
     def _whole(self, env: EnvOutput, shown: list[Any]) -> EnvOutput:
         """All steps, with the observations where the network has seen them; flags stay where steps are counted."""
         if self.device.type == "cpu":
             return env
-        last = map_observation(lambda x: x[-1].to(self.device), env.observation)
-        return env._replace(observation=map_observation(lambda *x: torch.stack(x), *shown, last))
+        last = map_leaves(lambda x: x[-1].to(self.device), env.observation)
+        return env._replace(observation=map_leaves(lambda *x: torch.stack(x), *shown, last))
 
     def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
         """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""
@@ -223,7 +222,7 @@ class Actor:
         return {
             "batch": self.batch.save(),
             "state": leaves,
-            "row": map_env(np.copy, self._said)._asdict(),
+            "row": map_leaves(np.copy, self._said)._asdict(),
             "generator": self.generator.get_state(),
             "copies": self.beginnings,
             "stage": self.stage,
@@ -240,7 +239,7 @@ class Actor:
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
-        self._said = map_env(np.array, EnvOutput(**saved["row"]))
+        self._said = map_leaves(np.array, EnvOutput(**saved["row"]))
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         if self._stagger:
@@ -261,4 +260,4 @@ def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:
 
 def _at(env: Any, t: int) -> Any:
     """Step t of an EnvOutput, a view."""
-    return map_env(lambda x: x[t], env)
+    return map_leaves(lambda x: x[t], env)

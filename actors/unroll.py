@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ..agents.agent import AgentState
-from ..agents.cores.core import map_state
-from ..agents.values import AgentOutput, EnvOutput, map_env
+from ..agents.values import AgentOutput, EnvOutput, map_leaves
 
 EPISODE_COLUMNS = ("env_index", "return", "length")
 """The first fields of `Unroll.episodes`; the world's own episode fields follow."""
@@ -53,9 +52,9 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
     """
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
-        initial_state=map_state(per_environment, *(unroll.initial_state for unroll in unrolls)),
-        env=map_env(per_step, *(unroll.env for unroll in unrolls)),
-        agent=AgentOutput(*map(per_step, *(unroll.agent for unroll in unrolls))),
+        initial_state=map_leaves(per_environment, *(unroll.initial_state for unroll in unrolls)),
+        env=map_leaves(per_step, *(unroll.env for unroll in unrolls)),
+        agent=map_leaves(per_step, *(unroll.agent for unroll in unrolls)),
         weights_version=per_environment(*(unroll.weights_version for unroll in unrolls)),
     )
 

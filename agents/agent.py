@@ -16,7 +16,7 @@ from .normalisation import RescaledHead
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
-from .values import AgentOutput, EnvOutput, ObservationTensor, map_observation
+from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)
 """Bounds of a Gaussian policy's log standard deviations."""
@@ -147,7 +147,7 @@ class Agent(nn.Module):
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; what came before step 0 is in the state.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
-        features = once_each(self.torso, map_observation(lambda x: x.flatten(0, 1), env.observation))
+        features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)
@@ -156,7 +156,7 @@ class Agent(nn.Module):
     def observe(self, observation: ObservationTensor) -> None:
         """Count observations [R, B, ...] into the running moments of a torso that normalises."""
         if self.config.torso.normalise_observations:
-            self.torso.observe(map_observation(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
+            self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
 
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor

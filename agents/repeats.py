@@ -17,7 +17,7 @@ from torch.nn import functional
 from ..base.compiled import compiled
 from .cores.contract.calls import altered
 from .cores.fast.routes import suits
-from .values import ObservationTensor, map_observation
+from .values import ObservationTensor, map_leaves
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Places: TypeAlias = NDArray[np.int64]
@@ -40,7 +40,7 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
     if len(rows) < FEW or count > MOST_DISTINCT * len(rows):
         return torso(observation)
     chosen = torch.from_numpy(fresh[:count])
-    features: Tensor = torso(map_observation(lambda x: x[chosen], observation))
+    features: Tensor = torso(map_leaves(lambda x: x[chosen], observation))
     return functional.embedding(torch.from_numpy(index), features)
 
 
@@ -81,7 +81,7 @@ class Seen:
         self._asked += len(rows)
         if self._count > before:
             chosen = torch.from_numpy(fresh[: self._count - before])
-            kept.put(before, self._torso(map_observation(lambda x: x[chosen], observation)))
+            kept.put(before, self._torso(map_leaves(lambda x: x[chosen], observation)))
         return kept.features[torch.from_numpy(index)]
 
 
@@ -112,7 +112,7 @@ def _readable(observation: ObservationTensor) -> bool:
 
 def _leaves(observation: ObservationTensor) -> list[Tensor]:
     leaves: list[Tensor] = []
-    map_observation(leaves.append, observation)
+    map_leaves(leaves.append, observation)
     return leaves
 
 

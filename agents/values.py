@@ -38,19 +38,17 @@ class AgentOutput(NamedTuple):
     """[..., B] float32."""
 
 
-def map_observation(function: Any, *observations: ObservationTensor) -> Any:
-    """Apply `function` to every array or tensor of observations that share one structure."""
-    first = observations[0]
+def map_leaves(function: Any, *values: Any) -> Any:
+    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls.
+
+    A leaf is whatever is no tuple and no dict.
+    """
+    first = values[0]
+    if isinstance(first, tuple):
+        return type(first)(*(map_leaves(function, *each) for each in zip(*values, strict=True)))
     if isinstance(first, dict):
-        return {key: map_observation(function, *(each[key] for each in observations)) for key in first}
-    return function(*observations)
-
-
-def map_env(function: Any, *outputs: EnvOutput) -> Any:
-    """The EnvOutput of `function` applied leaf by leaf to those of one structure: tensors, or a world's own arrays."""
-    first, *rest = outputs
-    observation = map_observation(function, *(each.observation for each in outputs))
-    return first._make((observation, *map(function, first[1:], *(each[1:] for each in rest))))
+        return {key: map_leaves(function, *(each[key] for each in values)) for key in first}
+    return function(*values)
 
 
 class Weights(NamedTuple):

@@ -9,7 +9,7 @@ buffers of a large one are not copied by the sender, and the receiver looks at t
 
 import pickle
 import warnings
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,15 @@ import ray
 import torch
 from torch import Tensor
 
+from ...agents.values import map_leaves
 from ..unroll import Unroll
 
 SMALL_BYTES = 1 << 16
 """An unroll of less than this is one string: copying it takes microseconds, a dozen buffers of its own a hundred."""
 
 
-class Leaf(NamedTuple):
+@dataclass
+class Leaf:
     """Stand-in for a tensor."""
 
     dtype: str
@@ -60,7 +62,15 @@ def stored_bytes() -> int | None:
 def pack(unroll: Unroll) -> Parcel | bytes:
     """Take an unroll apart. It must not change until the parcel has been pickled."""
     contents: list[Any] = []
-    form = _form(unroll, contents)
+
+    def take(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        array = value.detach().cpu().contiguous().numpy()
+        contents.append(array)
+        return Leaf(array.dtype.str, array.shape)
+
+    form = map_leaves(take, unroll)
     parcel = Parcel(form, [pickle.PickleBuffer(array) for array in contents])
     small = sum(array.nbytes for array in contents) < SMALL_BYTES
     return pickle.dumps(parcel, protocol=5) if small else parcel
@@ -69,28 +79,11 @@ def pack(unroll: Unroll) -> Parcel | bytes:
 def unpack(parcel: Parcel | bytes) -> Unroll:
     """The unroll that was packed, bit for bit; its tensors are views of the parcel's contents, not to be written to."""
     form, contents = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
-    return _filled(form, iter(contents))
+    rest = iter(contents)
 
+    def put(value: Any) -> Any:
+        if not isinstance(value, Leaf):
+            return value
+        return torch.from_numpy(np.ndarray(value.shape, value.dtype, next(rest)))
 
-def _form(value: Any, contents: list[Any]) -> Any:
-    """`value` with a Leaf for every tensor, which is appended to `contents` as an array."""
-    if isinstance(value, Tensor):
-        array = value.detach().cpu().contiguous().numpy()
-        contents.append(array)
-        return Leaf(array.dtype.str, array.shape)
-    if isinstance(value, tuple):
-        return type(value)(*[_form(part, contents) for part in value])
-    if isinstance(value, dict):
-        return {key: _form(part, contents) for key, part in value.items()}
-    return value
-
-
-def _filled(form: Any, contents: Iterator[Any]) -> Any:
-    """`form` with the next contents in its leaves."""
-    if isinstance(form, Leaf):
-        return torch.from_numpy(np.ndarray(form.shape, form.dtype, next(contents)))
-    if isinstance(form, tuple):
-        return type(form)(*[_filled(part, contents) for part in form])
-    if isinstance(form, dict):
-        return {key: _filled(part, contents) for key, part in form.items()}
-    return form
+    return map_leaves(put, form)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.specs import ChoiceSpec
-from ...agents.values import AgentOutput, EnvOutput, map_observation
+from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...envs.foreign import ForeignBatch
 from ..run.config import RunConfig
 from ..run.trained import make_actor, open_run
@@ -152,7 +152,7 @@ class TrainedAgent:
             observation = self._world.as_agents_see(observation, self._count(observation)[0])
         else:
             observation = np.asarray(observation, self.observation_space.dtype)
-        return map_observation(lambda x: torch.from_numpy(np.ascontiguousarray(x)), observation)
+        return map_leaves(lambda x: torch.from_numpy(np.ascontiguousarray(x)), observation)
 
 
 def _with_axis(observation: Any) -> Any:

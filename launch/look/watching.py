@@ -17,7 +17,7 @@ from ...agents.agent import Agent, AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.inside import panels
 from ...agents.inside.statistics import staleness, statistics
-from ...agents.values import map_observation
+from ...agents.values import map_leaves
 from ...learners.learner import Learner
 from ..metrics import events
 from ..metrics.accumulator import Accumulator
@@ -149,7 +149,7 @@ def fresh(agent: Agent, unroll: Unroll) -> AgentState:
     state, generator = unroll.initial_state, torch.Generator(device)
     for t in range(len(unroll.agent.action)):
         now = unroll.env._replace(
-            observation=map_observation(lambda x, t=t: x[t], unroll.env.observation),
+            observation=map_leaves(lambda x, t=t: x[t], unroll.env.observation),
             reward=unroll.env.reward[t],
             terminated=unroll.env.terminated[t],
             truncated=unroll.env.truncated[t],

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...agents.agent import Agent
 from ...agents.kernels import linear
-from ...agents.values import EnvOutput, map_observation
+from ...agents.values import EnvOutput, map_leaves
 from ..run.config import RunConfig
 
 SIZES = {"cpu": (1024, 2**24), "cuda": (8192, 2**28)}
@@ -82,7 +82,7 @@ def demands(config: RunConfig) -> dict[str, Demand]:
     factory = config.factory()
     batch = factory.make_batch(0, 1)
     agent = factory.make_agent(batch).to("meta")
-    observation = map_observation(torch.as_tensor, batch.new_observation())
+    observation = map_leaves(torch.as_tensor, batch.new_observation())
     return {
         "infer": _count(agent, observation, 1, config.actor_envs, learn=False),
         "learn": _count(agent, observation, min(config.unroll_length, STEPS), config.columns, learn=True),
@@ -92,7 +92,7 @@ def demands(config: RunConfig) -> dict[str, Demand]:
 def _count(agent: Agent, observation: Any, steps: int, environments: int, learn: bool) -> Demand:
     """Of one pass over T steps, and its gradient where it is learnt from."""
     env = EnvOutput(
-        map_observation(lambda x: x.to("meta").expand(steps, environments, *x.shape[1:]), observation),
+        map_leaves(lambda x: x.to("meta").expand(steps, environments, *x.shape[1:]), observation),
         torch.zeros(steps, environments, device="meta"),
         *torch.zeros(2, steps, environments, dtype=torch.bool, device="meta").unbind(),
     )

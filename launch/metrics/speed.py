@@ -25,7 +25,7 @@ from ...actors.unroll import Unroll
 from ...agents.cores.core import Core, CoreState
 from ...agents.cores.lstm import LSTMState
 from ...agents.specs import BoxSpec
-from ...agents.values import EnvOutput, map_observation
+from ...agents.values import EnvOutput, map_leaves
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
 from ..run.config import RunConfig
@@ -167,7 +167,7 @@ def _env_work(factory: ActorFactory, worth: float) -> Work:
 
 def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
     agent, generator = actor.agent, actor.generator
-    rows = [[_row(unroll.env, t) for t in range(actor.unroll_length)] for unroll in unrolls]
+    rows = [[_at(unroll.env, t) for t in range(actor.unroll_length)] for unroll in unrolls]
     turns = itertools.cycle(range(len(unrolls)))
 
     def do() -> float:
@@ -203,10 +203,6 @@ def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: 
     return do
 
 
-def _row(env: EnvOutput, t: int) -> EnvOutput:
-    """Row t of T."""
-
-    def row(x: Tensor) -> Tensor:
-        return x[t]
-
-    return EnvOutput(map_observation(row, env.observation), *map(row, env[1:]))
+def _at(env: EnvOutput, t: int) -> EnvOutput:
+    """Step t of T."""
+    return map_leaves(lambda x: x[t], env)

@@ -8,7 +8,7 @@ import torch
 
 from ...actors.factory import ActorFactory
 from ...agents.agent import Agent
-from ...agents.values import map_observation
+from ...agents.values import map_leaves
 from ...base.messages import size_in_words
 from ...base.processes import memory_bytes
 from ..run.config import RunConfig
@@ -46,7 +46,7 @@ def check_memory(
         say: hears the size of a large network.
     """
     available = available or memory_bytes()
-    steps = _bytes(map_observation, batch.new_observation()) * (config.unroll_length + 1)
+    steps = _bytes(map_leaves, batch.new_observation()) * (config.unroll_length + 1)
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
     needs = [
         ("the observations of an update", config.columns, "environments", steps),
