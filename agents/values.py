@@ -3,6 +3,7 @@
 T steps, B environments. Leaves of outputs have the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
 """
 
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -45,7 +46,7 @@ def map_leaves(function: Any, *values: Any) -> Any:
     """
     first = values[0]
     if isinstance(first, tuple):
-        return type(first)(*(map_leaves(function, *each) for each in zip(*values, strict=True)))
+        return type(first)(*map(partial(map_leaves, function), *values))
     if isinstance(first, dict):
         return {key: map_leaves(function, *(each[key] for each in values)) for key in first}
     return function(*values)

@@ -6,7 +6,7 @@ prints the counts; with --write they go into results/house.json, beside the spee
 
 One unroll's way is counted in a real run: BoxWorld, an RMC agent, V-trace, a Ray actor. While an actor steps, sends an
 unroll, and the learner takes it and makes an update, both processes note every module of engram of which a function
-runs. Compiled functions, which leave no trace, count where they were compiled in that run, with all that they inline.
+runs. Compiled functions, which leave no trace, count where they were called in that run, with all that they inline.
 What runs before the first step (construction, registration, checks of configuration) is not on the way. Beside it
 stands the looser count: every module that the learner's process has imported by then.
 """
@@ -42,11 +42,10 @@ def trace(folder, begin):
     return seen
 
 def compiled():
+    import gc
     from numba.core.registry import CPUDispatcher
-    waiting, found = [], {}
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "engram":
-            waiting += [each for each in vars(module).values() if isinstance(each, CPUDispatcher) and each.overloads]
+    found = {}
+    waiting = [each for each in gc.get_objects() if isinstance(each, CPUDispatcher) and each.overloads]
     while waiting:
         function = waiting.pop().py_func
         if function not in found:
@@ -91,8 +90,9 @@ ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_log
 pool = RayPool(make_actor, 1, 1, window=RequestWindow(8, 1, 8, 1))
 pool.publish(Weights(0, 0, flatten(learner.agent)))
 seen = trace(NOTES, ("actors/remote/pool.py", "next"))
-while (unroll := pool.next()) is None:
-    pass
+for _ in range(2):  # what the actor does behind its first unroll is noted with its second
+    while (unroll := pool.next()) is None:
+        pass
 learner.step(unroll)
 pool.publish(Weights(learner.updates, 0, flatten(learner.agent)))
 sys.setprofile(None)

@@ -157,18 +157,12 @@ class Learner:
 
     def learning(self, batch: Unroll, indices: Sequence[Tensor]) -> Generator[Gradient, Found, Tensor]:
         """As `_learn`, but every gradient that is needed is yielded as a question, and answered by `send`."""
-        targets = None
-        if self.config.method.targets_once or self._first_returns:
-            targets = self._fixed_targets(batch)
-            if not self.config.method.targets_once:
-                targets = None
+        once = self.config.method.targets_once
+        fixed = self._fixed_targets(batch) if once or self._first_returns else None
         done: list[Tensor] = []
-        for chosen in indices or [None]:
-            if chosen is None:
-                done.append((yield from self._update(batch, targets)))
-            else:
-                theirs = None if targets is None else Targets(*(x[:, chosen] for x in targets))
-                done.append((yield from self._update(some_environments(batch, chosen), theirs)))
+        for chosen in indices or [slice(None)]:
+            theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
+            done.append((yield from self._update(some_environments(batch, chosen), theirs)))
         self.agent.observe(batch.env.observation)
         if self._first_returns:
             self._first_returns = readable(done[0]) and self._no_returns()
