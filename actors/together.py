@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
 from ..agents.specs import best, drawn, noise_like
-from ..agents.values import AgentOutput, map_env
+from ..agents.values import AgentOutput, map_leaves
 from .actor import Answer, Question
 from .unroll import Unroll
 
@@ -67,7 +67,7 @@ class _Networks:
         """As `alone` of every question."""
         from torch.func import functional_call, vmap
 
-        env = map_env(_side_by_side, *(question.env for question in questions))
+        env = map_leaves(_side_by_side, *(question.env for question in questions))
         state = map_state(_side_by_side, *(question.state for question in questions))
         known = [question.features for question in questions if question.features is not None]
 
