@@ -5,8 +5,8 @@
 
 Learner time: a run of one member and a population take turns in this process, round by round, each with all of its
 hosting (batches, update, publishing, recorded scores, evaluations with copies, rows of metrics). Acting is done by the
-same process and taken off. CPU time, so that neighbours do not count. Processes and memory: the two runs as `rl-train`
-with two actors on Ray. Writes benchmarks/results/population-cost-ENV-CORE.json.
+same process and taken off. CPU time, so that neighbours do not count. Steps per second of all members, processes and
+memory: the two runs as `rl-train` with two actors on Ray. Writes benchmarks/results/population-cost-ENV-CORE.json.
 """
 
 import argparse
@@ -105,7 +105,16 @@ def processes(words: list[str], seconds: float) -> dict[str, Any]:
     """Actor processes and memory of a run on Ray, `seconds` after its first row of metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        command = [str(Path(sys.executable).with_name("rl-train")), *words, "--num-actors", "2", "--run-dir", str(run)]
+        command = [
+            str(Path(sys.executable).with_name("rl-train")),
+            *words,
+            "--num-actors",
+            "2",
+            "--log-every",
+            "20000",
+            "--run-dir",
+            str(run),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             rows = run / ("members/0/metrics.jsonl" if "--population" in words else "metrics.jsonl")
@@ -113,10 +122,13 @@ def processes(words: list[str], seconds: float) -> dict[str, Any]:
                 if process.poll() is not None:
                     raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
                 time.sleep(0.2)
+            first = last_row(run)
             time.sleep(seconds)
+            last = last_row(run)
             tree = psutil.Process(process.pid).children(recursive=True)
             actors = [each for each in tree if "ray::ActorProcess" in " ".join(each.cmdline())]
             return {
+                "steps_per_second": round((last["step"] - first["step"]) / (last["time"] - first["time"])),
                 "actor_processes": len(actors),
                 "learner_mb": round(pss(process.pid), 1),
                 "actors_mb": round(sum(pss(each.pid) for each in actors), 1),
@@ -125,6 +137,14 @@ def processes(words: list[str], seconds: float) -> dict[str, Any]:
         finally:
             process.terminate()
             process.wait()
+
+
+def last_row(run: Path) -> dict[str, Any]:
+    """The newest row of a run's metrics, of a population all members' together; waits for the first."""
+    file = run / "metrics.jsonl"
+    while not (file.exists() and file.read_text().endswith("}\n")):
+        time.sleep(0.2)
+    return json.loads(file.read_text().splitlines()[-1])
 
 
 def pss(pid: int) -> float:
