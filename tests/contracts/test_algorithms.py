@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll, environments
+from engram.actors.unroll import Unroll, some_environments
 from engram.agents.agent import AgentConfig
 from engram.launch.train import command
 from engram.learners import checkpoints
@@ -58,7 +58,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_environments(algorithm: str) ->
     parts = [
         batch_loss(
             learner.agent,
-            environments(unroll, group),
+            some_environments(unroll, group),
             learner.config,
             1.0,
             1.0,
