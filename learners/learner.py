@@ -22,9 +22,7 @@ from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_hyperparameters
-from .passes import METRICS, Found, Gradient, batch_loss, evaluate, rescaled
-
-__all__ = ["METRICS", "Learner", "batch_loss", "evaluate"]
+from .passes import METRICS, Found, Gradient, evaluate, rescaled
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""

@@ -79,46 +79,6 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     return Evaluation(now, log_policies, log_behaviours, auxiliary)
 
 
-def batch_loss(
-    agent: Agent,
-    batch: Unroll,
-    config: LearnerConfig,
-    scale: float | Tensor,
-    metric_scale: float | Tensor,
-    targets: Targets | None = None,
-    entropy_share: float | Tensor = 1.0,
-) -> LossTerms:
-    """The loss of an unroll [T, B]: sums over its valid steps, times `scale`; metrics are sums times `metric_scale`.
-
-    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
-
-    Without `targets` they are those of this very pass. `entropy_share` is the schedule's factor on the entropy cost.
-    """
-    now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
-    valid = now.step.valid
-    if targets is None:
-        fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
-        targets = config.method.targets(fixed)
-    terms = config.method.terms(now, targets)
-    entropy = entropy_of(agent.action_spec, log_policies)
-
-    def weighted(cost: float | Tensor, each: Tensor) -> Tensor:
-        return cost * valid_sum(each, valid)
-
-    parts = [
-        weighted(1.0, terms.policy),
-        weighted(config.value_cost, terms.value),
-        weighted(entropy_share * config.entropy_cost, -entropy),
-        weighted(config.auxiliary_cost, torch.zeros_like(entropy) if auxiliary is None else auxiliary),
-    ]
-    total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
-    with torch.no_grad():
-        kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
-        means = [metric_scale * valid_sum(x, valid) for x in (entropy, kl, *terms.metrics)]
-        metrics = torch.stack([*(scale * part for part in parts), total, *means])
-    return LossTerms(total, metrics.detach(), targets.values)
-
-
 def rescaled(now: Pass, factor: Tensor) -> Pass:
     """The same pass with rewards and values in other units."""
     step = now.step._replace(rewards=now.step.rewards * factor)
@@ -148,11 +108,32 @@ class Gradient(NamedTuple):
     """The schedule's factor on the entropy cost."""
 
     def loss(self) -> LossTerms:
-        """The loss with its gradient."""
-        final = (self.batch.env.terminated | self.batch.env.truncated)[:-1]
-        share = 1.0 / (~final).sum().clamp(min=1)
-        scale = share if self.config.reduction == "mean" else 1.0
-        return batch_loss(self.agent, self.batch, self.config, scale, share, self.targets, self.entropy_share)
+        """The mean over the valid steps of the batch, or their sum, as the configuration has it.
+
+        total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+        """
+        agent, batch, config, targets, entropy_share = self
+        now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
+        valid = now.step.valid
+        if targets is None:
+            fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
+            targets = config.method.targets(fixed)
+        terms = config.method.terms(now, targets)
+        entropy = entropy_of(agent.action_spec, log_policies)
+        share = 1.0 / valid.sum().clamp(min=1)
+        scale = share if config.reduction == "mean" else 1.0
+        parts = [
+            valid_sum(terms.policy, valid),
+            config.value_cost * valid_sum(terms.value, valid),
+            entropy_share * config.entropy_cost * valid_sum(-entropy, valid),
+            config.auxiliary_cost * valid_sum(torch.zeros_like(entropy) if auxiliary is None else auxiliary, valid),
+        ]
+        total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
+        with torch.no_grad():
+            kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
+            means = [share * valid_sum(x, valid) for x in (entropy, kl, *terms.metrics)]
+            metrics = torch.stack([*(scale * part for part in parts), total, *means])
+        return LossTerms(total, metrics.detach(), targets.values)
 
     def alone(self) -> Found:
         """The answer for this agent."""

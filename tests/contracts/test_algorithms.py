@@ -11,9 +11,11 @@ from engram.actors.unroll import Unroll, some_environments
 from engram.agents.agent import AgentConfig
 from engram.launch.train import command
 from engram.learners import checkpoints
+from engram.learners.algorithms.algorithm import Targets
 from engram.learners.algorithms.registry import algorithm_class, algorithm_names
 from engram.learners.config import LearnerConfig
-from engram.learners.learner import Learner, batch_loss, evaluate
+from engram.learners.learner import Learner
+from engram.learners.passes import METRICS, Gradient, evaluate
 from runs import TINY
 
 EXAMPLE = "engram.examples.clipped_policy_gradient:ClippedPolicyGradient"
@@ -54,19 +56,18 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_environments(algorithm: str) ->
     with torch.no_grad():
         targets = learner.config.method.targets(evaluate(learner.agent, unroll, learner.config).now)
     groups = torch.tensor([4, 0, 5]), torch.tensor([1, 3, 2])
-    whole = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0, targets)
-    parts = [
-        batch_loss(
-            learner.agent,
-            some_environments(unroll, group),
-            learner.config,
-            1.0,
-            1.0,
-            type(targets)(*(x[:, group] for x in targets)),
+
+    def sums(batch: Unroll, targets: Targets) -> torch.Tensor:
+        """Losses are sums already; the other metrics are means over the valid steps."""
+        metrics = Gradient(learner.agent, batch, learner.config, targets, 1.0).loss().metrics
+        losses = sum(name.startswith("loss/") for name in METRICS)
+        return torch.cat(
+            [metrics[:losses], metrics[losses:] * (~(batch.env.terminated | batch.env.truncated)[:-1]).sum()]
         )
-        for group in groups
-    ]
-    torch.testing.assert_close(whole.metrics, parts[0].metrics + parts[1].metrics, rtol=1e-4, atol=1e-4)
+
+    whole = sums(unroll, targets)
+    parts = [sums(some_environments(unroll, group), Targets(*(x[:, group] for x in targets))) for group in groups]
+    torch.testing.assert_close(whole, parts[0] + parts[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -10,7 +10,12 @@ from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.learners.config import LearnerConfig
-from engram.learners.learner import Learner, batch_loss
+from engram.learners.learner import Learner
+from engram.learners.passes import Gradient
+
+
+def loss(agent: Agent, unroll: Unroll, config: LearnerConfig) -> torch.Tensor:
+    return Gradient(agent, unroll, config, None, 1.0).loss().total
 
 
 def make(core: str = "lstm", num_envs: int = 6, **config: object) -> tuple[Learner, Unroll]:
@@ -53,7 +58,7 @@ def test_nothing_at_an_ignored_step_reaches_the_gradient() -> None:
     )
     gradients = []
     for each in (unroll, changed):
-        total, *_ = batch_loss(learner.agent, each, learner.config, 1.0, 1.0)
+        total = loss(learner.agent, each, learner.config)
         gradients.append(torch.autograd.grad(total, list(learner.agent.parameters())))
     assert dead.any()
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
@@ -64,7 +69,7 @@ def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
     learner, unroll = make("lstm", num_envs=1, reduction="sum")
     agent, config = learner.agent, learner.config
     over = (unroll.env.terminated | unroll.env.truncated)[:, 0].tolist()
-    total, *_ = batch_loss(agent, unroll, config, 1.0, 1.0)
+    total = loss(agent, unroll, config)
     edges = [0] + [t + 1 for t, end in enumerate(over[:-1]) if end] + [len(over)]
     parts = torch.zeros(())
     for number, (a, b) in enumerate(pairwise(edges)):
@@ -75,7 +80,7 @@ def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
             env=type(unroll.env)(*(leaf[a:b] for leaf in unroll.env)),
             agent=type(unroll.agent)(*(leaf[a : b - 1] for leaf in unroll.agent)),
         )
-        parts = parts + batch_loss(agent, piece, config, 1.0, 1.0)[0]
+        parts = parts + loss(agent, piece, config)
     assert len(edges) > 2
     torch.testing.assert_close(total, parts, rtol=1e-4, atol=1e-4)
 
@@ -126,7 +131,7 @@ def test_bptt_length_cuts_the_gradient_of_the_update() -> None:
     gradients = []
     for length in (0, 20, 5):
         learner, unroll = make(bptt_length=length)
-        total, *_ = batch_loss(learner.agent, unroll, learner.config, 1.0, 1.0)
+        total = loss(learner.agent, unroll, learner.config)
         gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(total, list(learner.agent.parameters()))]))
     assert not torch.allclose(gradients[0], gradients[2], rtol=1e-3, atol=1e-7)
 
