@@ -156,6 +156,7 @@ class Learner:
     def learning(self, batch: Unroll, indices: Sequence[Tensor]) -> Generator[Gradient, Found, Tensor]:
         """As `_learn`, but every gradient that is needed is yielded as a question, and answered by `send`."""
         once = self.config.method.targets_once
+        # The first batch also says in which units its own returns are learnt.
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         done: list[Tensor] = []
         for chosen in indices or [slice(None)]:
