@@ -87,8 +87,8 @@ class SupervisedLearner:
         self.updates, self.skipped = saved["updates"], saved["skipped"]
         if saved["state"] is not None:
             leaves = iter(saved["state"])
-            shape = self.model.core.initial_state(len(saved["state"][0]))
-            self._state = map_state(lambda _: next(leaves).to(self.device), shape)
+            form = self.model.core.initial_state(1)
+            self._state = map_state(lambda _: next(leaves).to(self.device), form)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from engram.learners.supervised.scores import Score, score, wilson
 CPU = torch.device("cpu")
 SMALL = SupervisedConfig(batch_size=4, lr=1e-2)
 ARGS = {
+    "feedforward": {},
     "lstm": {"hidden_size": 8},
     "lru": {"hidden_size": 8, "state_size": 6},
     "mnm-p": {"hidden_size": 8, "memory_size": 4},
