@@ -28,11 +28,11 @@ ALL_NEW = LevelsConfig()
 
 
 Answer: TypeAlias = tuple[AgentOutput, AgentState]
-"""What an agent does at a step of B environments, and what it remembers."""
+"""Actions, logits and values of one step of B environments, and the agent's state after it."""
 
 
 class Question(NamedTuple):
-    """What an actor asks its network at a step, in the order of `Agent.step`'s arguments."""
+    """One step of B environments for a network to answer: the arguments of `Agent.step`, in their order."""
 
     agent: Agent
     env: EnvOutput

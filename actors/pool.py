@@ -96,7 +96,7 @@ class ActorPool(Protocol):
 
 
 class InProcess:
-    """What pools have in common whose actors are in this process: nothing is stored elsewhere.
+    """Base of the pools whose actors are in this process: nothing is stored elsewhere.
 
     Args:
         together: members' networks are asked in one call, so whatever is made for one is made for all.

@@ -99,7 +99,7 @@ class _Respond(nn.Module):
         self.agent = agent
 
     def forward(self, *said: Any) -> tuple[Tensor, Tensor, AgentState]:
-        """What `Agent.respond` takes and returns."""
+        """`Agent.respond` with the same arguments and results."""
         return self.agent.respond(*said)
 
 

@@ -57,7 +57,7 @@ class TorsoConfig:
 
 
 class Symbols(nn.Module):
-    """What every byte of every channel stands for, learnt: one table per channel, the rows of a cell added up.
+    """Learnt numbers for every byte of every channel: one table per channel, the rows of a cell added up.
 
     Args:
         channels: C.

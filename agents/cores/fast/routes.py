@@ -1,4 +1,4 @@
-"""What compiled routes share: when one may stand in for a core's statement, groups of environments, matrix gradients.
+"""Parts of every compiled route: when it may stand in for a core's statement, groups of environments, matrix gradients.
 
 Small operations of a memory core cost more in starting them, and in bringing their numbers from memory, than in
 computing. Compiled loops do many of them in one pass. Where they cannot work the statement runs: on a GPU, in half
