@@ -43,13 +43,16 @@ class CuedCatchBatch(BatchedEnv):
     Rewards: 1 for catching the right ball after the first `reward_free_trials` trials, plus noise of `reward_sigma` in
         every rewarded trial; else 0. At best num_trials - reward_free_trials: 60. Random play gets about 30.
 
-    Episode end: terminated one frame after the last trial: 4 initial_cue_duration + 7 num_trials - 1 = 739 actions.
+    Episode end: terminated one frame after the last trial: num_cues initial_cue_duration + 7 num_trials - 1 = 739
+        actions.
 
     Info: `solved` (every rewarded ball was caught), `caught` (right balls caught, rewarded or not).
 
     Args:
         num_envs: how many games.
         num_trials: trials in an episode.
+        num_cues: cues that are taught and asked for, 1 to 4: the first ones, whose balls are drawn as if there were
+            four. With one, what it stands for is all there is to remember.
         initial_cue_duration: frames for which each cue is taught.
         cue_duration: frames for which a trial shows its cue (a trial has 7).
         reward_free_trials: trials at the start without any reward: the longer, the longer must the meanings of the cues
@@ -81,6 +84,7 @@ class CuedCatchBatch(BatchedEnv):
         num_envs: int,
         *,
         num_trials: int = 100,
+        num_cues: int = NUM_CUES,
         initial_cue_duration: int = 10,
         cue_duration: int = 10,
         reward_free_trials: int = 40,
@@ -91,6 +95,7 @@ class CuedCatchBatch(BatchedEnv):
     ) -> None:
         check_flag("always_show_ball_symbol", always_show_ball_symbol)
         check_integer("num_trials", num_trials, 1, None)
+        check_integer("num_cues", num_cues, 1, NUM_CUES)
         check_integer("initial_cue_duration", initial_cue_duration, 1, None)
         check_integer("cue_duration", cue_duration, 1, None)
         check_integer("reward_free_trials", reward_free_trials, 0, num_trials)
@@ -102,6 +107,7 @@ class CuedCatchBatch(BatchedEnv):
             state=new_state(num_envs, num_trials),
             params=Params(
                 num_trials,
+                num_cues,
                 initial_cue_duration,
                 cue_duration,
                 reward_free_trials,
@@ -123,7 +129,7 @@ class CuedCatchBatch(BatchedEnv):
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
         """Put copy `index` at the start of a level."""
         balls = check_numbers("level['balls']", level["balls"], NUM_CUES, 2)
-        cues = check_numbers("level['cues']", level["cues"], self.params.num_trials + 1, NUM_CUES)
+        cues = check_numbers("level['cues']", level["cues"], self.params.num_trials + 1, self.params.num_cues)
         self.state.balls[index], self.state.cues[index] = balls, cues
         rules.begin(self.state, index)
 
@@ -131,7 +137,7 @@ class CuedCatchBatch(BatchedEnv):
         """The balls that the cues stand for, the cue of the moment and its ball, and the trial (0: teaching)."""
         state, everywhere = self.state, np.arange(self.num_envs)
         trial = np.array([rules.clock(self.params, int(frame))[0] for frame in state.frame])
-        taught = NUM_CUES - 1 - state.frame // self.params.initial_cue_duration
+        taught = self.params.num_cues - 1 - state.frame // self.params.initial_cue_duration
         cue = np.where(trial < 0, taught, state.cues[everywhere, trial]).astype(np.int64)
         balls = {f"ball_{k}": state.balls[:, k - 1].astype(np.int64) for k in range(1, NUM_CUES + 1)}
         return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
@@ -141,9 +147,9 @@ class CuedCatchBatch(BatchedEnv):
         return PlayerHelp(
             goal=(
                 "Catch the ball that the cue names: be in its row when the balls arrive.",
-                "Four cues mean top or bottom; the symbol of the ball is shown with every cue."
+                "Each cue means top or bottom; the symbol of the ball is shown with it."
                 if self.params.always_show_ball_symbol
-                else "Four cues mean top or bottom; the game teaches them once, at the start.",
+                else "Each cue means top or bottom; the game teaches them once, at the start.",
             ),
             rules=(
                 f"First each cue is shown with the symbol of its ball. Then follow {self.params.num_trials} trials",

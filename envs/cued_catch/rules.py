@@ -5,7 +5,8 @@ Everything but the player's row follows from the frame number, so a game is litt
     frame 0 .. 4d-1     teaching: cue 3 for d frames, then cues 2, 1, 0, each with the symbol of its ball
     elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls stand in column 8 - elapsed % 7
 
-with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7).
+with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7). With
+num_cues below 4 the highest cues are neither taught nor asked for, and teaching is so much shorter.
 """
 
 from typing import NamedTuple
@@ -57,6 +58,7 @@ class Params(NamedTuple):
     """The constructor's arguments as compiled functions take them."""
 
     num_trials: int
+    num_cues: int
     initial_cue_duration: int
     cue_duration: int
     reward_free_trials: int
@@ -83,12 +85,12 @@ def new_state(num_envs: int, num_trials: int) -> State:
 @kernel
 def start(state: State, params: Params, i: int) -> None:
     """Begin a new episode in copy i."""
-    draw_level(state, i)
+    draw_level(state, params, i)
     begin(state, i)
 
 
 @kernel
-def draw_level(state: State, i: int) -> None:
+def draw_level(state: State, params: Params, i: int) -> None:
     """Draw which two cues stand for the top ball, and the cue of every trial."""
     balls, cues = state.balls[i], state.cues[i]
     top_left = 2
@@ -98,7 +100,7 @@ def draw_level(state: State, i: int) -> None:
         balls[cue] = 0 if top else 1
         top_left -= top
     for trial in range(len(cues)):
-        cues[trial] = integer(state.random, i, NUM_CUES)
+        cues[trial] = integer(state.random, i, params.num_cues)
 
 
 @kernel
@@ -111,7 +113,7 @@ def begin(state: State, i: int) -> None:
 @kernel
 def clock(params: Params, frame: int) -> tuple[int, int]:
     """(trial, frame of the trial) at a frame of the episode; the trial is -1 during the teaching phase."""
-    elapsed = frame - NUM_CUES * params.initial_cue_duration + 1
+    elapsed = frame - params.num_cues * params.initial_cue_duration + 1
     return (elapsed // TRIAL_FRAMES, elapsed % TRIAL_FRAMES) if elapsed > 0 else (-1, 0)
 
 
@@ -147,7 +149,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
     row = state.row[i]
     trial, moment = clock(params, state.frame[i])
     if trial < 0:
-        cue = NUM_CUES - 1 - state.frame[i] // params.initial_cue_duration
+        cue = params.num_cues - 1 - state.frame[i] // params.initial_cue_duration
         return row, 0, cue, int(state.balls[i, cue])
     if moment - (trial == 0) >= params.cue_duration:
         return row, FAR_COL - moment, -1, -1

@@ -23,13 +23,13 @@ BOARD = (
     "            ",
 )
 UP, DOWN = 0, 1
-NUM_CUES = 4
 
 
 def make_game(
     level: dict[str, Any],
     *,
     num_trials: int,
+    num_cues: int,
     initial_cue_duration: int,
     cue_duration: int,
     reward_free_trials: int,
@@ -46,7 +46,8 @@ def make_game(
             game.add_sprite("P", (row, col), Player, reward_free_trials, reward_sigma)
         else:
             game.add_sprite(character, (row, col), Ball)
-    game.add_drape("Q", Signs, level, num_trials, initial_cue_duration, cue_duration, always_show_ball_symbol)
+    lessons = [cue for cue in reversed(range(num_cues)) for _ in range(initial_cue_duration)]
+    game.add_drape("Q", Signs, level, num_trials, lessons, cue_duration, always_show_ball_symbol)
     game.set_z_order("PabQ")
     return game
 
@@ -109,13 +110,13 @@ class Signs(Drape):
         character: str,
         level: dict[str, Any],
         num_trials: int,
-        initial_cue_duration: int,
+        lessons: list[int],
         cue_duration: int,
         always_show_ball_symbol: bool,
     ) -> None:
         super().__init__(curtain, character)
         self._balls, self._cues = level["balls"], iter(level["cues"])
-        self._lessons = [cue for cue in reversed(range(NUM_CUES)) for _ in range(initial_cue_duration)]
+        self._lessons = lessons
         self._trials_left = num_trials
         self._cue_duration, self._always_show = cue_duration, always_show_ball_symbol
         self._cue, self._frames_left = 0, 0

@@ -237,3 +237,28 @@ def test_the_picture_says_the_cue_and_to_people_its_ball():
         env.step(np.array([UP]))
     assert "cue 3 (bottom ball)" in env.paint(0).words[-1].text
     assert "bottom" not in env.paint(0, full=False).words[-1].text
+
+
+@pytest.mark.parametrize("num_cues", [1, 2, 3])
+def test_fewer_cues(num_cues: int):
+    """Only the first cues are taught and asked for, for `num_cues` cues' time; their balls are those that four have."""
+    env, whole = CuedCatch(num_cues=num_cues, initial_cue_duration=3), CuedCatch()
+    asked, meanings = set(), set()
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        whole.reset(seed=seed)
+        assert env.level["balls"] == whole.level["balls"]
+        expert, taught, score, steps, over = Expert(), [], 0.0, 0, False
+        while not over:
+            if observation[1, 0, CUE]:
+                taught.append(int(observation[5, :, CUE].argmax()) // 3)
+            observation, reward, over, _, info = env.step(expert.act(observation))
+            score, steps = score + reward, steps + 1
+        assert taught == [cue for cue in reversed(range(num_cues)) for _ in range(3)]
+        assert (score, steps, info["solved"]) == (60.0, 3 * num_cues + 699, True)
+        asked |= set(env.level["cues"])
+        meanings.add(tuple(env.level["balls"][:num_cues]))
+    assert asked == set(range(num_cues))
+    assert len(meanings) == {1: 2, 2: 4, 3: 6}[num_cues]
+    with pytest.raises(ValueError, match=r"num_cues is 5; allowed"):
+        CuedCatch(num_cues=5)

@@ -27,6 +27,7 @@ WAIT = {"teleport_delay": 6, "timeout_frames": 200}
 CASES = [
     Case("cued-catch", 0.6, 1.0, {}),
     Case("cued-catch", 0.2, 1.0, SHORT_CATCH),
+    Case("cued-catch", 0.2, 0.5, SHORT_CATCH | {"num_cues": 2}),
     Case("cued-catch-twin", 0.2, 0.5, SHORT_CATCH | {"reward_free_trials": 4, "cue_duration": 1}),
     Case("sequence-recall", 0.5, 1.0, {}),
     Case("sequence-recall", 0.1, 0.4, SHORT_RECALL),
