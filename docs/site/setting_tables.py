@@ -76,6 +76,7 @@ def presets() -> str:
     rows += [("`paper`", "all others", "any", preset_module.OTHERS)]
     rows += [("`easy`", f"`{world}`", "any", values) for world, values in preset_module.EASY.items()]
     rows += [("`easy`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in EASY_CORES]
+    rows += [("`curriculum`", f"`{world}`", "any", values) for world, values in preset_module.CURRICULUM.items()]
     lines = [f"| {name} | {world} | {core} | {cell(_flat(values))} |" for name, world, core, values in rows]
     return "\n".join(["| preset | world | core | sets |", "|---|---|---|---|", *lines])
 

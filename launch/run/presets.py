@@ -1,4 +1,4 @@
-"""The papers' settings, per world and core, and an easy setting to begin with.
+"""The papers' settings, per world and core, easy settings to begin with, and curricula.
 
 A preset is a dict of what differs from the defaults, in the shape of RunConfig. Sources: the four papers and their
 released code, named per entry; what they leave open has the default.
@@ -153,6 +153,38 @@ OTHERS: Preset = {
 }
 """Every world that is not in PAPER."""
 
+# The paper's T-maze, by stages. As long as the goal is a guess it earns nothing on average, waiting costs next to
+# nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, memory first learnt
+# where episodes are short, and returns and advantages in running units.
+_STAGED_T_MAZE: Preset = {
+    "unroll_length": 300,
+    "batch_size": 96,
+    "envs_per_actor": 96,
+    "agent": {
+        "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
+        "policy_scale": 0.01,
+        "normalise_returns": True,
+    },
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "value_cost": 0.1,
+        "lr": 5e-4,
+        "max_grad_norm": 1.0,
+    },
+    "levels": {
+        "curriculum": {
+            "limbo_time": [40, 80, 140, 200, 280, 280, 280],
+            "teleport_delay": [1, 10, 30, 50, 50, 50, 50],
+            "half_width": [5, 5, 7, 10, 15, 22, 35],
+        },
+        "curriculum_episodes": 300,
+    },
+    "total_steps": 10_000_000,
+}
+
 PAPER: dict[str, Preset] = {
     "boxworld": _RMC_PAPER,
     "mini-pacman": _RMC_PAPER,
@@ -179,12 +211,17 @@ EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
     ("t-maze", "concrete"): {"viewport_size": 8},
 }
-"""Changes of an easy setting to CORES."""
+"""Changes of an easy setting or a curriculum to CORES."""
 
 EASY: dict[str, Preset] = {"boxworld": _EASY_BOXWORLD, "pomdp-graph": _EASY_GRAPH, "t-maze": _EASY_T_MAZE}
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""
 
-PRESETS = ("paper", "easy")
+CURRICULUM: dict[str, Preset] = {"t-maze": _STAGED_T_MAZE}
+"""By world, on top of PAPER: the paper's world, learnt by stages."""
+
+_VARIANTS = {"easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, EASY_CORES)}
+
+PRESETS = ("paper", *_VARIANTS)
 
 
 def preset(name: str, env: str, core: str) -> RunConfig:
@@ -199,10 +236,11 @@ def preset(name: str, env: str, core: str) -> RunConfig:
         },
         PAPER.get(world, OTHERS),
     )
-    if name == "easy":
-        if world not in EASY:
-            raise ValueError(f"no easy preset for {env!r}; there is one for: {', '.join(sorted(EASY))}")
-        values = merge(merge(values, EASY[world]), {"agent": {"core_args": EASY_CORES.get((world, core), {})}})
+    if name in _VARIANTS:
+        worlds, cores = _VARIANTS[name]
+        if world not in worlds:
+            raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(worlds))}")
+        values = merge(merge(values, worlds[world]), {"agent": {"core_args": cores.get((world, core), {})}})
     return from_dict(RunConfig, values)
 
 

@@ -208,7 +208,8 @@ def saved_config(file: Path) -> RunConfig:
 _HELP = f"""Train an agent with memory.
 
 Also: --list (worlds, cores, algorithms, presets, figures and trained agents, one line each),
---preset {"|".join(PRESETS)} (the papers' settings, or one that is learnt in minutes), --config FILE (a saved
-config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not change results may be
-given with it), --restarts N (resume a run that dies, up to N times in a row without a new checkpoint),
+--preset {"|".join(PRESETS)} (the papers' settings, levels learnt in minutes, the papers' by stages),
+--config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
+change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
+checkpoint),
 --trust-checkpoint (resume the environments of a Gymnasium world exactly; this runs code that is in the checkpoint)."""

@@ -14,7 +14,7 @@ from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import WORLDS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..run.presets import CORES, EASY, PAPER
+from ..run.presets import CORES, CURRICULUM, EASY, PAPER
 
 Line = tuple[str, str]
 """A name and what it is."""
@@ -31,6 +31,7 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
         [
             ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
             ("easy", f"levels that are learnt in minutes: {', '.join(EASY)}"),
+            ("curriculum", f"the papers' worlds, learnt by stages: {', '.join(CURRICULUM)}"),
         ],
     )
     yield "pairs with a paper's core options", [(f"{world} {core}", _options(o)) for (world, core), o in CORES.items()]

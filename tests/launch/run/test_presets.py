@@ -5,7 +5,7 @@ import torch
 
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict
-from engram.launch.run.presets import EASY, PAPER, preset
+from engram.launch.run.presets import CURRICULUM, EASY, PAPER, preset
 from engram.launch.run.run_flags import parse_run, with_settings
 from engram.learners.population.config import PopulationConfig
 
@@ -30,16 +30,18 @@ def test_the_graph_preset_has_each_graph_once_per_batch() -> None:
 
 
 @pytest.mark.parametrize("env", sorted(PAPER))
-@pytest.mark.parametrize("name", ["paper", "easy"])
-def test_every_preset_fits_its_world(env: str, name: str) -> None:
-    if name == "easy" and env not in EASY:
-        with pytest.raises(ValueError, match="there is one for: boxworld, pomdp-graph"):
+@pytest.mark.parametrize(("name", "worlds"), [("paper", PAPER), ("easy", EASY), ("curriculum", CURRICULUM)])
+def test_every_preset_fits_its_world(env: str, name: str, worlds: dict) -> None:
+    if env not in worlds:
+        with pytest.raises(ValueError, match=f"there is one for: {', '.join(sorted(worlds))}"):
             preset(name, env, "lstm")
         return
     config = preset(name, env, "lstm")
     factory = config.factory()
     agent = factory.make_agent(factory.make_batch(num_envs=1))
     assert isinstance(agent.policy, torch.nn.Linear)
+    for stage, _ in enumerate(config.levels.stages):
+        assert factory.make_batch(num_envs=1, stage=stage).action_space == factory.make_batch(num_envs=1).action_space
 
 
 def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
