@@ -157,9 +157,9 @@ OTHERS: Preset = {
 # nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, memory first learnt
 # where episodes are short, and returns and advantages in running units.
 _STAGED_T_MAZE: Preset = {
-    "unroll_length": 300,
-    "batch_size": 96,
-    "envs_per_actor": 96,
+    "unroll_length": 100,
+    "batch_size": 256,
+    "envs_per_actor": 256,
     "agent": {
         "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
         "policy_scale": 0.01,
