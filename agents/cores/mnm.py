@@ -50,6 +50,9 @@ class MNM(Core):
       literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
     - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
     - One rate for all layers, as in the program; equation 4 allows one per layer.
+    - `layer_norm=True`: a layer normalisation over all (3 H + 1) d numbers in place of equation 1's tanh, an option of
+      the program. With tanh, keys and values begin so small that a write changes next to nothing; normalised, one write
+      with beta near 1/2 stores its value at once, and to bind things is learnt many times sooner.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
       travel with the weights. No biases in f.
 
@@ -63,6 +66,7 @@ class MNM(Core):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
+        layer_norm: bool = False,
         memory_span: int = 0,
     ) -> None:
         super().__init__()
@@ -71,6 +75,7 @@ class MNM(Core):
         self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
         self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
         self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
+        self.norm = nn.LayerNorm((3 * num_heads + 1) * memory_size) if layer_norm else None
         self.rate = nn.Linear(memory_size, 1)
         self.out = Linear(hidden_size + memory_size, hidden_size)
         bound = memory_size**-0.5
@@ -120,9 +125,9 @@ class MNM(Core):
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """h [B, hidden_size] -> beta [B, 1], and k^w, v^w, k^r [B, H, d]  (equation 1)."""
-        rate, heads = torch.tanh(self.interaction(hidden)).split(
-            [self.memory_size, 3 * self.num_heads * self.memory_size], dim=1
-        )
+        interaction = self.interaction(hidden)
+        interaction = torch.tanh(interaction) if self.norm is None else self.norm(interaction)
+        rate, heads = interaction.split([self.memory_size, 3 * self.num_heads * self.memory_size], dim=1)
         heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
         write_key, value, read_key = heads.unbind(2)
         return torch.sigmoid(self.rate(rate)), write_key, value, read_key
@@ -157,9 +162,10 @@ class MNMp(MNM):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
+        layer_norm: bool = False,
         memory_span: int = 0,
     ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span)
+        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, layer_norm, memory_span)
         self.targets = Linear(memory_size, 3 * memory_size)
 
     def scales(self) -> tuple[float, float]:

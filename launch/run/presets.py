@@ -170,6 +170,7 @@ _STAGED_T_MAZE: Preset = {
         "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
         "discount": 0.99,
         "entropy_cost": 0.01,
+        "entropy_schedule": "linear",
         "value_cost": 0.1,
         "lr": 5e-4,
         "max_grad_norm": 1.0,

@@ -20,6 +20,7 @@ from unrolls import (
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
 BOTH = pytest.mark.parametrize("name", ["mnm-p", "mnm-g"])
 SCALES = pytest.mark.parametrize("paper_scale", [False, True])
+NORMS = pytest.mark.parametrize("layer_norm", [False, True])
 
 
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
@@ -29,9 +30,9 @@ def route(request, monkeypatch):
     return request.param
 
 
-def small(name, paper_scale=False):
+def small(name, paper_scale=False, layer_norm=False):
     sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
-    return randomise(make_core(name, SIZE, **sizes, paper_scale=paper_scale))
+    return randomise(make_core(name, SIZE, **sizes, paper_scale=paper_scale, layer_norm=layer_norm))
 
 
 def affine(layer, x):
@@ -88,7 +89,14 @@ def local_write(core, memory, rate, keys, values):
 
 def slow_step(name, core, hidden, memory, paper_scale):
     """Everything behind the LSTM for one row -> output, read, memory, meta error."""
-    vectors = [math.tanh(x) for x in affine(core.interaction, hidden)]
+    vectors = affine(core.interaction, hidden)
+    if core.norm is None:
+        vectors = [math.tanh(x) for x in vectors]
+    else:
+        mean = sum(vectors) / len(vectors)
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in vectors) / len(vectors) + 1e-5)
+        gains = zip(vectors, core.norm.weight.tolist(), core.norm.bias.tolist(), strict=True)
+        vectors = [g * (x - mean) / deviation + b for x, g, b in gains]
     vectors = [vectors[n * D : (n + 1) * D] for n in range(3 * HEADS + 1)]
     beta = 1 / (1 + math.exp(-affine(core.rate, vectors[0])[0]))
     write_keys, values, read_keys = (vectors[1 + part :: 3] for part in range(3))
@@ -106,8 +114,9 @@ def slow_step(name, core, hidden, memory, paper_scale):
 
 @BOTH
 @SCALES
-def test_steps_are_the_equations(name, paper_scale):
-    core = small(name, paper_scale)
+@NORMS
+def test_steps_are_the_equations(name, paper_scale, layer_norm):
+    core = small(name, paper_scale, layer_norm)
     inputs, _ = random_inputs(SIZE, steps=3)
     state = random_state(core)
     memories = [[m.tolist() for m in row] for row in zip(*state.memory, strict=True)]
@@ -124,9 +133,10 @@ def test_steps_are_the_equations(name, paper_scale):
 
 @BOTH
 @SCALES
-def test_gradients_are_those_of_finite_differences(name, paper_scale):
+@NORMS
+def test_gradients_are_those_of_finite_differences(name, paper_scale, layer_norm):
     """Through the writes, MNM-g's gradient step included, and of the meta error."""
-    check_gradients(small(name, paper_scale), SIZE)
+    check_gradients(small(name, paper_scale, layer_norm), SIZE)
 
 
 def test_write_of_mnm_g_is_autograds_partial_derivative():
@@ -147,14 +157,16 @@ def test_write_of_mnm_g_is_autograds_partial_derivative():
 
 
 @BOTH
+@NORMS
 @pytest.mark.parametrize("bptt_length", [None, 1, 3])
-def test_unroll_is_the_loop_over_steps(name, bptt_length):
-    compare_with_loop(small(name), SIZE, bptt_length, tolerance=1e-9)
+def test_unroll_is_the_loop_over_steps(name, layer_norm, bptt_length):
+    compare_with_loop(small(name, layer_norm=layer_norm), SIZE, bptt_length, tolerance=1e-9)
 
 
 @BOTH
-def test_pieces_of_an_unroll_are_the_unroll(name):
-    compare_chunks(small(name), SIZE, tolerance=1e-9)
+@NORMS
+def test_pieces_of_an_unroll_are_the_unroll(name, layer_norm):
+    compare_chunks(small(name, layer_norm=layer_norm), SIZE, tolerance=1e-9)
 
 
 @BOTH

@@ -15,6 +15,8 @@ VARIANTS = [
     ("rmc", {"gate": None, "key_size": 5}),
     ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0, "read_tanh": False, "residual": False}),
     ("mnm-p", {"paper_scale": True}),
+    ("mnm-p", {"layer_norm": True}),
+    ("mnm-g", {"layer_norm": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
     ("lru", {"num_blocks": 2}),
     ("min-gru", {"positive": True, "num_layers": 1}),

@@ -10,6 +10,9 @@ import numpy as np
 
 from ..elementwise import Array
 
+NORM_EPS = 1e-5
+"""What the layer normalisation adds to a variance: torch's default."""
+
 
 class Weights(NamedTuple):
     """Matrices as they are, [outputs, inputs], or all turned."""
@@ -26,6 +29,9 @@ class Weights(NamedTuple):
     rate_bias: Array
     """[1]."""
     targets_bias: Array
+    norm_gain: Array
+    norm_bias: Array
+    """[(3 H + 1) d]: of the layer normalisation; [0] where tanh takes its place."""
 
 
 class Inputs(NamedTuple):
@@ -61,6 +67,10 @@ class Record(NamedTuple):
     """[T, B, S]: tanh of the cells after each step."""
     heads: Array
     """[T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head."""
+    normal: Array
+    """[T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalisation."""
+    spread: Array
+    """[T, B, 1]: 1 / deviation of W_v h + b_v, with normalisation."""
     beta: Array
     """[T, B, 1]."""
     keys: Array
@@ -88,6 +98,8 @@ class Gradients(NamedTuple):
     heads: Array
     targets: Array
     """Of the products of these names, before squashing, [T, B, ...] as in Record."""
+    normal: Array
+    """[T, B, (3 H + 1) d]: of the normalised numbers times gain plus bias; [T, B, 0] without normalisation."""
     rate: Array
     """[T, B, 1]: of the argument of sigmoid."""
     joined: Array
@@ -97,7 +109,9 @@ class Gradients(NamedTuple):
     """[B, 3, d, d]: likewise."""
 
 
-def make_record(steps: int, batch: int, given: Inputs, heads: int, local: bool, replaced: int) -> Record:
+def make_record(
+    steps: int, batch: int, given: Inputs, heads: int, local: bool, normalised: bool, replaced: int
+) -> Record:
     """Room for a record."""
     size, width = given.h.shape[1], given.read.shape[1]
 
@@ -110,6 +124,8 @@ def make_record(steps: int, batch: int, given: Inputs, heads: int, local: bool, 
         gates=room(4 * size),
         squashed=room(size),
         heads=room((3 * heads + 1) * width),
+        normal=room((3 * heads + 1) * width if normalised else 0),
+        spread=room(1),
         beta=room(1),
         keys=room(2 * heads, width),
         values=room(heads, width),

@@ -219,16 +219,41 @@ def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, 
 def _heads(
     t: int, b: int, w: Weights, record: Record, to_keys: Array, to_values: Array, more: Array, grads: Gradients
 ) -> None:
-    """Through tanh of beta', k^w, v^w and k^r: gradients of W_v h + b_v."""
+    """Of beta', k^w, v^w and k^r -> of W_v h + b_v."""
     heads, width = record.values.shape[2:]
-    one = to_keys.dtype.type(1)
-    flat, out = record.heads[t, b], grads.heads[t, b]
+    out = grads.heads[t, b]
     for k in range(width):
-        out[k] = grads.rate[t, b, 0] * w.rate[k] * (one - flat[k] * flat[k])
+        out[k] = grads.rate[t, b, 0] * w.rate[k]
     for n in range(heads):
         at = width * (1 + 3 * n)
         for k in range(width):
-            write, value, read = at + k, at + width + k, at + 2 * width + k
-            out[write] = to_keys[n, k] * (one - flat[write] * flat[write])
-            out[value] = (to_values[n, k] + more[n, k]) * (one - flat[value] * flat[value])
-            out[read] = to_keys[heads + n, k] * (one - flat[read] * flat[read])
+            out[at + k] = to_keys[n, k]
+            out[at + width + k] = to_values[n, k] + more[n, k]
+            out[at + 2 * width + k] = to_keys[heads + n, k]
+    if len(w.norm_gain) > 0:
+        grads.normal[t, b] = out
+        _through_norm(out, w.norm_gain, record.normal[t, b], record.spread[t, b, 0])
+    else:
+        _through_tanh(out, record.heads[t, b])
+
+
+@part
+def _through_tanh(grad: Array, squashed: Array) -> None:
+    one = grad.dtype.type(1)
+    for k in range(len(grad)):
+        grad[k] *= one - squashed[k] * squashed[k]
+
+
+@part
+def _through_norm(grad: Array, gain: Array, normal: Array, spread: float) -> None:
+    """Of gain n + bias -> of x, n = (x - mean) / deviation:  dx = (dn - mean(dn) - n mean(n dn)) / deviation."""
+    size = grad.dtype.type(len(grad))
+    mean, along = grad.dtype.type(0), grad.dtype.type(0)
+    for k in range(len(grad)):
+        grad[k] *= gain[k]
+        mean += grad[k]
+        along += grad[k] * normal[k]
+    mean /= size
+    along /= size
+    for k in range(len(grad)):
+        grad[k] = (grad[k] - mean - normal[k] * along) * spread

@@ -8,7 +8,7 @@ from .....base.compiled import compiled
 from ..blas import multiply
 from ..elementwise import Array, add, part, tanh
 from ..gated.cell import cell
-from .arrays import Inputs, Record, Weights
+from .arrays import NORM_EPS, Inputs, Record, Weights
 from .products import add_outer, times, turned_times
 
 
@@ -48,12 +48,15 @@ def forward(
             add(record.gates[s, b], given.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
             hidden[b - start] = out[t, e, :size]
-        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v)
+        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalisation
         multiply(gemm, hidden, w.heads, not turned, record.heads[s, start:end])
         for b in range(start, end):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
-            tanh(heads, heads)
+            if len(w.norm_gain) > 0:
+                _normalise(heads, w, record.normal[s, b], record.spread[s, b])
+            else:
+                tanh(heads, heads)
             record.beta[s, b, 0] = _rate(heads[:width], w)
             for n in range(values):
                 at = width * (1 + 3 * n)
@@ -88,6 +91,23 @@ def _remember(
             joined[:size] = given.h[e]
             joined[size:] = given.read[e]
         c[:] = cells[e]
+
+
+@part
+def _normalise(heads: Array, w: Weights, normal: Array, spread: Array) -> None:
+    """n = (x - mean) / sqrt(variance + eps),  x <- gain n + bias."""
+    one, size = heads.dtype.type(1), len(heads)
+    mean, variance = heads.dtype.type(0), heads.dtype.type(0)
+    for k in range(size):
+        mean += heads[k]
+    mean /= heads.dtype.type(size)
+    for k in range(size):
+        variance += (heads[k] - mean) * (heads[k] - mean)
+    variance /= heads.dtype.type(size)
+    spread[0] = one / heads.dtype.type(math.sqrt(variance + heads.dtype.type(NORM_EPS)))
+    for k in range(size):
+        normal[k] = (heads[k] - mean) * spread[0]
+        heads[k] = w.norm_gain[k] * normal[k] + w.norm_bias[k]
 
 
 @part

@@ -34,6 +34,8 @@ class Tensors(NamedTuple):
     rate: Tensor
     rate_bias: Tensor
     targets_bias: Tensor
+    norm_gain: Tensor
+    norm_bias: Tensor
 
 
 class Result(NamedTuple):
@@ -72,6 +74,8 @@ def run(
         rate=core.rate.weight[0],
         rate_bias=core.rate.bias,
         targets_bias=targets.bias if targets else none,
+        norm_gain=core.norm.weight if core.norm else none,
+        norm_bias=core.norm.bias if core.norm else none,
     )
     resets, initial = arrays(reset, core.initial_memory)
     plan = _Plan(resets, initial, core.scales(), core.num_heads, bptt_length or 0, torch.is_grad_enabled())
@@ -93,11 +97,11 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
         tensors = Tensors(*leaves)
         given, weights = _arguments(plan, tensors)
-        (steps, batch), local = plan.reset.shape, len(weights.targets) > 0
+        (steps, batch), kind = plan.reset.shape, (len(weights.targets) > 0, len(weights.norm_gain) > 0)
         weights = weights._replace(
             recurrent=turned(weights.recurrent), heads=turned(weights.heads), targets=turned(weights.targets)
         )
-        record = make_record(steps, batch, given, plan.heads, local, given.kept.max() + 1) if plan.recording else None
+        record = make_record(steps, batch, given, plan.heads, *kind, given.kept.max() + 1) if plan.recording else None
         if not plan.recording:
             given.kept.fill(-1)
         size, width = given.h.shape[1], given.read.shape[1]
@@ -107,7 +111,7 @@ class _Unroll(torch.autograd.Function):
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(1, min(group, batch), given, plan.heads, local, 0)
+            own = record or make_record(1, min(group, batch), given, plan.heads, *kind, 0)
             forward(address, first, last, given, weights, True, own, *results)
 
         by_groups(work, batch, group)
@@ -129,6 +133,7 @@ class _Unroll(torch.autograd.Function):
             gates=np.empty_like(record.gates),
             heads=np.empty_like(record.heads),
             targets=np.empty_like(record.targets),
+            normal=np.empty_like(record.normal),
             rate=np.empty_like(record.beta),
             joined=np.zeros(record.joined.shape[1:], out.numpy().dtype),
             c=grad_c.copy(),
@@ -169,6 +174,7 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array) -> Te
     heads_bias, rate_bias, targets_bias = (
         torch.from_numpy(grad).flatten(0, -2).sum(0) for grad in (grads.heads, grads.rate, grads.targets)
     )
+    gain = np.einsum("tbk,tbk->k", grads.normal, record.normal)
     return Tensors(
         gates=torch.from_numpy(grads.gates),
         h=joined[:, :size],
@@ -182,4 +188,6 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array) -> Te
         rate=rate[0],
         rate_bias=rate_bias,
         targets_bias=targets_bias,
+        norm_gain=torch.from_numpy(gain),
+        norm_bias=torch.from_numpy(grads.normal).flatten(0, -2).sum(0),
     )
