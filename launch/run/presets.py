@@ -129,6 +129,28 @@ _EASY_GRAPH: Preset = {
     "total_steps": 30_000_000,
 }
 
+# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and is found by few random walks: returns in
+# running units, and each step used four times.
+_EASY_MAZE: Preset = {
+    "env_args": {"size": 7, "num_steps": 100},
+    "unroll_length": 100,
+    "batch_size": 64,
+    "envs_per_actor": 64,
+    "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True},
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"advantage_floor": 0.1},
+        "discount": 0.95,
+        "entropy_cost": 0.01,
+        "entropy_schedule": "linear",
+        "value_cost": 0.1,
+        "lr": 1e-3,
+        "lr_schedule": "linear",
+        "max_grad_norm": 1.0,
+    },
+    "total_steps": 3_000_000,
+}
+
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
 # are dear, so each is used four times; the policy begins near uniform, and the value error must not drown it, which in
 # running units is large wherever rewards are rare; the run ends.
@@ -211,10 +233,17 @@ CORES: dict[tuple[str, str], dict[str, Any]] = {
 EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
     ("t-maze", "concrete"): {"viewport_size": 8},
+    ("maze", "mnm-p"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
+    ("maze", "mnm-g"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
 }
 """Changes of an easy setting or a curriculum to CORES."""
 
-EASY: dict[str, Preset] = {"boxworld": _EASY_BOXWORLD, "pomdp-graph": _EASY_GRAPH, "t-maze": _EASY_T_MAZE}
+EASY: dict[str, Preset] = {
+    "boxworld": _EASY_BOXWORLD,
+    "maze": _EASY_MAZE,
+    "pomdp-graph": _EASY_GRAPH,
+    "t-maze": _EASY_T_MAZE,
+}
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""
 
 CURRICULUM: dict[str, Preset] = {"t-maze": _STAGED_T_MAZE}
