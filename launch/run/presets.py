@@ -151,6 +151,68 @@ _EASY_MAZE: Preset = {
     "total_steps": 3_000_000,
 }
 
+# PPO for the LP-RNN worlds. As long as the goal is a guess it earns nothing on average, waiting costs next to nothing,
+# and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and advantages
+# in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
+_LP_RNN_PPO: Preset = {
+    "unroll_length": 100,
+    "batch_size": 256,
+    "envs_per_actor": 256,
+    "agent": {
+        "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
+        "policy_scale": 0.01,
+        "normalise_returns": True,
+    },
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "entropy_schedule": "linear",
+        "value_cost": 0.1,
+        "lr": 5e-4,
+        "max_grad_norm": 1.0,
+    },
+}
+
+# The paper's T-maze: the memory is learnt where episodes are short.
+_STAGED_T_MAZE: Preset = _LP_RNN_PPO | {
+    "levels": {
+        "curriculum": {
+            "limbo_time": [40, 80, 140, 200, 280, 280, 280],
+            "teleport_delay": [1, 10, 30, 50, 50, 50, 50],
+            "half_width": [5, 5, 7, 10, 15, 22, 35],
+        },
+        "curriculum_episodes": 300,
+    },
+    "total_steps": 10_000_000,
+}
+
+# Two of the four cues and four trials; one cue comes first.
+_EASY_CUED_CATCH: Preset = _LP_RNN_PPO | {
+    "env_args": {"num_cues": 2, "num_trials": 4, "reward_free_trials": 0},
+    "unroll_length": 60,
+    "batch_size": 512,
+    "envs_per_actor": 512,
+    "learner": _LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 1e-3},
+    "levels": {"curriculum": {"num_cues": [1]}, "curriculum_measure": "caught", "curriculum_score": (3.8,)},
+    "total_steps": 2_000_000,
+}
+
+# Two lights that are on for three steps; one light comes first.
+_EASY_SEQUENCE_RECALL: Preset = _LP_RNN_PPO | {
+    "env_args": {
+        "sequence_length": 2,
+        "demo_light_on_frames": 3,
+        "demo_light_off_frames": 2,
+        "timeout_frames": 150,
+    },
+    "batch_size": 128,
+    "envs_per_actor": 128,
+    "levels": {"curriculum": {"sequence_length": [1], "timeout_frames": [100]}, "curriculum_score": (0.85,)},
+    "total_steps": 4_000_000,
+}
+
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
 # are dear, so each is used four times; the policy begins near uniform, and the value error must not drown it, which in
 # running units is large wherever rewards are rare; the run ends.
@@ -174,39 +236,6 @@ OTHERS: Preset = {
     },
 }
 """Every world that is not in PAPER."""
-
-# The paper's T-maze, by stages. As long as the goal is a guess it earns nothing on average, waiting costs next to
-# nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, memory first learnt
-# where episodes are short, and returns and advantages in running units.
-_STAGED_T_MAZE: Preset = {
-    "unroll_length": 100,
-    "batch_size": 256,
-    "envs_per_actor": 256,
-    "agent": {
-        "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
-        "policy_scale": 0.01,
-        "normalise_returns": True,
-    },
-    "learner": {
-        "algorithm": "ppo",
-        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
-        "discount": 0.99,
-        "entropy_cost": 0.01,
-        "entropy_schedule": "linear",
-        "value_cost": 0.1,
-        "lr": 5e-4,
-        "max_grad_norm": 1.0,
-    },
-    "levels": {
-        "curriculum": {
-            "limbo_time": [40, 80, 140, 200, 280, 280, 280],
-            "teleport_delay": [1, 10, 30, 50, 50, 50, 50],
-            "half_width": [5, 5, 7, 10, 15, 22, 35],
-        },
-        "curriculum_episodes": 300,
-    },
-    "total_steps": 10_000_000,
-}
 
 PAPER: dict[str, Preset] = {
     "boxworld": _RMC_PAPER,
@@ -240,8 +269,10 @@ EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
 
 EASY: dict[str, Preset] = {
     "boxworld": _EASY_BOXWORLD,
+    "cued-catch": _EASY_CUED_CATCH,
     "maze": _EASY_MAZE,
     "pomdp-graph": _EASY_GRAPH,
+    "sequence-recall": _EASY_SEQUENCE_RECALL,
     "t-maze": _EASY_T_MAZE,
 }
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""
