@@ -196,7 +196,7 @@ _EASY_CUED_CATCH: Preset = _LP_RNN_PPO | {
     "envs_per_actor": 512,
     "learner": _LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 1e-3},
     "levels": {"curriculum": {"num_cues": [1]}, "curriculum_measure": "caught", "curriculum_score": (3.8,)},
-    "total_steps": 2_000_000,
+    "total_steps": 5_000_000,
 }
 
 # Two lights that are on for three steps; one light comes first.
