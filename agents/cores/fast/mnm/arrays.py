@@ -11,7 +11,7 @@ import numpy as np
 from ..elementwise import Array
 
 NORM_EPS = 1e-5
-"""What the layer normalisation adds to a variance: torch's default."""
+"""Added to a variance by the layer normalisation: torch's default."""
 
 
 class Weights(NamedTuple):
