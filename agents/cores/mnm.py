@@ -66,8 +66,8 @@ class MNM(Core):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
-        layer_norm: bool = False,
         memory_span: int = 0,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         at_least_one(memory_size=memory_size, num_heads=num_heads)
@@ -162,10 +162,10 @@ class MNMp(MNM):
         memory_size: int = 100,
         num_heads: int = 3,
         paper_scale: bool = False,
-        layer_norm: bool = False,
         memory_span: int = 0,
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, layer_norm, memory_span)
+        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span, layer_norm)
         self.targets = Linear(memory_size, 3 * memory_size)
 
     def scales(self) -> tuple[float, float]:

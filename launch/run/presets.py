@@ -129,25 +129,25 @@ _EASY_GRAPH: Preset = {
     "total_steps": 30_000_000,
 }
 
+# Each step used four times; a bonus for entropy that fades, so that what was found is kept.
+_PPO: Preset = {
+    "algorithm": "ppo",
+    "entropy_cost": 0.01,
+    "entropy_schedule": "linear",
+    "value_cost": 0.1,
+    "max_grad_norm": 1.0,
+}
+
 # A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and is found by few random walks: returns in
-# running units, and each step used four times.
+# running units.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,
     "batch_size": 64,
     "envs_per_actor": 64,
     "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True},
-    "learner": {
-        "algorithm": "ppo",
-        "algorithm_args": {"advantage_floor": 0.1},
-        "discount": 0.95,
-        "entropy_cost": 0.01,
-        "entropy_schedule": "linear",
-        "value_cost": 0.1,
-        "lr": 1e-3,
-        "lr_schedule": "linear",
-        "max_grad_norm": 1.0,
-    },
+    "learner": _PPO
+    | {"algorithm_args": {"advantage_floor": 0.1}, "discount": 0.95, "lr": 1e-3, "lr_schedule": "linear"},
     "total_steps": 3_000_000,
 }
 
@@ -163,16 +163,7 @@ _LP_RNN_PPO: Preset = {
         "policy_scale": 0.01,
         "normalise_returns": True,
     },
-    "learner": {
-        "algorithm": "ppo",
-        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
-        "discount": 0.99,
-        "entropy_cost": 0.01,
-        "entropy_schedule": "linear",
-        "value_cost": 0.1,
-        "lr": 5e-4,
-        "max_grad_norm": 1.0,
-    },
+    "learner": _PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
 }
 
 # The paper's T-maze: the memory is learnt where episodes are short.
@@ -280,7 +271,7 @@ EASY: dict[str, Preset] = {
 CURRICULUM: dict[str, Preset] = {"t-maze": _STAGED_T_MAZE}
 """By world, on top of PAPER: the paper's world, learnt by stages."""
 
-_VARIANTS = {"easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, EASY_CORES)}
+_VARIANTS = {"easy": EASY, "curriculum": CURRICULUM}
 
 PRESETS = ("paper", *_VARIANTS)
 
@@ -298,10 +289,10 @@ def preset(name: str, env: str, core: str) -> RunConfig:
         PAPER.get(world, OTHERS),
     )
     if name in _VARIANTS:
-        worlds, cores = _VARIANTS[name]
+        worlds = _VARIANTS[name]
         if world not in worlds:
             raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(worlds))}")
-        values = merge(merge(values, worlds[world]), {"agent": {"core_args": cores.get((world, core), {})}})
+        values = merge(merge(values, worlds[world]), {"agent": {"core_args": EASY_CORES.get((world, core), {})}})
     return from_dict(RunConfig, values)
 
 

@@ -96,6 +96,14 @@ def test_another_eps_counts():
     assert not torch.allclose(core.unroll(*call(core))[0], plain)
 
 
+@pytest.mark.parametrize(("name", "value"), [("eps", 1.0), ("elementwise_affine", False)])
+def test_another_normalisation_of_mnm_counts(name, value):
+    core = MNMp(D, hidden_size=4, memory_size=4, layer_norm=True)
+    assert stands(core)
+    setattr(core.norm, name, value)
+    assert not stands(core)
+
+
 class Zero(RMC):
     def initial_state(self, batch_size):
         return RMCState(torch.zeros(batch_size, self.num_slots, self.width))

@@ -239,6 +239,7 @@ def _heads(
 
 @part
 def _through_tanh(grad: Array, squashed: Array) -> None:
+    """Of tanh(x) -> of x, in place:  dx = (1 - tanh(x)^2) dtanh."""
     one = grad.dtype.type(1)
     for k in range(len(grad)):
         grad[k] *= one - squashed[k] * squashed[k]
@@ -246,7 +247,10 @@ def _through_tanh(grad: Array, squashed: Array) -> None:
 
 @part
 def _through_norm(grad: Array, gain: Array, normal: Array, spread: float) -> None:
-    """Of gain n + bias -> of x, n = (x - mean) / deviation:  dx = (dn - mean(dn) - n mean(n dn)) / deviation."""
+    """Of gain n + bias -> of x, in place.
+
+    n = (x - mean) / deviation:  dx = (dn - mean(dn) - n mean(n dn)) / deviation
+    """
     size = grad.dtype.type(len(grad))
     mean, along = grad.dtype.type(0), grad.dtype.type(0)
     for k in range(len(grad)):

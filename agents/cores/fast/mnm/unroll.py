@@ -10,7 +10,7 @@ from ....kernels import linear
 from ..blas import gemm
 from ..elementwise import Array
 from ..routes import arrays, by_groups, group_size, matrix_gradients, refuse_second_derivative, stands_for, turned
-from .arrays import Gradients, Inputs, Record, Weights, make_record
+from .arrays import NORM_EPS, Gradients, Inputs, Record, Weights, make_record
 from .backward import backward
 from .forward import forward
 
@@ -52,7 +52,9 @@ def suits(core: "MNM", inputs: Tensor) -> bool:
 
     With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
     """
-    return not core.paper_scale and stands_for(core, inputs) and gemm(inputs.dtype) != 0
+    norm = core.norm
+    usual = norm is None or (norm.eps == NORM_EPS and norm.elementwise_affine and norm.bias is not None)
+    return usual and not core.paper_scale and stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run(
