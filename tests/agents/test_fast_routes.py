@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.utils import parametrizations
 
 from engram.agents.cores.conv_lstm import ConvLSTM
@@ -96,11 +97,11 @@ def test_another_eps_counts():
     assert not torch.allclose(core.unroll(*call(core))[0], plain)
 
 
-@pytest.mark.parametrize(("name", "value"), [("eps", 1.0), ("elementwise_affine", False)])
-def test_another_normalisation_of_mnm_counts(name, value):
+@pytest.mark.parametrize("other", [{"eps": 1.0}, {"elementwise_affine": False}, {"bias": False}])
+def test_another_normalisation_of_mnm_counts(other):
     core = MNMp(D, hidden_size=4, memory_size=4, layer_norm=True)
     assert stands(core)
-    setattr(core.norm, name, value)
+    core.norm = nn.LayerNorm(core.norm.normalized_shape, **other)
     assert not stands(core)
 
 

@@ -53,7 +53,7 @@ def suits(core: "MNM", inputs: Tensor) -> bool:
     With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
     """
     norm = core.norm
-    usual = norm is None or (norm.eps == NORM_EPS and norm.elementwise_affine and norm.bias is not None)
+    usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
     return usual and not core.paper_scale and stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
