@@ -50,5 +50,5 @@ def _row(name: str, seed: str, run: dict[str, Any], measure: str) -> str:
     said = f"{found['mean']:.3g} [{found['low']:.3g}, {found['high']:.3g}]" if found else "not evaluated"
     steps = f"{run['steps'] / 1e6:,.1f} M"
     if run["steps"] < run["planned_steps"]:
-        steps += f" of {run['planned_steps'] / 1e6:,.1f} M: ended where the compute ended"
+        steps += f" of {run['planned_steps'] / 1e6:,.1f} M: stopped early"
     return f"| {name} | {seed} | {said} | {steps} | {run['seconds'] / 3600:.1f} |"

@@ -110,4 +110,4 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
         "source": "s",
         "curves": {"a": {"runs": {"1": run}}},
     }
-    assert "10.0 M of 60.0 M: ended where the compute ended" in page.text("small.png", small, document)
+    assert "10.0 M of 60.0 M: stopped early" in page.text("small.png", small, document)
