@@ -14,7 +14,7 @@ from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
-from .run import ProbeRun, find_device, make_learner
+from .run import ProbeRun, find_device, make_learner, start_from
 
 _HELP = """Teach a memory core a supervised task and test it on fresh data.
 
@@ -87,14 +87,13 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
     """Train, test and say the result, in a new run directory or one that exists."""
     prepare_process(1)
     console = make_console()
-    is_new = directory is None
     if directory is None:
-        make_learner(config, find_device(config.device))  # a mistake leaves no directory behind
+        _, learner = make_learner(config, find_device(config.device))  # a mistake leaves no directory behind
+        start_from(config.start_from, learner)
         directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
     with directory:
         run = ProbeRun(config, directory, lambda line: console.print(line, highlight=False, soft_wrap=True))
-        if not is_new:
-            run.resume()
+        run.begin()
         with StopFlag() as stop:
             reason = run.train(stop)
         if reason != "done":

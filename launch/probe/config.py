@@ -26,6 +26,8 @@ class ProbeConfig:
     """Parameters of the task, KEY=VALUE."""
     learner: OmitArgPrefixes[SupervisedConfig] = SupervisedConfig()
     """Network around the core, and optimiser."""
+    start_from: str | None = None
+    """Run directory of another probe whose weights this one begins with, such as of an easier task."""
     minutes: float = 10.0
     """Minutes of training, of one processor core (on a GPU by the clock); 0: until --updates."""
     updates: int = 0

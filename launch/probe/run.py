@@ -18,8 +18,9 @@ from ..metrics.writer import MetricsWriter
 from ..run.command_line import UsageError
 from ..run.config import to_dict
 from ..run.device import find_device
-from ..run.run_directory import RunDirectory
+from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
+from ..run.trainees import take_weights
 from .config import ProbeConfig
 
 RESULT = "result.json"
@@ -52,10 +53,12 @@ class ProbeRun:
         """Steps of sequences learnt from."""
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
+    def begin(self) -> None:
+        """Go on from the newest checkpoint, or begin with the weights that the configuration names."""
         newest = checkpoints.latest(self.directory.checkpoints)
-        if newest is not None:
+        if newest is None:
+            start_from(self.config.start_from, self.learner)
+        else:
             saved = checkpoints.load(newest)
             self.learner.load_state_dict(saved["learner"])
             self.task.restore(saved["task"])
@@ -170,6 +173,22 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     return task, SupervisedLearner(model, config.learner, task.stream)
+
+
+def start_from(run: str | None, learner: SupervisedLearner) -> None:
+    """Give a new network the weights of another probe. Raises UsageError if there are none, or of another network."""
+    if run is None:
+        return
+    try:
+        path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints)
+        if path is None:
+            raise UsageError(f"--start-from {run}: it has no checkpoint yet")
+        saved = checkpoints.load(path)
+    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        raise UsageError(f"--start-from: {problem}") from problem
+    if "model" not in saved.get("learner", {}):
+        raise UsageError(f"--start-from {run}: its checkpoint is not of a probe, and no other will do")
+    take_weights(learner.model, saved["learner"]["model"], path)
 
 
 def described(found: Score) -> dict[str, Any]:

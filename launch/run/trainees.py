@@ -1,7 +1,10 @@
-"""Which of the members in a checkpoint is meant: of a population the best one, unless another is asked for."""
+"""What was trained, as a checkpoint has it: weights, and which member of a population is meant."""
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import nn
 
 from .command_line import UsageError
 
@@ -39,6 +42,23 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
     if every:
         return list(range(len(trainees)))
     return [member if member >= 0 else best_member(trainees)]
+
+
+def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
+    """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one."""
+    own = network.state_dict()
+    wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
+    if wrong:
+        name = wrong[0]
+        raise UsageError(
+            f"--start-from {path}: its network is another one, {len(wrong)} tensors differ, such as {name}: "
+            f"{_shape(weights, name)} there, {_shape(own, name)} here"
+        )
+    network.load_state_dict(weights)
+
+
+def _shape(tensors: dict[str, Any], name: str) -> str:
+    return str(list(getattr(tensors[name], "shape", []))) if name in tensors else "none"
 
 
 def described(trainees: list[Trainee], chosen: int) -> str:

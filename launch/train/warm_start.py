@@ -9,7 +9,7 @@ from ...learners.checkpoints import CheckpointError
 from ..run.command_line import UsageError
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.trained import find_checkpoint, open_run
-from ..run.trainees import Trainee, best_member, trainees_of
+from ..run.trainees import Trainee, best_member, take_weights, trainees_of
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
@@ -21,15 +21,7 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
     path, trainees = _trained(run)
     weights = trainees[best_member(trainees)].weights
     for agent in agents:
-        own = agent.state_dict()
-        wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
-        if wrong:
-            name = wrong[0]
-            raise UsageError(
-                f"--start-from {path}: its network is another one, {len(wrong)} tensors differ, such as {name}: "
-                f"{_shape(weights, name)} there, {_shape(own, name)} here"
-            )
-        agent.load_state_dict(weights)
+        take_weights(agent, weights, path)
 
 
 def _trained(run: str) -> tuple[Path, list[Trainee]]:
@@ -45,7 +37,3 @@ def _trained(run: str) -> tuple[Path, list[Trainee]]:
     except (RunDirectoryError, CheckpointError) as problem:
         raise UsageError(f"--start-from: {problem}") from problem
     return path, trainees_of(state)
-
-
-def _shape(tensors: dict[str, object], name: str) -> str:
-    return str(list(getattr(tensors[name], "shape", []))) if name in tensors else "none"
