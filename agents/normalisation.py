@@ -38,7 +38,8 @@ class Moments(nn.Module):
     def update(self, values: Tensor, weight: float, valid: Tensor | None = None) -> None:
         """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none.
 
-        Of `valid` (bool [N]) only those that are set. Nothing is read back from the device.
+        Of `valid` (bool [N]) only those that are set. A feature of which a moment would not be finite, since squares
+        overflow above about 1e19, stays as it was. Nothing is read back from the device.
         """
         number: Tensor | int = len(values)
         ok = values.isfinite().all() if number else values.new_zeros((), dtype=torch.bool)
@@ -55,9 +56,10 @@ class Moments(nn.Module):
         mean = self.mean + rate * (new - self.mean)
         variance = (1 - rate) * (self.deviation.square() + (self.mean - mean).square())
         variance = variance + rate * (spread + (new - mean).square())
-        self.mean.copy_(torch.where(ok, mean, self.mean))
-        self.deviation.copy_(torch.where(ok, variance.sqrt().clamp(min=self.floor), self.deviation))
-        self.weight.copy_(torch.where(ok, (self.weight + weight).clamp(max=self.memory), self.weight))
+        fits = ok & mean.isfinite() & variance.isfinite()
+        self.mean.copy_(torch.where(fits, mean, self.mean))
+        self.deviation.copy_(torch.where(fits, variance.sqrt().clamp(min=self.floor), self.deviation))
+        self.weight.copy_(torch.where(fits.any(), (self.weight + weight).clamp(max=self.memory), self.weight))
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., F] -> (values - mean) / deviation, clipped."""

@@ -26,6 +26,35 @@ def test_moments_are_those_of_everything_shown() -> None:
     assert torch.equal(moments.mean, before)
 
 
+@pytest.mark.parametrize("large", [1e18, 1e25, 3.4e38])
+def test_a_feature_whose_squares_overflow_stays_as_it_was_and_the_others_are_counted(large: float) -> None:
+    moments, alone = Moments(2, memory=1e6, floor=1e-3), Moments(1, memory=1e6, floor=1e-3)
+    for value in (1.0, large, -large, 3.0):
+        other = torch.tensor([[2.0], [value % 7], [5.0]])
+        moments.update(torch.cat([torch.tensor([[1.0], [value], [2.0]]), other], 1), 3.0)
+        alone.update(other, 3.0)
+        assert moments.mean.isfinite().all()
+        assert moments.deviation.isfinite().all()
+    assert torch.equal(moments.mean[1:], alone.mean)
+    assert torch.equal(moments.deviation[1:], alone.deviation)
+    assert torch.equal(moments.weight, alone.weight)
+    assert large < 1e19 or moments.deviation[0] < 10
+
+
+@pytest.mark.parametrize("large", [1e18, 1e25, 3.4e38])
+@pytest.mark.parametrize("at", [0, 3])
+def test_one_large_return_leaves_the_head_finite(large: float, at: int) -> None:
+    torch.manual_seed(0)
+    head, valid = RescaledHead(4, 1), torch.ones(50, dtype=torch.bool)
+    for update in range(6):
+        returns = torch.randn(50)
+        if update == at:
+            returns[7] = large
+        head.renormalise(returns, valid)
+        assert all(part.isfinite().all() for part in head.state_dict().values())
+    assert large < 1e19 or head.unit < 10
+
+
 def test_what_is_long_past_is_forgotten() -> None:
     moments = Moments(1, memory=10.0, floor=1e-3)
     for _ in range(20):
@@ -71,6 +100,21 @@ def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None
     assert large.agent.units is not None
     assert small.agent.units is not None
     assert large.agent.units.unit.item() == pytest.approx(1000 * small.agent.units.unit.item(), rel=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
+def test_learning_goes_on_after_one_reward_that_overflows(algorithm: str) -> None:
+    made, _ = learner(algorithm, 1.0)
+    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalise_returns=True)
+    unroll = ActorFactory(env="cued-catch", agent=config, num_envs=6, unroll_length=12, seed=2).make_actor(0).unroll()
+    reward = unroll.env.reward.clone()
+    reward[4, 2] = 1e30
+    made.step(unroll._replace(env=unroll.env._replace(reward=reward)))
+    assert made.skipped > 0
+    skipped, before = made.skipped, made.agent.policy.weight.clone()
+    assert made.step(unroll)["loss/total"] == pytest.approx(0, abs=1e3)
+    assert made.skipped == skipped
+    assert not torch.equal(made.agent.policy.weight, before)
 
 
 def test_observations_of_any_unit_look_the_same_to_the_network() -> None:
