@@ -119,7 +119,7 @@ def train(
     saved = newest_state(directory, config) if directory else None
     if directory and config.population:
         check_population(directory, saved)
-    if config.start_from and not saved:
+    if config.start_from is not None and not saved:
         from ..train.warm_start import start_from  # evaluation is imported along with it
 
         start_from(config.start_from, agents)
@@ -233,7 +233,9 @@ def make_trainer(
     if config.population:
         from ..population.run import add_population  # statistics and pictures take seconds to import
 
-        population, report = add_population(config, members, fields, directory, panel, steps_of(saved), files)
+        population, report = add_population(
+            config, members, fields, directory, panel, steps_of(saved) if saved else None, files
+        )
     mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
     watcher = None

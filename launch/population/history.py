@@ -87,7 +87,8 @@ def read(run: RunDirectory) -> Iterator[Entry]:
     """The events of a population's log, first to last, one line in memory at a time.
 
     Raises RunDirectoryError if the run has no population, or naming the line that is no event. A last line without an
-    end is what a power failure leaves, and no event.
+    end is what a power failure leaves, and no event. A start event may be there again right after itself: a run that
+    begins anew, without a checkpoint, and cannot set the first one aside leaves two.
     """
     file = run.population_file
     if not file.is_file():
@@ -95,15 +96,28 @@ def read(run: RunDirectory) -> Iterator[Entry]:
     try:
         with file.open("rb") as lines:
             members = last = 0
+            start: dict[str, Any] = {}
             for number, line in enumerate(lines, 1):
                 if line.endswith(b"\n"):
+                    if start and _same(line, start):
+                        continue
                     event = _event(line, f"{file} line {number}", members)
+                    start = event if event["event"] == "start" else {}
                     if event["step"] < last:
                         raise RunDirectoryError(f"{file} line {number} is of step {event['step']}, after one of {last}")
                     members, last = members or event["members"], event["step"]
                     yield Entry(number, event)
     except OSError as problem:
         raise RunDirectoryError(f"cannot read {file}: {problem.strerror}") from problem
+
+
+def _same(line: bytes, event: Mapping[str, Any]) -> bool:
+    """Whether a line is this event once more, at whatever time."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found | {"time": 0} == {**event, "time": 0}
 
 
 def _event(line: bytes, where: str, members: int) -> dict[str, Any]:

@@ -36,17 +36,17 @@ class PopulationLog:
 
     Args:
         file: the log.
-        step: of the checkpoint from which the run goes on, 0 for a new one. Events after it are moved to
-            `population.abandoned.jsonl`.
+        step: of the checkpoint from which the run goes on; None for a run that begins, anew if there are events.
+            Events after it, of a run that begins all of them, are moved to `population.abandoned.jsonl`.
         warn: where a disk that refuses is reported, once.
     """
 
-    def __init__(self, file: Path, step: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, file: Path, step: int | None, warn: Callable[[str], None]) -> None:
         self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
         self.past: list[dict[str, Any]] = []
         """The events that were there."""
         try:
-            abandon_after(file, step)
+            abandon_after(file, -1 if step is None else step)  # a start event is of step 0
             if file.exists():
                 self.past = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as problem:

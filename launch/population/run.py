@@ -18,7 +18,7 @@ def add_population(
     fields: Sequence[str],
     directory: RunDirectory,
     panel: Panel,
-    step: int,
+    step: int | None,
     files: ExitStack,
 ) -> tuple[PopulationHost, Callable[[int, dict[str, float] | None], None]]:
     """The host of a population, and what shows its rows in the panel.
@@ -29,11 +29,11 @@ def add_population(
         fields: names of the world's episode fields.
         directory: the run's.
         panel: shows the run.
-        step: steps of all members in the checkpoint from which the run goes on, 0 for a new one.
+        step: steps of all members in the checkpoint from which the run goes on, None for one that begins.
         files: closes what is written to.
     """
     log = PopulationLog(directory.population_file, step, panel.message)
-    writer = files.enter_context(MetricsWriter(directory.path, step, panel.message))
+    writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
     host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
     files.enter_context(closing(host))
     if isinstance(panel, PopulationPanel):

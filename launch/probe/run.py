@@ -179,6 +179,8 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
     """Give a new network the weights of another probe. Raises UsageError if there are none, or of another network."""
     if run is None:
         return
+    if not run:
+        raise UsageError("--start-from is ''; allowed: the run directory of another probe")
     try:
         path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints)
         if path is None:

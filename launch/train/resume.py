@@ -32,6 +32,7 @@ MAY_CHANGE = {
     "checkpoint_url",
     "max_actor_failures",
     "actor_timeout",
+    "stall_timeout",
     "actor_cpus",
     "actor_gpus",
     "ray_address",

@@ -26,6 +26,8 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 
 def _trained(run: str) -> tuple[Path, list[Trainee]]:
     """The checkpoint to start from, and the members in it."""
+    if not run:
+        raise UsageError("--start-from is ''; allowed: a run directory or zoo:NAME")
     if run.startswith(zoo.PREFIX):
         kept = open_run(run, "latest")
         return kept.checkpoint, kept.trainees

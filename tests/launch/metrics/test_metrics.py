@@ -140,6 +140,14 @@ def test_wall_time_goes_on_over_resumes(tmp_path: Path) -> None:
     assert 1000 <= rows(tmp_path)[1]["wall_s"] < 1060
 
 
+@pytest.mark.parametrize("said", [{}, {"wall_s": None}, {"wall_s": "x"}, {"wall_s": float("inf")}])
+def test_a_last_row_that_does_not_say_its_wall_time_counts_from_zero(tmp_path: Path, said: dict[str, Any]) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 10, "metrics": {"x": 1.0}} | said) + "\n")
+    with MetricsWriter(tmp_path, 10, never) as writer:
+        writer.write(20, {"x": 1.0})
+    assert 0 <= rows(tmp_path)[1]["wall_s"] < 60
+
+
 @pytest.mark.parametrize("remove", [lambda run: shutil.rmtree(run / "tensorboard"), shutil.rmtree])
 def test_removed_files_come_back(tmp_path: Path, remove: Callable[[Path], None]) -> None:
     run = tmp_path / "run"

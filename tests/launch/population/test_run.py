@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -192,6 +193,26 @@ def assert_equal(a: Any, b: Any, place: str) -> None:
         assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True), place
     else:
         assert a == b, place
+
+
+def test_a_population_that_begins_anew_can_be_resumed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_train(*GRAPH, *POPULATION, "--total-steps", 100, "--run-dir", run)
+    log = run / "population.jsonl"
+    first = log.read_text()
+    shutil.rmtree(run / "checkpoints")  # as if killed before there was one
+    run_train("--resume", run)
+    assert [event["step"] for event in events(run, "start")] == [0]
+    assert (run / "population.abandoned.jsonl").read_text() == first
+    start, *rest = log.read_text().splitlines(keepends=True)
+    again = json.dumps(json.loads(start) | {"time": 1.0}) + "\n"
+    log.write_text("".join([start, again, again, *rest]))  # where the disk refused to set the first one aside
+    run_train("--resume", run, "--total-steps", 200)
+    assert population_view.main([str(run), "--replay"]) == 0
+    other = json.dumps(json.loads(start) | {"seed": 7}) + "\n"
+    log.write_text("".join([start, other, *rest]))
+    with pytest.raises(UsageError, match=r"line 2 is a start event; the first event, and only the first, is start"):
+        population_view.main([str(run)])
 
 
 def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:

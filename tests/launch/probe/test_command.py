@@ -59,6 +59,9 @@ def test_a_probe_begins_with_the_weights_of_another(probe, tmp_path):
     code, _, error = probe(*words, "--start-from", tmp_path / "nowhere", "--run-dir", none)
     assert code == 2
     assert "nowhere" in error
+    code, _, error = probe(*words, "--start-from", "", "--run-dir", none)
+    assert code == 2
+    assert "--start-from is ''; allowed: the run directory of another probe" in error
     assert not none.exists()
 
 

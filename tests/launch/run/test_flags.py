@@ -16,6 +16,7 @@ from engram.launch.run.run_flags import changed_from_preset, parse_run
 from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
 from engram.launch.train import command as train
+from engram.launch.train.resume import resumed_by_words
 from engram.launch.train.sizes import check_counts, check_memory
 from runs import TINY
 
@@ -118,6 +119,11 @@ def test_flags_that_have_no_effect_on_resuming_are_refused_by_name(tmp_path: Pat
     with pytest.raises(UsageError, match=r"was trained with learner\.lr"):
         run_train("--resume", tmp_path / "run", "--lr", 0.123)
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+def test_the_patience_of_the_watchdog_can_be_changed_on_resuming(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run", to_dict(parse_run([*TINY, "--local"])), name="x") as run:
+        assert resumed_by_words(run, ["--stall-timeout", "0.5"]).stall_timeout == 0.5
 
 
 def test_an_address_of_a_cluster_has_no_effect_in_one_process() -> None:
