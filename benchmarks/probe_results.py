@@ -29,7 +29,7 @@ def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
     with RunDirectory.open(path) as directory:
         config: ProbeConfig = from_dict(ProbeConfig, directory.config())
         run = ProbeRun(config, directory, print)
-        run.resume()
+        run.begin()
         found: list[dict[str, Any]] = []
         for delay in DELAYS:
             given = {**config.task_args, "delay": delay}

@@ -208,8 +208,8 @@ _EASY_SEQUENCE_RECALL: Preset = _LP_RNN_PPO | {
 }
 
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
-# are dear, so each is used four times; the policy begins near uniform, and the value error must not drown it, which in
-# running units is large wherever rewards are rare; the run ends.
+# are dear, so each is used four times, in many small updates; the policy begins near uniform, and the value error must
+# not drown it, which in running units is large wherever rewards are rare; the run ends.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 128,
@@ -222,7 +222,7 @@ OTHERS: Preset = {
     },
     "learner": {
         "algorithm": "ppo",
-        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1},
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1, "minibatches": 8},
         "discount": 0.99,
         "entropy_cost": 0.01,
         "value_cost": 0.1,
