@@ -28,8 +28,8 @@ def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
     """Answers of a run's network after every delay."""
     with RunDirectory.open(path) as directory:
         config: ProbeConfig = from_dict(ProbeConfig, directory.config())
-        run = ProbeRun(config, directory, print)
-        run.begin()
+        run = ProbeRun(config, print)
+        run.begin(directory)
         found: list[dict[str, Any]] = []
         for delay in DELAYS:
             given = {**config.task_args, "delay": delay}

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...base.messages import check_choice, check_flag
 from .task import NOT_ASKED, PARTS
-from .token_stream import Document, TokenStream, numbered, read_text
+from .token_stream import Document, TokenStream, as_path, numbered, read_text
 
 TASKS = 20
 PAD, EOS, ANSWER = "<pad>", "<eos>", "<answer>"
@@ -74,7 +74,8 @@ def stories_of(folder: str | Path, part: str, keep_last: bool) -> list[Story]:
 
 def _parts(folder: str | Path, keep_last: bool) -> dict[str, list[Story]]:
     """Stories of every part that is there; those of `en-10k` have no "valid"."""
-    parts = [part for part in PARTS if part != "valid" or any(Path(folder).glob("qa1_*valid.txt"))]
+    folder = as_path("folder", folder)
+    parts = [part for part in PARTS if part != "valid" or any(folder.glob("qa1_*valid.txt"))]
     return {part: stories_of(folder, part, keep_last) for part in parts}
 
 

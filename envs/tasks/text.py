@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.messages import check_choice, check_integer
 from .task import PARTS
-from .token_stream import Document, TokenStream, numbered, read_text
+from .token_stream import Document, TokenStream, as_path, numbered, read_text
 
 LEVELS = ("word", "character")
 UNKNOWN, EOS = "<unk>", "<eos>"
@@ -21,7 +21,7 @@ def read_parts(path: str | Path) -> dict[str, str]:
 
     Of one file the last two twentieths are for validation and test. Raises ValueError naming what is missing.
     """
-    path = Path(path)
+    path = as_path("path", path)
     if path.is_dir():
         found: dict[str, str] = {}
         for part in PARTS:
@@ -44,6 +44,7 @@ class Text(TokenStream):
     """Every token predicts the next. The text is cut into B equal stretches, one for each sequence, read in chunks.
 
     Args:
+        num_sequences: B; of validation and test, which are read once, as many as they have tokens for if that is less.
         path: a text file, or a folder with one file each for train, valid and test.
         level: "word" or "character".
         chunk: steps of a batch.
@@ -68,11 +69,12 @@ class Text(TokenStream):
         numbers = {token: number for number, token in enumerate(vocabulary)}
         part = common.get("part", "train")
         tokens = numbered(split(parts[part], level), numbers, unknown=0)
+        if part != "train":
+            num_sequences = min(num_sequences, max(1, len(tokens) - 1))
         length = (len(tokens) - 1) // num_sequences
         if length < 1:
-            raise ValueError(
-                f"{str(path)!r} has {len(tokens)} tokens for {part}; allowed: more than the batch's {num_sequences}"
-            )
+            enough = "at least 2" if part != "train" else f"more than batch_size, which is {num_sequences}"
+            raise ValueError(f"{str(path)!r} has {len(tokens)} {level}s for {part}; allowed: {enough}")
         documents = [
             Document(
                 tokens[b * length : (b + 1) * length],

@@ -121,6 +121,13 @@ def numbered(tokens: Sequence[str], numbers: Mapping[str, int], unknown: int | N
     return np.array([numbers.get(token, unknown) for token in tokens], np.int64)
 
 
+def as_path(name: str, value: object) -> Path:
+    """A parameter that names a file or folder. Raises ValueError naming it if it is no text."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"{name} is {value!r}; allowed: the name of a file or folder (./{value} for one of this name)")
+    return Path(value)
+
+
 def read_text(path: Path) -> str:
     """A text file. Raises ValueError naming the file and what is wrong."""
     try:
@@ -129,4 +136,4 @@ def read_text(path: Path) -> str:
         raise ValueError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from problem
 
 
-__all__ = ["BLANK", "NOT_ASKED", "Document", "TokenStream", "numbered", "read_text"]
+__all__ = ["BLANK", "NOT_ASKED", "Document", "TokenStream", "as_path", "numbered", "read_text"]

@@ -14,7 +14,7 @@ from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
-from .run import ProbeRun, find_device, make_learner, start_from
+from .run import ProbeRun, start_from
 
 _HELP = """Teach a memory core a supervised task and test it on fresh data.
 
@@ -79,7 +79,6 @@ def resumed(directory: RunDirectory, words: Sequence[str]) -> ProbeConfig:
                 f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
                 f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
             )
-    directory.rewrite_config(to_dict(new))
     return new
 
 
@@ -87,13 +86,15 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
     """Train, test and say the result, in a new run directory or one that exists."""
     prepare_process(1)
     console = make_console()
+    run = ProbeRun(config, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    old = directory
     if directory is None:
-        _, learner = make_learner(config, find_device(config.device))  # a mistake leaves no directory behind
-        start_from(config.start_from, learner)
+        start_from(config.start_from, run.learner)  # a mistake leaves no directory behind
         directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
     with directory:
-        run = ProbeRun(config, directory, lambda line: console.print(line, highlight=False, soft_wrap=True))
-        run.begin()
+        run.begin(directory)
+        if old:
+            directory.rewrite_config(to_dict(config))
         with StopFlag() as stop:
             reason = run.train(stop)
         if reason != "done":

@@ -2,18 +2,20 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ...base.files import replace_file
 from ...envs.tasks.registry import examined_on, find_task, make_task
+from ...envs.tasks.task import Task
 from ...learners import checkpoints
 from ...learners.supervised.learner import SupervisedLearner, examine
 from ...learners.supervised.model import SequenceModel, to_tensors
 from ...learners.supervised.scores import Score
+from ...learners.supervised.sizes import check_memory
 from ..metrics.writer import MetricsWriter
 from ..run.command_line import UsageError
 from ..run.config import to_dict
@@ -31,19 +33,30 @@ TEST_BATCH = 128
 """Sequences tested side by side."""
 
 
+class Tests(NamedTuple):
+    """What a trained network is tested on."""
+
+    valid: Task
+    """Data as in training, but fresh: what a search of settings goes by."""
+    tests: list[tuple[str, Task]]
+    """Every test by its label."""
+
+
 class ProbeRun:
-    """A probe in progress.
+    """A probe in progress. Raises UsageError for names and values that do not exist, or if it cannot be tested.
 
     Args:
         config: what to train.
-        directory: where metrics, checkpoints and the result go.
         show: shows a line to a person.
     """
 
-    def __init__(self, config: ProbeConfig, directory: RunDirectory, show: Callable[[str], None]) -> None:
-        self.config, self.directory, self.show = config, directory, show
+    def __init__(self, config: ProbeConfig, show: Callable[[str], None]) -> None:
+        self.config, self.show = config, show
         self.device = find_device(config.device)
         self.task, self.learner = make_learner(config, self.device)
+        self.tests = make_tests(config.task, config.task_args, config.seed)
+        self.directory: RunDirectory
+        """Where metrics, checkpoints and the result go, from `begin` on."""
         self.trained = 0.0
         """Seconds of training, as the budget counts them."""
         self._row: dict[str, list[float]] = {}
@@ -53,9 +66,10 @@ class ProbeRun:
         """Steps of sequences learnt from."""
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
-    def begin(self) -> None:
-        """Go on from the newest checkpoint, or begin with the weights that the configuration names."""
-        newest = checkpoints.latest(self.directory.checkpoints)
+    def begin(self, directory: RunDirectory) -> None:
+        """Go on from a run's newest checkpoint, or begin with the weights that the configuration names."""
+        self.directory = directory
+        newest = checkpoints.latest(directory.checkpoints)
         if newest is None:
             start_from(self.config.start_from, self.learner)
         else:
@@ -89,13 +103,11 @@ class ProbeRun:
         return reason
 
     def result(self) -> dict[str, Any]:
-        """Test on fresh data and write result.json."""
+        """Test on fresh data, once, and write result.json."""
         config = self.config
-        valid = self._examine(config.task_args, "valid" if self.task.batches is None else "test")
+        valid = self._examine(self.tests.valid)
         tests: list[dict[str, Any]] = [
-            {"test": label, "chance": chance, **described(found)}
-            for label, parameters in examined_on(config.task, config.task_args)
-            for found, chance in [self._test(parameters)]
+            {"test": label, "chance": task.chance, **described(self._examine(task))} for label, task in self.tests.tests
         ]
         entry, _ = find_task(config.task)
         result = {
@@ -118,15 +130,7 @@ class ProbeRun:
         replace_file(self.directory.path / RESULT, json.dumps(result, indent=1).encode())
         return result
 
-    def _test(self, parameters: dict[str, Any]) -> tuple[Score, float]:
-        task = make_task(self.config.task, TEST_BATCH, parameters, seed=self.config.seed, part="test")
-        return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH)), task.chance
-
-    def _examine(self, parameters: dict[str, Any], part: str) -> Score:
-        """The score on data as in training, but fresh: what a search of settings goes by."""
-        if self.task.stream and self.task.chance == 0:  # files: validation is another part of them
-            part = "valid"
-        task = make_task(self.config.task, TEST_BATCH, parameters, seed=self.config.seed, part=part)
+    def _examine(self, task: Task) -> Score:
         return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH))
 
     def _is_done(self) -> bool:
@@ -167,12 +171,27 @@ class ProbeRun:
 def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
     """The task and a freshly initialised network for it. Raises UsageError for names and values that do not exist."""
     try:
+        one = make_task(config.task, 1, config.task_args, seed=config.seed)
+        check_memory(one, config.core, config.core_args, config.learner)
         task = make_task(config.task, config.learner.batch_size, config.task_args, seed=config.seed)
         torch.manual_seed(config.seed)
         model = SequenceModel(task, config.core, config.core_args, config.learner).to(device)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     return task, SupervisedLearner(model, config.learner, task.stream)
+
+
+def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
+    """What a task that is trained with `task_args` is tested on. Raises UsageError if its files hold too little."""
+
+    def fresh(parameters: Mapping[str, Any], part: str) -> Task:
+        return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)
+
+    try:
+        tests = [(label, fresh(parameters, "test")) for label, parameters in examined_on(task, task_args)]
+        return Tests(fresh(task_args, "valid"), tests)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
 
 
 def start_from(run: str | None, learner: SupervisedLearner) -> None:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from ...agents.cores.registry import core_class, core_names
 from ...base.messages import check_fields, check_range
-from ...envs.tasks.registry import find_task
+from ...envs.tasks.registry import find_task, make_task
 from ..run.command_line import UsageError, make_console, parse
 from .config import recipe
-from .leaderboard import write_leaderboard
-from .run import RESULT
+from .leaderboard import found_results, write_leaderboard
+from .run import RESULT, make_tests
 
 CHEAP = (
     "copy",
@@ -85,6 +85,8 @@ class SuiteConfig:
         check_range("minutes", self.minutes, 0, above=True)
         if not self.lrs:
             raise ValueError("lrs is empty; allowed: at least one learning rate")
+        for lr in self.lrs:
+            check_range("lrs", lr, 0, above=True)
 
 
 class Cell(NamedTuple):
@@ -116,12 +118,13 @@ def main(words: Sequence[str]) -> int:
             write_leaderboard(out, config.minutes)
     for line in failed:
         print(f"rl-probe: {line}", file=sys.stderr)
-    console.print((out / "leaderboard.txt").read_text(), highlight=False, soft_wrap=True)
+    if found_results(out):
+        console.print((out / "leaderboard.txt").read_text(), highlight=False, soft_wrap=True)
     return 1 if failed else 0
 
 
 def cells_of(config: SuiteConfig) -> list[Cell]:
-    """All pairs; UsageError for a name that does not exist."""
+    """All pairs; UsageError for a name that does not exist or a parameter that its task does not take."""
     cores = config.cores or tuple(core_names())
     try:
         for task in config.tasks:
@@ -130,7 +133,11 @@ def cells_of(config: SuiteConfig) -> list[Cell]:
             core_class(core)
         for key in config.task_args:
             find_task(key.partition(".")[0].replace("_", "-"))
-    except ValueError as problem:
+        for task in config.tasks:
+            args = _task_args(config, task)
+            make_task(task, recipe(task, cores[0]).learner.batch_size, args, seed=config.seed)
+            make_tests(task, args, config.seed)
+    except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     return [Cell(task, core) for task in config.tasks for core in cores]
 
@@ -176,14 +183,19 @@ def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float
         return ""
     if (run / "config.toml").exists():
         return _go_on(run, minutes)
-    prefix = f"{cell.task.replace('-', '_')}."
-    args = {key.removeprefix(prefix): value for key, value in config.task_args.items() if key.startswith(prefix)}
+    args = _task_args(config, cell.task)
     sizes = SMALL.get(cell.core, {}) if config.small else {}
     words = [cell.task, "--core", cell.core, "--lr", str(lr), "--minutes", str(minutes), "--seed", str(config.seed)]
     words += ["--test-sequences", str(config.test_sequences), "--run-dir", str(run)]
     words += ["--max-grad-norm", str(recipe(cell.task, cell.core).learner.max_grad_norm)]
     words += ["--core-args", *_pairs(sizes)] if sizes else []
     return _call([*words, *(["--task-args", *_pairs(args)] if args else [])])
+
+
+def _task_args(config: SuiteConfig, task: str) -> dict[str, Any]:
+    """The parameters that were given for one task."""
+    prefix = f"{task.replace('-', '_')}."
+    return {key.removeprefix(prefix): value for key, value in config.task_args.items() if key.startswith(prefix)}
 
 
 def _go_on(run: Path, minutes: float) -> str:

@@ -24,7 +24,7 @@ class SupervisedConfig:
     embedding_size: int = 0
     """Symbols are embedded in so many features; 0: one-hot up to 64 symbols, 64 features above."""
     head_layers: int = 0
-    """Hidden layers (ReLU) between core and answer."""
+    """Hidden layers (ReLU) between core and answer, at most 1000."""
     head_size: int = 256
     """Their width."""
 
@@ -38,6 +38,6 @@ class SupervisedConfig:
             bptt_length=(0, None),
             auxiliary_cost=(0, None),
             embedding_size=(0, None),
-            head_layers=(0, None),
+            head_layers=(0, 1000),
             head_size=(1, None),
         )

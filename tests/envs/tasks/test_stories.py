@@ -162,3 +162,20 @@ def test_unseen_words_are_unknown(tmp_path):
     task = make_task("text-word", 1, {"path": str(tmp_path / "t")}, part="test")
     assert task.vocabulary == ("<unk>", "a", "b")
     assert set(task.documents[0].tokens) == {0}
+
+
+def test_a_text_too_short_for_the_test_batch_is_tested_in_fewer_sequences(tmp_path):
+    (tmp_path / "t").write_text("ab" * 100)  # 10 characters each for validation and test
+    test = make_task("text-character", 128, {"path": str(tmp_path / "t")}, part="test")
+    assert (test.num_sequences, int((test.next().targets >= 0).sum())) == (9, 9)
+    with pytest.raises(ValueError, match="has 180 characters for train; allowed: more than batch_size, which is 180"):
+        make_task("text-character", 180, {"path": str(tmp_path / "t")})
+    (tmp_path / "t").write_text("ab" * 10)
+    with pytest.raises(ValueError, match="has 1 characters for valid; allowed: at least 2"):
+        make_task("text-character", 128, {"path": str(tmp_path / "t")}, part="valid")
+
+
+@pytest.mark.parametrize(("task", "name"), [("text-word", "path"), ("catbabi-qa", "folder"), ("babi", "folder")])
+def test_files_that_are_a_number_are_refused_by_their_parameters_name(task, name):
+    with pytest.raises(ValueError, match=f"{name} is 5; allowed: the name of a file or folder"):
+        make_task(task, 1, {name: 5})

@@ -108,6 +108,9 @@ def flat(value):
         (("babi",), "task 'babi' needs folder="),
         (("babi", "--task-args", "folder=none"), "folder 'none' does not exist"),
         (("--resume", "nowhere"), "nowhere holds no run"),
+        (("recall", "--batch-size", "100000000000"), "a batch would take 632 TB, 6.32 kB for each of 100,000,000,000"),
+        (("recall", "--head-layers", "100000"), "head_layers is 100000; allowed: 0..1000"),
+        (("recall", "--head-layers", "2", "--head-size", "1000000"), "the network and its optimiser would take 16 TB"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(probe, tmp_path, monkeypatch, words, message):
@@ -124,6 +127,31 @@ def test_resume_changes_only_what_may_be_changed(probe, tmp_path):
     code, _, err = probe("--resume", tmp_path / "run", "--lr", "0.1")
     assert code == 2
     assert "was trained with learner.lr = 0.001, not 0.1; --resume can change: checkpoint_every" in err
+
+
+def test_resume_keeps_nothing_of_a_mistake(probe, tmp_path):
+    path = tmp_path / "run"
+    assert probe("copy", *TINY, "--updates", 1, "--run-dir", path)[0] == 0
+    before = (path / "config.toml").read_text()
+    code, _, err = probe("--resume", path, "--device", "cuda:99", "--updates", 2)
+    assert code == 2
+    assert "cuda:99" in err
+    assert (path / "config.toml").read_text() == before
+    assert probe("--resume", path, "--updates", 2)[0] == 0
+    assert "updates = 2" in (path / "config.toml").read_text()
+
+
+def test_a_small_text_is_tested_and_one_that_cannot_be_is_refused_before_training(probe, tmp_path):
+    text, tiny = tmp_path / "text", tmp_path / "tiny"
+    text.write_text("a cat sat. " * 100)  # 55 characters each for validation and test, fewer than are tested at once
+    code, out, _ = probe("text-character", *TINY, "--task-args", f"path={text}", "--updates", 1, "--run-dir", tiny)
+    assert code == 0
+    assert "1 updates in" in out
+    text.write_text("a cat sat.")
+    code, _, err = probe("text-character", *TINY, "--task-args", f"path={text}", "--run-dir", tmp_path / "none")
+    assert code == 2
+    assert "characters for test; allowed: at least 2" in err
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_list_names_every_task_with_its_chance(probe):

@@ -70,6 +70,8 @@ def test_the_best_learning_rate_goes_on_and_what_is_done_is_not_done_again(tmp_p
         (["--cores", "gruu"], "unknown core 'gruu'; did you mean: gru"),
         (["--tasks", "cpoy"], "unknown task 'cpoy'; did you mean: copy"),
         (["--task-args", "recal.delay=3"], "unknown task 'recal'; did you mean: recall"),
+        (["--task-args", "recall.dealy=3"], "task 'recall' has no parameter 'dealy'; did you mean: delay"),
+        (["--lrs", "-1"], "lrs is -1.0; allowed: above 0"),
         (["--core", "gru"], "unknown flag '--core'; did you mean: --cores"),
     ],
 )
@@ -88,3 +90,19 @@ def test_another_suites_folder_is_refused(tmp_path, capsys):
         run(["suite", "--cores", "gru", "--tasks", "copy", "--minutes", "2", "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert "holds a suite with minutes = 1.0, not 2.0; choose another --out" in capsys.readouterr().err
+
+
+def test_a_suite_without_a_result_says_why(tmp_path, capsys):
+    text = tmp_path / "text"
+    text.write_text("ab" * 400)
+    words = ["suite", "--cores", "gru", "--tasks", "text-character", "--minutes", "0.01", "--lrs", "1"]
+    words += ["--task-args", f"text_character.path={text}", "--out", str(tmp_path / "out")]
+    run_dir = tmp_path / "out" / "text-character" / "gru" / "lr-1"
+    run_dir.mkdir(parents=True)
+    (run_dir / "somebody.txt").write_text("not a run")
+    with pytest.raises(SystemExit) as stop:
+        run(words)
+    assert stop.value.code == 1
+    err = capsys.readouterr().err
+    assert err.startswith("rl-probe: text-character with gru: ")
+    assert err.count("\n") == 1
