@@ -210,7 +210,7 @@ class LocalPool(InProcess):
             for number, unrolls in list(under_way.items()):
                 try:
                     over = unrolls.advance()
-                except Exception:
+                except (Exception, SystemExit):
                     self._replace(number)
                     over = True
                 else:
@@ -230,7 +230,7 @@ class LocalPool(InProcess):
         while True:
             try:
                 unroll = self._actors[number].unroll(weights)
-            except Exception:
+            except (Exception, SystemExit):
                 self._replace(number)
             else:
                 self._failures.forgive(number)

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 MANY = 12
 """More names than this are not listed in full."""
+LARGEST = 2**31 - 1
+"""The largest whole number where nothing else bounds it: compiled code counts in 64 bits."""
 
 
 class Span(NamedTuple):
@@ -123,7 +125,14 @@ def check_finite(value: Any, name: str = "") -> None:
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
-    """`check_range` for a whole number."""
+    """`check_range` for a whole number; without `high` it is at most LARGEST."""
+    check_whole(name, value, low, high)
+    if high is None:
+        check_whole(name, value, low, LARGEST)
+
+
+def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
+    """`check_range` for a whole number of any size, such as a seed."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}; expected an integer")
     if not Span(low, high).holds(int(value)):
@@ -156,7 +165,7 @@ def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[
     if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
         raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
     for end in whole:
-        check_range(name, end, low, high)
+        check_integer(name, end, low, high)
     return whole[0], whole[1]
 
 
@@ -186,7 +195,7 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
         return call()
     except passing:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         kept = [
             frame
             for frame in traceback.extract_tb(problem.__traceback__)

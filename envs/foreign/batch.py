@@ -41,7 +41,7 @@ class ForeignBatch:
         check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         makers = [lambda: _environment(make_env, name)] * num_envs
-        self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, name=name)
         self._observations = observation_form(self.vector.single_observation_space, name)
         self._actions = action_form(self.vector.single_action_space, name)
         self.single_observation_space = self._observations.space
@@ -59,7 +59,7 @@ class ForeignBatch:
         if seed is not None:
             indices = range(self.first_index, self.first_index + self.num_envs)
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some worlds take 32 bits only
-        values, _ = self.vector.reset(seed=seeds)
+        values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
         self._observations.write(values, observation)
         self.started = True
 
@@ -69,7 +69,8 @@ class ForeignBatch:
         """Step all copies with actions int [N] (or [N, K]); write observations, reward, terminated and truncated."""
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
-        values, reward[:], terminated[:], truncated[:], _ = self.vector.step(self._actions.read(self._checked(actions)))
+        taken = self._actions.read(self._checked(actions))
+        values, reward[:], terminated[:], truncated[:], _ = self._staying(lambda: self.vector.step(taken))
         self._observations.write(values, observation)
 
     def cut(self, where: Array) -> None:
@@ -137,6 +138,13 @@ class ForeignBatch:
     def close(self) -> None:
         """Close all copies."""
         self.vector.close()
+
+    def _staying(self, call: Callable[[], Any]) -> Any:
+        """The result of a call of the world; RuntimeError where it asks for the end of the process."""
+        try:
+            return call()
+        except SystemExit as problem:
+            raise RuntimeError(f"{self.name} called sys.exit({problem.code!r})") from problem
 
     def _checked(self, actions: Array) -> Array:
         """Actions as int64 [N, K], all in range, or as floats [N, K], all finite."""

@@ -29,7 +29,7 @@ def check_behaviour(env: Any, name: str) -> None:
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
     _check_observation(env, f"{name}.reset", made[0])
     env.action_space.seed(0)
-    action = env.action_space.sample()
+    action = calling(f"{name}.action_space.sample", env.action_space.sample, OUTSIDE)
     done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
     fields = "(observation, reward, terminated, truncated, info)"
     if not isinstance(done, tuple) or len(done) != 5:

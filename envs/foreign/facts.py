@@ -23,14 +23,18 @@ class InfoVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that keeps every environment's `info` as it is.
 
     Gymnasium merges them into arrays of the type of whichever value came first: 0.5 after an integer becomes 0.
+    An `info` that is no dict is a ValueError with the world's name.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, name: str, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._name = name
         self.infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         """The `info` that each environment's last step or reset returned."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if not isinstance(env_info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{self._name} returned info = {env_info!r}; expected a dict")
         self.infos[env_num] = env_info
         return vector_infos
 

@@ -26,6 +26,8 @@ from ..arrays import Array, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
+MOST_ONE_HOT = 1_000_000
+"""Numbers that the one-hots of an observation may have together."""
 
 
 class ObservationForm(NamedTuple):
@@ -59,9 +61,9 @@ def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
     if isinstance(space, spaces.MultiBinary):
         return ObservationForm(spaces.Box(0, 1, space.shape, np.float32), _copy)
     if isinstance(space, spaces.Discrete):
-        return _one_hot_form(np.array([space.n]), np.array([space.start]))
+        return _one_hot_form(space, np.array([space.n]), np.array([space.start]), name)
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot_form(space.nvec, space.start)
+        return _one_hot_form(space, space.nvec.ravel(), space.start.ravel(), name)
     raise ValueError(f"{name} has the observation space {space}; supported: {OBSERVATIONS}")
 
 
@@ -87,8 +89,8 @@ def _box_action_form(space: spaces.Box) -> ActionForm:
     """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to what they have."""
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
-    middle = np.where(bounded, (np.where(bounded, low, 0) + np.where(bounded, high, 0)) / 2, 0.0)
-    half = np.where(bounded, (np.where(bounded, high, 0) - np.where(bounded, low, 0)) / 2, 1.0)
+    middle = np.where(bounded, np.where(bounded, low, 0) / 2 + np.where(bounded, high, 0) / 2, 0.0)
+    half = np.where(bounded, np.where(bounded, high, 0) / 2 - np.where(bounded, low, 0) / 2, 1.0)
 
     def read(actions: Array) -> Array:
         values = np.clip(middle + half * actions.astype(np.float64), low, high)
@@ -116,13 +118,22 @@ def _box_form(space: spaces.Box) -> ObservationForm:
     return ObservationForm(spaces.Box(low, high, shape, dtype), write)
 
 
-def _one_hot_form(sizes: Array, first: Array) -> ObservationForm:
-    ends = np.cumsum(sizes.ravel())
-    shift = ends - sizes.ravel() - first.ravel()
+def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: str) -> ObservationForm:
+    total = sum(int(size) for size in sizes)
+    if total > MOST_ONE_HOT:
+        raise ValueError(
+            f"{name} has the observation space {space}, {total:,} numbers as one-hot; allowed: {MOST_ONE_HOT:,}"
+        )
+    sizes, first = sizes.astype(np.int64), first.astype(np.int64)
+    ends = np.cumsum(sizes)
 
     def write(values: Array, out: Array) -> None:
+        places = np.reshape(values, (len(out), -1)) - first
+        if ((places < 0) | (places >= sizes)).any():
+            bad = int(np.argwhere((places < 0) | (places >= sizes))[0, 0])
+            raise ValueError(f"{name} returned the observation {values[bad]}; observation_space is {space}")
         out[...] = 0
-        np.put_along_axis(out, np.reshape(values, (len(out), -1)) + shift, 1, axis=1)
+        np.put_along_axis(out, places + (ends - sizes), 1, axis=1)
 
     return ObservationForm(spaces.Box(0, 1, (int(ends[-1]),), np.float32), write)
 

@@ -64,6 +64,15 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
     assert len(reports) == 1
 
 
+def test_an_actor_that_calls_sys_exit_has_failed() -> None:
+    reports: list[str] = []
+    broken = make_breaking(which=0, steps=2, how="sys.exit", always=True)
+    pool = LocalPool(broken, 1, max_failures=1, report=reports.append)
+    pool.publish(weights(1))
+    with pytest.raises(ActorFailureError, match=r"failed 2 times in a row, 1 are allowed(?s:.*)SystemExit: 0"):
+        pool.next()
+
+
 def test_weights_reach_the_actor() -> None:
     pool = LocalPool(FACTORY.make_actor, 1, 0)
     zero = weights(1)

@@ -1,6 +1,7 @@
 """Parts that both pools' tests share: actors in real environments, and some that break on purpose."""
 
 import os
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -42,6 +43,8 @@ class Broken:
                 time.sleep(60)
             if self._how == "exit":
                 os._exit(1)
+            if self._how == "sys.exit":
+                sys.exit(0)
             raise RuntimeError("the floor gave way")
         self._batch.step_into(*arrays)
 

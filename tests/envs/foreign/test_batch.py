@@ -1,6 +1,7 @@
 """Foreign worlds against the same worlds stepped by hand, and every space that can and cannot be read."""
 
 import pickle
+import re
 import sys
 import types
 from pathlib import Path
@@ -218,6 +219,39 @@ def test_observations_of_every_kind(kind):
         # both worlds share the space, hence its stream of samples
         batch.step_into(np.zeros(1, np.int64), *rows)
         assert rows[0][0] in expected
+
+
+@pytest.mark.parametrize(
+    ("space", "outside"),
+    [
+        (spaces.MultiDiscrete([3, 4]), [1, -1]),
+        (spaces.MultiDiscrete([3, 4], start=[5, 0]), [4, 0]),
+        (spaces.Discrete(3), 7),
+        (spaces.Discrete(3, start=2), 1),
+    ],
+)
+def test_an_observation_outside_of_its_space_is_refused(space, outside):
+    batch, rows = started(Echo(space, spaces.Discrete(2)), 1)
+    batch.vector.envs[0].step = lambda _: (np.array(outside), 1.0, False, False, {})
+    shown = re.escape(str(np.array(outside)))
+    with pytest.raises(
+        ValueError, match=rf"echo returned the observation {shown}; observation_space is {type(space).__name__}"
+    ):
+        batch.step_into(np.zeros(1, np.int64), *rows)
+
+
+def test_a_world_that_exits_the_process_is_an_error():
+    batch, rows = started(Echo(spaces.Discrete(2), spaces.Discrete(2)), 1)
+    batch.vector.envs[0].step = lambda _: sys.exit(0)
+    with pytest.raises(RuntimeError, match=r"echo called sys\.exit\(0\)"):
+        batch.step_into(np.zeros(1, np.int64), *rows)
+
+
+def test_an_info_that_is_no_dict_is_refused():
+    batch, rows = started(Echo(spaces.Discrete(2), spaces.Discrete(2)), 1)
+    batch.vector.envs[0].step = lambda _: (0, 1.0, True, False, None)
+    with pytest.raises(ValueError, match="echo returned info = None; expected a dict"):
+        batch.step_into(np.zeros(1, np.int64), *rows)
 
 
 def test_nested_dicts_and_text(caplog):

@@ -1,5 +1,6 @@
 """A user's own world that is wrong is told so before anything runs, with the method and what it returned."""
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -61,6 +62,23 @@ class Broken(Right):
         return table["nothing here"]
 
 
+class Leaves(Right):
+    def step(self, action: int) -> Any:
+        sys.exit(0)
+
+
+class TooWide(Right):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(-1.7e308, 1.7e308, (2,), np.float64)
+
+
+class TooMany(Right):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Discrete(10**12)
+
+
 class Unmakeable(Right):
     def __init__(self) -> None:
         raise KeyError("no such file of levels")
@@ -75,6 +93,9 @@ class Unmakeable(Right):
         (TextReward, "mine.step returned the reward 'good'; expected a finite number"),
         (WrongShape, "mine.step returned an observation of shape .3,.; observation_space says .2,."),
         (Flags, "mine.step returned terminated = 0; expected True or False"),
+        (Leaves, r"mine\.step raised SystemExit: 0"),
+        (TooWide, r"mine\.action_space\.sample raised OverflowError"),
+        (TooMany, r"mine has the observation space Discrete.1000000000000., 1,000,.* as one-hot; allowed: 1,000,000"),
         (Unmakeable, "mine cannot be made: its constructor raised KeyError: 'no such file of levels'"),
     ],
 )
