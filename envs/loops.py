@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import error
 
 from ..base.compiled import kernel
-from ..base.messages import check_integer
+from ..base.messages import check_integer, check_whole
 from .arrays import Array
 from .randomness import streams
 
@@ -235,10 +235,10 @@ class Copies:
                 raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
             for i, one in enumerate(seed):
                 if one is not None:
-                    check_integer(f"seed of environment {i}", one, 0, None)
+                    check_whole(f"seed of environment {i}", one, 0)
                     self.state.random[i] = streams(int(one), range(1))[0]
         else:
-            check_integer("seed", seed, 0, None)
+            check_whole("seed", seed, 0)
             self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
 
     def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import error
 
-from ..base.messages import check_integer, check_keys
+from ..base.messages import check_keys, check_whole
 from .arrays import Array
 from .engine import BatchedEnv, parameter_names
 
@@ -32,7 +32,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode, of `options["level"]` if given."""
         if seed is not None:
-            check_integer("seed", seed, 0, None)
+            check_whole("seed", seed, 0)
         super().reset(seed=seed)
         given = {} if options is None else options
         check_keys("reset", "option", given, ("level",))

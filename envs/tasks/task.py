@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...base.messages import check_choice, check_integer
+from ...base.messages import check_choice, check_integer, check_whole
 from ..arrays import Array
 from ..randomness import streams
 
@@ -66,7 +66,7 @@ class Task:
     def __init__(self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0) -> None:
         check_integer("num_sequences", num_sequences, 1)
         check_integer("first_index", first_index, 0)
-        check_integer("seed", seed, 0)
+        check_whole("seed", seed, 0)
         check_choice("part", part, PARTS)
         self.num_sequences, self.part = num_sequences, part
         self.random = streams(seed * len(PARTS) + PARTS.index(part), range(first_index, first_index + num_sequences))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.messages import check_integer, nearest
+from ...base.messages import check_whole, nearest
 from ...envs.registration import is_world, make_batch, world_names
 
 FORMAT = 1
@@ -108,7 +108,7 @@ def load_recording(file: str) -> tuple[dict[str, Any], Game]:
             raise ValueError(f"{file}: {key} is {_short(saved, key)}; expected {words}")
     found: dict[str, Any] = saved  # pyright: ignore[reportUnknownVariableType]
     try:
-        check_integer("seed", found["seed"], 0, None)
+        check_whole("seed", found["seed"], 0)
         game = Game(found["env"], found["env_args"], found["seed"])
     except (ValueError, TypeError, OverflowError, MemoryError) as problem:
         raise ValueError(f"{file}: {problem or 'this world does not fit into memory'}") from problem

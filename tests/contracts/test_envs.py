@@ -229,6 +229,15 @@ def test_pictures(name):
     assert made(name).render() is None
 
 
+@pytest.mark.parametrize("world", WORLDS.values(), ids=lambda world: world.name)
+def test_numbers_that_compiled_code_cannot_count_are_named(world):
+    for key, parameter in world_parameters(world).items():
+        if type(parameter.default) is int:
+            with pytest.raises(ValueError, match=f"{key} is {10**30}; allowed: "):
+                make_batch(world.name, 1, **{key: 10**30})
+    made(world.name).reset(seed=10**30)
+
+
 @pytest.mark.parametrize("world", [world for world in WORLDS.values() if world.twin], ids=lambda world: world.name)
 def test_a_twin_differs_in_what_it_shows_only(world):
     env, twin = made(world.name), made(f"{world.name}-twin")
