@@ -87,7 +87,7 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
     moved: list[bytes] = []
     *lines, torn = file.read_bytes().split(b"\n")
     for line in lines:
-        row = _parsed(line)
+        row = parsed_row(line)
         if row is not None and row["step"] <= step:
             kept.append(line + b"\n")
             last = row
@@ -103,7 +103,7 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
     return last
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed_row(line: bytes) -> dict[str, Any] | None:
     """A row, or None if the line is none: what a crash leaves may be half of one, or two halves."""
     try:
         found = json.loads(line)

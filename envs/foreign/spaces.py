@@ -128,7 +128,7 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
     ends = np.cumsum(sizes)
 
     def write(values: Array, out: Array) -> None:
-        places = np.reshape(values, (len(out), -1)) - first
+        places = np.reshape(values, (len(out), -1)).astype(np.int64, copy=False) - first
         if ((places < 0) | (places >= sizes)).any():
             bad = int(np.argwhere((places < 0) | (places >= sizes))[0, 0])
             raise ValueError(f"{name} returned the observation {values[bad]}; observation_space is {space}")

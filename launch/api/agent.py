@@ -17,6 +17,7 @@ from ...envs.foreign import ForeignBatch
 from ..run.config import RunConfig
 from ..run.trained import make_actor, open_run
 from ..run.trainees import chosen_members
+from .given import check_observation, check_trained, checked_action
 
 Array = NDArray[Any]
 
@@ -69,6 +70,7 @@ class TrainedAgent:
             The action as the world takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
         """
         count, many = self._count(observation)
+        check_observation(self.observation_space, observation)
         first = np.zeros(count, np.bool_) if began is None else _column("began", began, count, np.bool_)
         if self._state is None:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
@@ -95,10 +97,15 @@ class TrainedAgent:
         return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
 
     def acted(self, action: Any) -> None:
-        """Say which action was taken, as the network numbers it, where it was not the one that `act` returned."""
-        assert self._state is not None, "act() comes first"
+        """Say which action was taken, as the network numbers it, where it was not the one that `act` returned.
+
+        Raises ValueError for an action that there is not, and before the first `act`.
+        """
+        if self._state is None:
+            raise ValueError(f"action is {action!r} before anything was asked; act() comes first")
         old = self._state.previous_action
-        self._state = self._state._replace(previous_action=torch.as_tensor(action, dtype=old.dtype).reshape(old.shape))
+        values = torch.as_tensor(checked_action(self.network.action_spec, action, tuple(old.shape)), dtype=old.dtype)
+        self._state = self._state._replace(previous_action=values)
 
     @property
     def memory(self) -> dict[str, Array]:
@@ -173,7 +180,7 @@ def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
 def load_agent(
     run: str | Path,
     *,
-    checkpoint: str = "latest",
+    checkpoint: str | int = "latest",
     member: int = -1,
     greedy: bool = False,
     seed: int = 0,
@@ -192,7 +199,8 @@ def load_agent(
     Raises:
         ValueError: there is no such run, checkpoint or member; the message names what there is.
     """
-    trained = open_run(str(run), checkpoint)
+    check_trained(run, checkpoint, member, seed, env_args)
+    trained = open_run(str(run), str(checkpoint))
     factory = replace(trained.config.factory(), env_args=trained.config.env_args | (env_args or {}))
     weights = trained.trainees[chosen_members(trained.trainees, member, False)[0]].weights
     with torch.random.fork_rng([]):  # first weights are drawn, and replaced at once

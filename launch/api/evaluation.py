@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.process import settings_of_a_command
+from ...base.messages import check_integer
 from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
 from ..run.trained import open_run
 from ..run.trainees import chosen_members
+from .given import check_trained
 
 
 def evaluate(
     run: str | Path,
     *,
     episodes: int = EvaluationConfig.episodes,
-    checkpoint: str = EvaluationConfig.checkpoint,
+    checkpoint: str | int = EvaluationConfig.checkpoint,
     seed: int = EvaluationConfig.seed,
     member: int = EvaluationConfig.member,
     greedy: bool = EvaluationConfig.greedy,
@@ -40,10 +42,12 @@ def evaluate(
     Raises:
         ValueError: there is no such run, checkpoint or member, or a number is not allowed.
     """
+    check_trained(run, checkpoint, member, seed, env_args)
+    check_integer("episodes", episodes, 1)
     config = EvaluationConfig(
         run=str(run),
         episodes=episodes,
-        checkpoint=checkpoint,
+        checkpoint=str(checkpoint),
         seed=seed,
         member=member,
         greedy=greedy,

@@ -1,6 +1,5 @@
 """`engram.train` starts a run, `engram.Run` is one: its configuration, metrics, checkpoints, and what to do with it."""
 
-import json
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
+from ...base.files import parsed_row
 from ..evaluate.episodes import Summary
 from ..metrics.panel import Panel
 from ..run.command_line import UsageError
@@ -25,10 +25,12 @@ from ..train.resume import NO_EFFECT, resumed_config
 from .agent import TrainedAgent, load_agent
 from .child import Child, Order
 from .evaluation import evaluate
+from .given import check_parameters, check_path
 from .training import Outcome, make_panel, refuse_taken
 from .training import train as train_here
 
 Array = NDArray[np.float64]
+_ROW = {"step", "time", "wall_s", "metrics"}
 
 
 class Progress(NamedTuple):
@@ -60,6 +62,7 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, child: Child | None = None, outcome: Outcome | None = None) -> None:
+        check_path("path", path)
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
         """The run directory."""
@@ -149,12 +152,13 @@ class Run:
         return load_agent(self.path, **options)
 
     def _rows(self) -> list[Mapping[str, Any]]:
-        """Whole rows of metrics; the last line may be half written."""
+        """Whole rows of metrics: the last line may be half written, and a crash leaves halves of others."""
         try:
-            lines = self._directory.metrics_file.read_text("utf-8").splitlines(keepends=True)
+            lines = self._directory.metrics_file.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        rows = [parsed_row(line) for line in lines if line.endswith(b"\n")]
+        return [row for row in rows if row is not None and _ROW <= row.keys() and isinstance(row["metrics"], dict)]
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
@@ -165,6 +169,13 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     Raises:
         ValueError: an unknown setting or value; the message names what is allowed and the nearest name.
     """
+    for name, value in (("env", env), ("core", core)):
+        if not isinstance(value, str | type | None):
+            raise UsageError(f"{name} is {value!r}; expected a name, module:Class or a class")
+    if settings.get("config") is not None:
+        check_path("config", settings["config"])
+    for name in ("env_args", "core_args", "algorithm_args"):
+        check_parameters(name, settings.get(name))
     given = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
     if given.get("ray_address") is not None and given.get("local"):
         raise UsageError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")

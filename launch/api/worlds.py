@@ -26,6 +26,8 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     Raises:
         ValueError: there is no such world or parameter; the message names the nearest.
     """
+    if not isinstance(env, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"env is {env!r}; expected a name, such as boxworld, or module:Class")
     foreign = None if is_world(env) else find_foreign(env)
     if foreign is None:
         world, given = find_world(env)

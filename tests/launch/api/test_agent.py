@@ -151,6 +151,57 @@ class Mixed(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+def test_actions_that_there_are_not_are_refused():
+    agent = new_agent()
+    with pytest.raises(ValueError, match=r"act\(\) comes first"):
+        agent.acted(1)
+    seen, _ = observations(CONFIG, 1, 2)
+    agent.act(seen[0])
+    last = agent.action_space.n - 1
+    for wrong in ([0, last + 1], [-1, 0], [1.7, 0], ["x", "y"]):
+        with pytest.raises(ValueError, match=rf"action is .*; allowed: integers 0\.\.{last}"):
+            agent.acted(wrong)
+    for wrong in (1, "x", [1, 2, 3], [[1], [2, 3]]):
+        with pytest.raises(ValueError, match=r"action is .*; expected an array \[2\]"):
+            agent.acted(wrong)
+    agent.acted([0, last])
+
+
+def test_observations_that_would_be_cast_to_others_are_refused():
+    seen, _ = observations(CONFIG, 1, 2)
+    agent = new_agent()
+    for wrong, said in (
+        (np.full(seen[0].shape, np.nan), "observation holds nan; expected numbers of Box"),
+        (np.full(seen[0].shape, -1), "observation holds -1; expected numbers of Box"),
+        (seen[0] + 0.5, r"observation holds [01]\.5; expected"),
+        (seen[0].astype(str), "observation is of <U.*; expected numbers"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            agent.act(wrong)
+    np.testing.assert_array_equal(agent.act(seen[0].astype(float)), new_agent().act(seen[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"member": "0"}, "member is '0'; expected an integer"),
+        ({"seed": "x"}, "seed is 'x'; expected an integer"),
+        ({"seed": -1}, "seed is -1; allowed: at least 0"),
+        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected an integer"),
+        ({"env_args": "x"}, "env_args is 'x'; expected a dict"),
+        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a dict of parameters by name"),
+        ({"run": 3}, "run is 3; expected a path"),
+    ],
+)
+def test_what_cannot_mean_an_agent_is_named(options, said):
+    for function in (engram.load_agent, engram.evaluate):
+        with pytest.raises(ValueError, match=said):
+            function(**{"run": "zoo:graph-fwm"} | options)
+    for episodes in ("5", 2.5, 0):
+        with pytest.raises(ValueError, match=f"episodes is {episodes!r}; "):
+            engram.evaluate("zoo:graph-fwm", episodes=episodes)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_world_made_elsewhere_is_seen_and_acted_in_by_its_own_spaces(monkeypatch):
     monkeypatch.setitem(sys.modules, "mixed_world", types.SimpleNamespace(Mixed=Mixed))
     config = replace(CONFIG, env="mixed_world:Mixed", envs_per_actor=2)
@@ -192,3 +243,5 @@ def test_make_env():
         engram.make_env("maze", sise=3)
     with pytest.raises(ValueError, match="unknown environment 'mase'; did you mean: maze"):
         engram.make_env("mase")
+    with pytest.raises(ValueError, match="env is 3; expected a name"):
+        engram.make_env(3)  # pyright: ignore[reportArgumentType]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,6 +99,24 @@ def test_what_is_in_a_run(run):
     assert found.all.episodes == 30
     assert found.estimates["return"] == engram.evaluate(run.path, episodes=30, greedy=True).estimates["return"]
     assert "return" in str(found)
+
+
+def test_a_checkpoint_is_named_by_its_step(run):
+    step = int(run.checkpoints[-1].name[5:])
+    by_step, latest = run.evaluate(checkpoint=step, episodes=5), run.evaluate(episodes=5)
+    assert by_step.estimates["return"] == latest.estimates["return"]
+    for wrong in (3, None):
+        with pytest.raises(ValueError, match=f"path is {wrong}; expected a path"):
+            engram.Run(wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_lines_that_are_no_rows_are_left_out(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    whole = (copy / "metrics.jsonl").read_bytes()
+    (copy / "metrics.jsonl").write_bytes(b'{"step": 1, "ti\n\xff\n{"step": 2}\n' + whole + b'{"step": 3')
+    assert engram.Run(copy).metrics["step"].tolist() == run.metrics["step"].tolist()
+    assert str(engram.Run(copy)).endswith(str(run).partition(": ")[2])
 
 
 def test_resuming_gives_the_numbers_of_a_run_in_one_go(tmp_path):
@@ -202,6 +221,9 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
         ({"totl_steps": 3}, "unknown setting 'totl_steps'; did you mean: total_steps"),
         ({"core": "lsmt"}, "unknown core 'lsmt'; did you mean: lstm"),
         ({"env": "boxwrld"}, "unknown environment 'boxwrld'; did you mean: boxworld"),
+        ({"env": 5}, "env is 5; expected a name"),
+        ({"config": 3}, "config is 3; expected a path"),
+        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a dict of parameters by name"),
         ({"preset": "hard"}, "unknown preset 'hard'; allowed: paper, easy"),
         ({"lr": "fast"}, "lr is 'fast'; expected a number"),
         ({"lr": -1.0}, "lr is -1.0"),
