@@ -1,5 +1,6 @@
 """Whole episodes of one actor, for evaluations."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,16 @@ Episodes = NDArray[np.float32]
 """[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
 
 
-def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None) -> Episodes:
+class UnfinishedError(RuntimeError):
+    """Episodes have not ended within the steps that they were given."""
+
+
+def play(
+    actor: Actor,
+    episodes: int,
+    report: Callable[[int], None] = lambda _: None,
+    most_steps: float = math.inf,
+) -> Episodes:
     """`episodes` finished episodes of an actor, an unbiased sample of all.
 
     Every environment has its number of episodes fixed beforehand, and its first so many count. The first ones to end
@@ -23,11 +33,19 @@ def play(actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: 
         actor: fresh, so that every environment begins with an episode.
         episodes: how many, at least 1.
         report: called with the number of episodes that count so far.
+        most_steps: steps of every environment after which no further unroll is begun.
+
+    Raises:
+        UnfinishedError: episodes were missing after so many steps.
     """
     n = actor.batch.num_envs
     missing = episodes // n + (np.arange(n) < episodes % n)
     kept: list[NDArray[Any]] = []
+    steps = 0
     while missing.any():
+        if steps >= most_steps:
+            raise UnfinishedError(f"{missing.sum()} of {episodes} episodes did not end within {steps:,} steps")
+        steps += actor.unroll_length
         for episode in actor.unroll().episodes.numpy():
             index = int(episode[0]) - actor.first_index
             if missing[index]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import make_core
 from .normalisation import RescaledHead
@@ -20,6 +21,8 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)
 """Bounds of a Gaussian policy's log standard deviations."""
+MOST_STEPS = 2**63 - 1
+"""A count of steps is an int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,7 @@ class AgentConfig:
     whatever the size of the rewards."""
 
     def __post_init__(self) -> None:
-        if self.time_horizon < 0:
-            raise ValueError(f"time_horizon is {self.time_horizon}; allowed: at least 0 (steps)")
+        check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
         if not 0 <= self.policy_scale < float("inf"):
             raise ValueError(f"policy_scale is {self.policy_scale}; allowed: at least 0")
 

@@ -59,6 +59,10 @@ def below(high: float, low: float = 0) -> Span:
     return Span(low, high, below=True)
 
 
+SEEDS = Span(0, 2**64 - 1)
+"""Seeds of a run, which torch takes for its weights as well."""
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +90,15 @@ def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable
             raise ValueError(
                 f"{owner} has no {kind} {key!r}; did you mean: {nearest(key, names or ['(it has none)'])}?"
             )
+
+
+def check_new_file(name: str, path: str) -> None:
+    """Raise ValueError naming the parameter if `path` is a directory or its directory does not exist."""
+    file = Path(path)
+    if path and file.is_dir():
+        raise ValueError(f"{name} is {path!r}, which is a directory; expected: a file")
+    if not file.parent.is_dir():
+        raise ValueError(f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:

@@ -48,6 +48,9 @@ class LevelsConfig:
                 f"curriculum_score has {len(self.curriculum_score)} numbers; allowed: "
                 f"{' or '.join(map(str, allowed))}, one for all stages but the last, or one for each"
             )
+        if self.curriculum and self.curriculum_measure == "solved":
+            for score in self.curriculum_score:
+                check_range("curriculum_score (with curriculum_measure 'solved')", score, 0, 1)
 
     @cached_property
     def stages(self) -> tuple[dict[str, Any], ...]:

@@ -30,7 +30,7 @@ def evaluate(
         run: run directory, or "zoo:NAME" for an agent that comes with engram.
         episodes: to play, at least 1.
         checkpoint: latest, best (of the highest mean return in training) or the number of its step.
-        seed: of levels and actions, at least 0; no seed here makes levels of the training run.
+        seed: of levels and actions, 0..2**64-1; no seed here makes levels of the training run.
         member: of a population, -1 for the best.
         greedy: take the likeliest action instead of drawing one from the policy, which is what was trained.
         env_args: parameters of the world that differ from the training run's.

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from ...agents.process import prepare_process
 from ..run.command_line import UsageError, make_console, run_command, unknown_word
-from ..run.config import RunConfig, from_dict
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
+from ..run.trained import run_config
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict
@@ -76,7 +76,7 @@ def examine_run(path: str, words: Sequence[str]) -> int:
         raise UsageError(unknown_word(wrong[0], {"--json"}, "rl-doctor"))
     try:
         run = RunDirectory.open(path, lock=False)
-        config = from_dict(RunConfig, run.config())
+        config = run_config(run)
         of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
         found = [
             finding._replace(what=whose + finding.what)

@@ -1,6 +1,7 @@
 """`rl-eval`: how well a trained agent does on levels it has never seen."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,9 +17,10 @@ from rich.table import Table
 
 from ... import zoo
 from ...actors.actor import Actor
-from ...actors.episodes import play
+from ...actors.episodes import UnfinishedError, play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
+from ...base.messages import SEEDS, check_fields, check_new_file
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.config import RunConfig, to_dict
@@ -34,6 +36,9 @@ NUM_ENVS = 128
 UNROLL_LENGTH = 20
 OTHER_EPISODES = 200
 """Episodes at most with the other way to choose actions."""
+OTHER_STEPS, OTHER_TIMES = 20_000, 10
+"""Steps that they are given in each environment: so many, or so many times those of the episodes that were asked for,
+whichever is more. There may be no end to an episode with the other way to choose actions."""
 
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on fresh levels."""
 
@@ -49,7 +54,7 @@ class EvaluationConfig:
     checkpoint: str = "latest"
     """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
     seed: int = 0
-    """Seed of levels and actions, at least 0; no seed here makes levels of the training run."""
+    """Seed of levels and actions, 0..2**64-1; no seed here makes levels of the training run."""
     member: int = -1
     """Which member of a population; -1 is the one with the highest mean return in training."""
     all: bool = False
@@ -81,9 +86,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.all and self.member >= 0:
             raise ValueError(f"all and member {self.member} are both given; allowed: one of them")
-        for name, low in (("episodes", 1), ("seed", 0), ("gif_episodes", 1), ("member", -1), ("every", 1)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        check_fields(self, episodes=(1, 2**53), seed=SEEDS, gif_episodes=(1, None), member=(-1, None), every=(1, None))
         if self.intervene and self.decode:
             raise ValueError("intervene and decode are both given; allowed: one of them")
         if self.all and (self.intervene or self.decode):
@@ -93,9 +96,7 @@ class EvaluationConfig:
         if self.picture and not (self.sweep or self.decode):
             raise ValueError(f"picture is {self.picture!r}; allowed with sweep or decode")
         for name in ("gif", "json", "picture"):
-            file = Path(getattr(self, name))
-            if not file.parent.is_dir():
-                raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
+            check_new_file(name, getattr(self, name))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -123,9 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         said = described(trainees, chosen[0])
         show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
-        other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
-        found = evaluated(factory, trainees[chosen[0]].weights, other, console)
-        if text := compared(summaries[chosen[0]], found, config.greedy):
+        if text := comparison(factory, trainees[chosen[0]].weights, config, summaries[chosen[0]], console):
             console.print(text, highlight=False, markup=False)
     if best:
         console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
@@ -135,11 +134,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
+def evaluated(
+    factory: ActorFactory,
+    weights: dict[str, Any],
+    config: EvaluationConfig,
+    console: Console,
+    most_steps: float = math.inf,
+) -> Summary:
     """Summary of the episodes of these weights; the same levels for all weights."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
-        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
+        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done), most_steps)
 
 
 def evaluate(
@@ -147,10 +152,11 @@ def evaluate(
     weights: dict[str, Any],
     config: EvaluationConfig,
     report: Callable[[int], None] = lambda _: None,
+    most_steps: float = math.inf,
 ) -> Summary:
-    """Summary of the episodes of these weights; `report` is called with the number of those played."""
+    """Summary of the episodes of these weights; `report` and `most_steps` as in `play`."""
     actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
-    episodes = play(actor, config.episodes, report)
+    episodes = play(actor, config.episodes, report, most_steps)
     return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
 
 
@@ -206,6 +212,19 @@ def study(
             Path(config.json).write_text(json.dumps(provenance() | written, indent=1) + "\n")
     except OSError as problem:
         raise UsageError(f"cannot write {problem.filename}: {problem.strerror}") from problem
+
+
+def comparison(
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, own: Summary, console: Console
+) -> str:
+    """What to say of the other way to choose actions; nothing where it makes no difference."""
+    other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
+    played = own.all.estimates["length"].mean * own.all.episodes / min(config.episodes, NUM_ENVS)
+    try:
+        found = evaluated(factory, weights, other, console, max(OTHER_STEPS, OTHER_TIMES * played))
+    except UnfinishedError as problem:
+        return f"no comparison with {'drawn actions' if config.greedy else '--greedy'}: {problem}"
+    return compared(own, found, config.greedy)
 
 
 def compared(own: Summary, other: Summary, greedy: bool) -> str:

@@ -16,7 +16,7 @@ from ...agents.inside import panels
 from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
 from ...base.files import replace_file
-from ...base.messages import nearest
+from ...base.messages import SEEDS, check_fields, check_new_file, nearest
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.trained import evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
@@ -48,7 +48,7 @@ class LookConfig:
     checkpoint: str = "latest"
     """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
     seed: int = 0
-    """Seed of levels and actions, at least 0: the first environment of rl-eval with this seed."""
+    """Seed of levels and actions, 0..2**64-1: the first environment of rl-eval with this seed."""
     member: int = -1
     """Which member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
@@ -57,13 +57,9 @@ class LookConfig:
     """Parameters of the world that differ from the training run's, KEY=VALUE."""
 
     def __post_init__(self) -> None:
-        for name, low in (("episodes", 1), ("seed", 0), ("member", -1)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        check_fields(self, episodes=(1, None), seed=SEEDS, member=(-1, None))
         for name in ("html", "gif"):
-            file = Path(getattr(self, name))
-            if not file.parent.is_dir():
-                raise ValueError(f"{name} is {str(file)!r}; there is no directory {str(file.parent)!r}")
+            check_new_file(name, getattr(self, name))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ import tyro
 
 from ... import zoo
 from ...base.files import replace_file
+from ...base.messages import check_fields, check_new_file
 from ...envs.registration import is_world, world_names
 from ..run.command_line import UsageError, parse, run_command
 from .agent import Player
@@ -69,10 +70,8 @@ class PlayConfig:
     """With a run: take the likeliest action instead of drawing one from the policy."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0 or not 0 <= self.fps <= 1000:
-            raise ValueError(f"seed is {self.seed} and fps is {self.fps}; allowed: at least 0, and 0..1000")
-        if self.record and not Path(self.record).parent.is_dir():
-            raise ValueError(f"record is {self.record!r}; there is no directory {str(Path(self.record).parent)!r}")
+        check_fields(self, seed=(0, None), fps=(0, 1000))
+        check_new_file("record", self.record)
         if bool(self.name) == bool(self.replay):
             raise ValueError("give either a world or a run to play, or --replay FILE")
         if self.replay and (self.env_args or self.seed or self.record):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...base.files import replace_file
+from ...base.messages import check_new_file
 from ..metrics.panel import short
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.run_directory import RunDirectory, RunDirectoryError
@@ -39,9 +40,7 @@ class PopulationViewConfig:
     """File for the lineage as a picture (PNG)."""
 
     def __post_init__(self) -> None:
-        if not Path(self.picture).parent.is_dir():
-            folder = str(Path(self.picture).parent)
-            raise ValueError(f"picture is {self.picture!r}; there is no directory {folder!r}")
+        check_new_file("picture", self.picture)
 
 
 class Population:
@@ -149,20 +148,22 @@ def show(population: Population, console: Console) -> None:
 
 
 def members_table(population: Population) -> Table:
-    """One row per member, as of the last evaluation."""
-    table = Table(title="members at the last evaluation", title_justify="left", box=box.SIMPLE_HEAD)
+    """One row per member, as of the last evaluation; without one, only settings and descent are known."""
+    judged = population.lineage.generation > 0
+    title = "members at the last evaluation" if judged else "members; there is no evaluation yet"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     names = list(population.histories[0])
     table.add_column("member", justify="right", no_wrap=True)
     for name in ("return", "steps", "episodes", *map(short_name, names)):
         table.add_column(name, justify="right")
     table.add_column("weights from", overflow="fold")
-    best = population.lineage.best() if population.lineage.generation else None
+    best = population.lineage.best() if judged else None
     for member in range(population.members):
         table.add_row(
             f"{member}",
-            f"{population.lineage.score(member):.3f}",
-            short(population.last("member_steps", member)),
-            short(population.last("episodes", member)),
+            f"{population.lineage.score(member):.3f}" if judged else "-",
+            short(population.last("member_steps", member)) if judged else "-",
+            short(population.last("episodes", member)) if judged else "-",
             *(f"{population.histories[member][name][-1]:.3g}" for name in names),
             descent(population.lineage, member),
             style="bold green" if member == best else None,

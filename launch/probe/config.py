@@ -6,7 +6,7 @@ from typing import Any
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from ...base.messages import check_fields
+from ...base.messages import SEEDS, check_fields
 from ...envs.tasks.registry import find_task
 from ...learners.supervised.config import SupervisedConfig
 from ..run.device import check_device
@@ -33,7 +33,7 @@ class ProbeConfig:
     updates: int = 0
     """Updates to train for; 0: until the minutes are over."""
     seed: int = 1
-    """Seed of weights and sequences, at least 0."""
+    """Seed of weights and sequences, 0..2**64-1."""
     device: str = "cpu"
     """Where to train: auto (the first GPU, if there is one), cpu, cuda or cuda:N."""
     test_sequences: int = 2048
@@ -50,7 +50,7 @@ class ProbeConfig:
             self,
             minutes=(0, None),
             updates=(0, None),
-            seed=(0, None),
+            seed=SEEDS,
             test_sequences=(1, None),
             log_every=(1, None),
             checkpoint_every=(0, None),

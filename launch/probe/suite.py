@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...agents.cores.registry import core_class, core_names
-from ...base.messages import check_fields, check_range
+from ...base.messages import SEEDS, check_fields, check_range
 from ...envs.tasks.registry import find_task, make_task
 from ..run.command_line import UsageError, make_console, parse
 from .config import recipe
@@ -81,7 +81,7 @@ class SuiteConfig:
     """Folder of runs and leaderboard; one that exists is gone on with."""
 
     def __post_init__(self) -> None:
-        check_fields(self, jobs=(1, None), seed=(0, None), test_sequences=(1, None))
+        check_fields(self, jobs=(1, None), seed=SEEDS, test_sequences=(1, None))
         check_range("minutes", self.minutes, 0, above=True)
         if not self.lrs:
             raise ValueError("lrs is empty; allowed: at least one learning rate")

@@ -168,7 +168,9 @@ def key_values(words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not (key and equals):
             raise ValueError(f"{word!r} is not of the form KEY=VALUE")
-        values[key.replace("-", "_")] = _literal(text)
+        if (name := key.replace("-", "_")) in values:
+            raise ValueError(f"{name} is given twice, last as {word!r}; allowed: once")
+        values[name] = _literal(text)
     return values
 
 

@@ -6,7 +6,6 @@ the papers' values for each pairing of world and core.
 
 import contextlib
 import copy
-import difflib
 import types
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,7 +16,7 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
-from ...base.messages import check_finite
+from ...base.messages import SEEDS, check_fields, check_finite, nearest
 from ...base.processes import num_cores
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
@@ -66,7 +65,7 @@ class RunConfig:
     """CPU threads of the learner, which give the same numbers however many they are; auto: the cores that no actor
     needs, at least 2."""
     seed: int = 1
-    """Seed of weights, environments and action sampling, at least 0."""
+    """Seed of weights, environments and action sampling, 0..2**64-1."""
     sync: bool = False
     """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
     local: bool = False
@@ -112,25 +111,24 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        for name, low in (
-            ("total_steps", 1),
-            ("unroll_length", 1),
-            ("batch_size", 1),
-            ("seed", 0),
-            ("time_limit", 0),
-            ("log_every", 1),
-            ("eval_every", 0),
-            ("look_every", 0),
-            ("eval_episodes", 1),
-            ("checkpoint_every", 0),
-            ("keep_checkpoints", 1),
-            ("max_actor_failures", 0),
-            ("actor_timeout", 1),
-            ("actor_cpus", 0),
-            ("stall_timeout", 0),
-        ):
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
+        check_fields(
+            self,
+            total_steps=(1, None),
+            unroll_length=(1, None),
+            batch_size=(1, None),
+            seed=SEEDS,
+            time_limit=(0, None),
+            log_every=(1, None),
+            eval_every=(0, None),
+            look_every=(0, None),
+            eval_episodes=(1, None),
+            checkpoint_every=(0, None),
+            keep_checkpoints=(1, None),
+            max_actor_failures=(0, None),
+            actor_timeout=(1, None),
+            actor_cpus=(0, None),
+            stall_timeout=(0, None),
+        )
         if self.checkpoint_url is not None:
             check_url("checkpoint_url", self.checkpoint_url)
         if self.local and self.act_on != "auto":
@@ -278,8 +276,7 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
         if path + key in GONE:
             continue
         if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1) or sorted(hints)
-            raise ValueError(f"unknown setting {path + key!r}; did you mean: {', '.join(near)}?")
+            raise ValueError(f"unknown setting {path + key!r}; did you mean: {nearest(key, sorted(hints), 1)}?")
         hint = hints[key]
         if is_dataclass(hint):
             if not isinstance(value, dict):

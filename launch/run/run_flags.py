@@ -181,6 +181,8 @@ def _default_of(
 ) -> RunConfig:
     """A saved configuration, or the preset of a world and a core, for an algorithm."""
     if config is not None:
+        if preset is not None:
+            raise UsageError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
         return _for_algorithm(saved_config(Path(config)), algorithm)
     plain = RunConfig()
     try:
@@ -199,6 +201,8 @@ def saved_config(file: Path) -> RunConfig:
     except (ValueError, RecursionError) as problem:
         why = f"{problem}; expected: TOML, such as the config.toml of a run"
         raise UsageError(f"--config {file}: {why}") from problem
+    if not data:
+        raise UsageError(f"--config {file}: it is empty; expected: settings, such as the config.toml of a run")
     try:
         announce_imports(data, file)
         return from_dict(RunConfig, data)

@@ -13,7 +13,7 @@ from ...learners import checkpoints
 from . import saved
 from .command_line import UsageError
 from .config import RunConfig, from_dict
-from .run_directory import RunDirectory, RunDirectoryError
+from .run_directory import CONFIG, RunDirectory, RunDirectoryError
 from .trainees import Trainee, trainees_of
 
 _log = logging.getLogger(__name__)
@@ -57,10 +57,13 @@ def _open_zoo(path: str) -> Trained:
 
 def run_config(run: RunDirectory) -> RunConfig:
     """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
+    found = run.config()
+    if "task" in found and "env" not in found:
+        raise RunDirectoryError(f"{run.path} is a run of rl-probe; expected: one of rl-train")
     try:
-        return from_dict(RunConfig, run.config())
-    except (ValueError, TypeError) as problem:
-        raise RunDirectoryError(f"{run.path}: {problem}") from problem
+        return from_dict(RunConfig, found)
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise RunDirectoryError(f"{run.path / CONFIG}: {problem}") from problem
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:

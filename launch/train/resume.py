@@ -10,8 +10,9 @@ from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError, value_of
 from ..run.config import RunConfig, differences, from_dict
-from ..run.run_directory import RunDirectory
+from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.run_flags import parse_run
+from ..run.trained import run_config
 from ..run.urls import is_redacted
 
 MAY_CHANGE = {
@@ -68,9 +69,9 @@ def resumed_config(
             f"--resume can change: {', '.join(sorted(MAY_CHANGE - {'run_dir'}))}"
         )
     try:
-        old = from_dict(RunConfig, directory.config())
-    except (ValueError, TypeError, AttributeError) as problem:
-        raise UsageError(f"{directory.path / 'config.toml'}: {problem}") from problem
+        old = run_config(directory)
+    except RunDirectoryError as problem:
+        raise UsageError(str(problem)) from problem
     # A time limit was meant for the part of the run that it was given for.
     new = change(replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):

@@ -15,14 +15,21 @@ LARGE_NETWORK = 10_000_000
 """Parameters from which a network's size is said before it is built."""
 LARGEST = sys.maxsize
 """No array has more elements, whatever the machine."""
+MOST_IN_PROCESS = 1000
+"""Actors in one process, each with a network of its own; making them takes seconds, and more are no faster."""
 
 
 def check_counts(config: RunConfig) -> None:
-    """Raise ValueError naming the setting if a count of environments or steps is larger than any array."""
-    for name in ("envs_per_actor", "batch_size", "unroll_length", "num_actors", "population"):
+    """Raise ValueError naming the setting if a count is larger than any array, or there are too many actors here."""
+    for name in ("envs_per_actor", "batch_size", "unroll_length", "num_actors", "population", "eval_episodes"):
         value = getattr(config, name)
         if isinstance(value, int) and value > LARGEST:
             raise ValueError(f"{name} is {value}; no machine holds that many, allowed: at most {LARGEST}")
+    if config.in_process and (config.fixed_actors or 0) > MOST_IN_PROCESS:
+        raise ValueError(
+            f"num_actors is {config.num_actors}; allowed with --local and --act-on: at most {MOST_IN_PROCESS}, "
+            "each with as many environments as --envs-per-actor says"
+        )
 
 
 def check_memory(

@@ -279,7 +279,8 @@ def test_mistakes_are_told(words, message, monkeypatch):
     ("words", "message"),
     [
         (["maze", "--seed", "-1"], "seed is -1"),
-        (["maze", "--fps", "-1"], "fps is -1"),
+        (["maze", "--fps", "-1"], "fps is -1.0; allowed: 0..1000"),
+        (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
         ([], "give either a world or a run"),
         (["maze", "--replay", "x"], "give either a world or a run"),

@@ -472,6 +472,18 @@ def test_the_command_shows_members_schedules_and_lineage(
     assert Image.open(file).size == (WIDTH, 3 * ROW_HEIGHT + MARGIN)
 
 
+def test_a_population_without_an_evaluation_shows_no_numbers_of_one(
+    truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = with_log(truncation, tmp_path, log(truncation)[:1])
+    assert command(population_view.run, run) == 0
+    said = capsys.readouterr().out
+    assert "members; there is no evaluation yet" in said
+    assert [line.split()[:4] for line in said.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])] == [
+        [str(member), "-", "-", "-"] for member in range(3)
+    ]
+
+
 def test_every_member_has_curves_settings_and_a_session_in_tensorboard(truncation: Path) -> None:
     values = log(truncation)[0]["values"]
     for member in range(3):

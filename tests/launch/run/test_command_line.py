@@ -9,6 +9,8 @@ import torch
 import engram
 from engram.launch.run.command_line import dashed, flags_of, value_of, whole_number
 from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.run_directory import RunDirectory
+from runs import TINY
 
 COMMANDS = {
     "rl-train": "train",
@@ -18,6 +20,7 @@ COMMANDS = {
     "rl-check-core": "check_core",
     "rl-doctor": "doctor",
     "rl-population": "population",
+    "rl-probe": "probe",
 }
 
 
@@ -41,6 +44,39 @@ MISTAKES = [
     ("rl-train --conv-channels a", "--conv-channels is 'a'; allowed: [INT [INT ...]]"),
     ("rl-train --device gpu", "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
     ("rl-train --env-args grid_size", "--env-args: 'grid_size' is not of the form KEY=VALUE"),
+    (
+        "rl-train --env-args limbo-time=3 limbo_time=4 --total-steps 1",
+        "limbo_time is given twice, last as 'limbo_time=4'; allowed: once",
+    ),
+    (
+        "rl-train --config {empty} --total-steps 1",
+        "empty.toml: it is empty; expected: settings, such as the config.toml of a run",
+    ),
+    ("rl-train --config {good} --preset easy --total-steps 1", "--preset easy has no effect with --config"),
+    ("rl-train --config {unlike}", " others?"),
+    (
+        "rl-train --seed 100000000000000000000000000",
+        "seed is 100000000000000000000000000; allowed: 0..18446744073709551615",
+    ),
+    ("rl-train --seed -1", "seed is -1; allowed: 0..18446744073709551615"),
+    ("rl-train --time-horizon 99999999999999999999999", "99999999999999999999999; allowed: 0..9223372036854775807"),
+    (
+        "rl-train --local --eval-episodes 99999999999999999999999 --total-steps 1",
+        "eval_episodes is 99999999999999999999999",
+    ),
+    ("rl-train --local --num-actors 1000000", "num_actors is 1000000; allowed with --local and --act-on: at most 1000"),
+    (
+        "rl-train --curriculum grid_size=6 --curriculum-score 5 --total-steps 1",
+        "curriculum_score (with curriculum_measure 'solved') is 5",
+    ),
+    ("rl-probe recall --seed 100000000000000000000000000", "seed is 100000000000000000000000000; allowed: 0..184467"),
+    ("rl-eval x --seed 100000000000000000000000000", "seed is 100000000000000000000000000; allowed: 0..184467"),
+    ("rl-eval x --episodes 100000000000000000000000000", "episodes is 100000000000000000000000000; allowed: 1..90071"),
+    ("rl-eval x --gif {folder}", "which is a directory; expected: a file"),
+    ("rl-eval x --json {folder}", "which is a directory; expected: a file"),
+    ("rl-eval {probe}", "is a run of rl-probe; expected: one of rl-train"),
+    ("rl-doctor {probe}", "is a run of rl-probe; expected: one of rl-train"),
+    ("rl-train --resume {probe}", "is a run of rl-probe; expected: one of rl-train"),
     ("rl-train --preset=", "--preset needs a value"),
     ("rl-train --preset esy", "unknown preset 'esy'; allowed: paper, easy"),
     ("rl-train --config=", "--config needs a value"),
@@ -63,8 +99,14 @@ MISTAKES = [
 def test_a_mistake_is_one_line(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.txt").write_text("root:x:0:0")
     (tmp_path / "config.toml").write_text("agent = 3")
-    line = line.replace("{toml}", f"{tmp_path}/config.txt").replace("{settings}", f"{tmp_path}/config.toml")
-    command, *words = line.split()
+    (tmp_path / "empty.toml").write_text("# nothing")
+    (tmp_path / "good.toml").write_text('env = "t-maze"')
+    (tmp_path / "unlike.toml").write_text("zzzzzz = 1")
+    RunDirectory.create(tmp_path / "probe", {"task": "recall", "core": "lstm"}, name="x").close()
+    places = {name: f"{tmp_path}/{name}.toml" for name in ("empty", "good", "unlike")}
+    places |= {"toml": f"{tmp_path}/config.txt", "settings": f"{tmp_path}/config.toml"}
+    places |= {"probe": f"{tmp_path}/probe", "folder": str(tmp_path)}
+    command, *words = line.format_map(places).split()
     assert run(command, *words) == 2
     captured = capsys.readouterr()
     assert said in captured.err
@@ -118,6 +160,12 @@ def test_a_saved_setting_of_another_type_is_named(setting: dict[str, object], sa
     with pytest.raises(ValueError, match=r"expected|did you mean") as problem:
         from_dict(RunConfig, setting)
     assert said in str(problem.value)
+
+
+def test_the_largest_seed_trains_and_is_evaluated(tmp_path: Path) -> None:
+    seed, path = str(2**64 - 1), str(tmp_path / "run")
+    assert run("rl-train", *TINY, "--local", "--seed", seed, "--total-steps", "1", "--run-dir", path) == 0
+    assert run("rl-eval", path, "--seed", seed, "--episodes", "2") == 0
 
 
 def test_a_saved_configuration_comes_back() -> None:
