@@ -11,6 +11,8 @@ from typing import Any
 
 import tyro
 
+from engram.launch.entry import module_of
+
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 SETTINGS = "rl-train"
 """The command whose flags are the settings of a run, which the page of the configuration lists."""
@@ -23,12 +25,12 @@ class _Caught(Exception):
 def commands() -> str:
     """A section for every command."""
     scripts = tomllib.loads(PYPROJECT.read_text())["project"]["scripts"]
-    return "\n\n".join(section(name, entry) for name, entry in sorted(scripts.items()))
+    return "\n\n".join(map(section, sorted(scripts)))
 
 
-def section(name: str, entry: str) -> str:
+def section(name: str) -> str:
     """One command: what it does, how it is called, its arguments."""
-    module = importlib.import_module(entry.partition(":")[0])
+    module = importlib.import_module(module_of(name))
     summary = (module.__doc__ or "").split("\n\n")[0].split(": ", 1)[-1].strip()
     parts = [f"## {name}", summary[:1].upper() + summary[1:]]
     parser, text, printed = _asked_for_help(module)

@@ -24,6 +24,7 @@ from typing import Any
 import tyro
 import yaml
 
+from engram.launch.entry import module_of
 from page_blocks import Block, blocks_of, command_lines, words_of
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +45,8 @@ class _Parsed(SystemExit):
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    for entry in SCRIPTS.values():
-        importlib.import_module(entry.partition(":")[0])
+    for name in SCRIPTS:
+        importlib.import_module(module_of(name))
     for line in sys.stdin:
         request = json.loads(line)
         started = time.perf_counter()

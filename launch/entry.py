@@ -1,0 +1,84 @@
+"""What the scripts of the commands call: a signal while torch and numpy are imported ends a command with one line.
+
+This module imports the standard library only, and engram imports it before anything else.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from functools import partial
+from types import FrameType
+
+FOLDERS = {
+    "rl-train": "train",
+    "rl-eval": "evaluate",
+    "rl-bench": "bench",
+    "rl-play": "play",
+    "rl-check-core": "check_core",
+    "rl-look": "look",
+    "rl-doctor": "doctor",
+    "rl-reproduce": "figures",
+    "rl-probe": "probe",
+    "rl-population": "population",
+}
+"""Where in launch/ each command is."""
+
+TRAIN = "rl-train"
+"""The command that SIGTERM and SIGHUP, too, end in an orderly way, with 0."""
+INTERRUPTED = 130
+
+
+def module_of(command: str) -> str:
+    """Name of the module of a command."""
+    return f"{__package__}.{FOLDERS[command]}.command"
+
+
+@contextlib.contextmanager
+def starting() -> Generator[None]:
+    """Inside it Ctrl-C ends the process at once, without a traceback, if its program is a command and nothing else."""
+    command = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    if command not in FOLDERS or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        # No exception, of which a library that is being imported may make another one; no print, which may be at work.
+        if command == TRAIN:
+            os.write(1, f"stopped ({signal.Signals(number).name}) before training began\n".encode())
+            os._exit(0)
+        os.write(2, f"{command}: interrupted\n".encode())
+        os._exit(INTERRUPTED)
+
+    heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if command == TRAIN else (signal.SIGINT,)
+    handlers = {number: signal.getsignal(number) for number in heard}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(command: str) -> None:
+    """Run a command."""
+    with starting():
+        module = importlib.import_module(module_of(command))
+    module.run()
+
+
+rl_train = partial(_run, "rl-train")
+rl_eval = partial(_run, "rl-eval")
+rl_bench = partial(_run, "rl-bench")
+rl_play = partial(_run, "rl-play")
+rl_check_core = partial(_run, "rl-check-core")
+rl_look = partial(_run, "rl-look")
+rl_doctor = partial(_run, "rl-doctor")
+rl_reproduce = partial(_run, "rl-reproduce")
+rl_probe = partial(_run, "rl-probe")
+rl_population = partial(_run, "rl-population")

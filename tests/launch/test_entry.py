@@ -1,0 +1,69 @@
+"""The scripts of the commands: a signal while libraries are imported ends a command in one line, and nothing else."""
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from engram.launch import entry
+
+SCRIPTS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+
+PROGRAM = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+
+def hook(event, args):
+    if event == "import" and args[0] == sys.argv[1]:
+        os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+
+sys.addaudithook(hook)
+from engram.launch import entry
+getattr(entry, sys.argv[3])()
+"""
+
+
+def interrupted(program: str, at: str, how: str, function: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a program that gets a signal when it imports `at`."""
+    code = PROGRAM.replace("from engram", f"sys.argv[0] = {program!r}\nfrom engram")
+    done = subprocess.run([sys.executable, "-c", code, at, how, function], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "at"),
+    [
+        ("rl-eval", "gymnasium"),
+        ("rl-eval", "torch"),
+        ("rl-probe", "torch._C"),
+        ("rl-look", "numpy"),
+        ("rl-population", "tyro"),
+        ("rl-reproduce", "rich"),
+    ],
+)
+def test_ctrl_c_while_a_command_starts_is_one_line_and_130(command: str, at: str) -> None:
+    code, _, err = interrupted(f"/bin/{command}", at, "SIGINT", command.replace("-", "_"))
+    assert (code, err) == (130, f"{command}: interrupted\n")
+
+
+@pytest.mark.parametrize(("at", "how"), [("gymnasium", "SIGTERM"), ("tyro", "SIGINT"), ("rich", "SIGHUP")])
+def test_training_that_has_not_begun_ends_with_0(at: str, how: str) -> None:
+    code, out, err = interrupted("rl-train", at, how, "rl_train")
+    assert (code, out, err) == (0, f"stopped ({how}) before training began\n", "")
+
+
+def test_another_program_is_interrupted_as_every_program_is() -> None:
+    code, _, err = interrupted("mine.py", "gymnasium", "SIGINT", "rl_eval")
+    assert code != 130
+    assert err.endswith("KeyboardInterrupt\n")
+
+
+def test_every_script_is_a_function_for_a_command_that_exists() -> None:
+    wanted = {name: f"{entry.__name__}:{name.replace('-', '_')}" for name in entry.FOLDERS}
+    assert wanted == SCRIPTS
+    for name in wanted:
+        assert callable(getattr(entry, name.replace("-", "_")))
+        assert importlib.util.find_spec(entry.module_of(name)) is not None
