@@ -128,10 +128,12 @@ def main() -> None:
             colour = line.get_color()
     axes.set(xlabel="million environment steps", ylabel=given.measure, title=given.name)
     axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
+    if len(axes.get_lines()) > 6:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    else:
+        axes.legend()
     RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / f"{given.name}.png", dpi=120)
+    figure.savefig(RESULTS / f"{given.name}.png", dpi=120, bbox_inches="tight")
     (RESULTS / f"{given.name}.json").write_text(json.dumps(results, indent=1) + "\n")
 
 

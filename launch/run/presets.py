@@ -167,8 +167,10 @@ _LP_RNN_PPO: Preset = {
 }
 
 # The paper's T-maze: the memory is learnt where episodes are short. Until it is, waiting costs no more than guessing: a
-# short limbo and many small steps from each batch leave that behind before the policy has learnt to wait.
+# short limbo and many small steps from each batch leave that behind before the policy has learnt to wait. Long unrolls
+# show each update more ends of episodes, which keeps what was learnt.
 _STAGED_T_MAZE: Preset = _LP_RNN_PPO | {
+    "unroll_length": 300,
     "learner": _LP_RNN_PPO["learner"]
     | {"algorithm_args": _LP_RNN_PPO["learner"]["algorithm_args"] | {"minibatches": 12}},
     "levels": {
