@@ -14,7 +14,8 @@ SCRIPTS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 PROGRAM = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore them
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def hook(event, args):
     if event == "import" and args[0] == sys.argv[1]:
