@@ -45,7 +45,7 @@ from engram.launch.bench.training_speed import training_speed
 from engram.launch.cluster.ray_session import start_ray
 from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import RunConfig
-from engram.launch.run.presets import preset
+from engram.launch.run.presets.lookup import preset
 from engram.launch.train.acting import ACTOR_NICENESS
 from engram.learners.batcher import Batcher
 from engram.learners.learner import Learner

@@ -184,7 +184,7 @@ def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -
 def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
     """Every core in batches of 32 and 128."""
     from engram.launch.bench.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
-    from engram.launch.run.presets import CORES
+    from engram.launch.run.presets.paper import CORES
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
     found: dict[str, Any] = {}

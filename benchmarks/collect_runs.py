@@ -23,7 +23,7 @@ import numpy as np
 
 from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import RunConfig, differences, from_dict
-from engram.launch.run.presets import preset
+from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"

@@ -8,12 +8,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from command_pages import cell
 
-from engram.launch.run import presets as preset_module
 from engram.launch.run.config import RunConfig
+from engram.launch.run.presets.curriculum import CURRICULUM
+from engram.launch.run.presets.easy import EASY, EASY_CORES
+from engram.launch.run.presets.paper import CORES, OTHERS, PAPER
 
 PREFIXED = ("pbt",)
 """Tables whose flags keep the table's name."""
-CORES, EASY_CORES = preset_module.CORES.items(), preset_module.EASY_CORES.items()
 
 
 def settings() -> str:
@@ -71,12 +72,14 @@ def _type(hint: Any) -> str:
 
 def presets() -> str:
     """A table of what presets set beside the defaults."""
-    rows = [("`paper`", f"`{world}`", "any", values) for world, values in preset_module.PAPER.items()]
-    rows += [("`paper`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in CORES]
-    rows += [("`paper`", "all others", "any", preset_module.OTHERS)]
-    rows += [("`easy`", f"`{world}`", "any", values) for world, values in preset_module.EASY.items()]
-    rows += [("`easy`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in EASY_CORES]
-    rows += [("`curriculum`", f"`{world}`", "any", values) for world, values in preset_module.CURRICULUM.items()]
+    rows = [("`paper`", f"`{world}`", "any", values) for world, values in PAPER.items()]
+    rows += [("`paper`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in CORES.items()]
+    rows += [("`paper`", "all others", "any", OTHERS)]
+    rows += [("`easy`", f"`{world}`", "any", values) for world, values in EASY.items()]
+    rows += [
+        ("`easy`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in EASY_CORES.items()
+    ]
+    rows += [("`curriculum`", f"`{world}`", "any", values) for world, values in CURRICULUM.items()]
     lines = [f"| {name} | {world} | {core} | {cell(_flat(values))} |" for name, world, core, values in rows]
     return "\n".join(["| preset | world | core | sets |", "|---|---|---|---|", *lines])
 

@@ -22,7 +22,7 @@ from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse
 from ..run.device import find_device
-from ..run.presets import CORES
+from ..run.presets.paper import CORES
 
 SETTINGS = {
     "concrete": ("t-maze", 128),

@@ -143,11 +143,12 @@ def listing(folder: Path) -> Table:
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
     """FIGURE.json, FIGURE.png and the figure's part of the page, from all runs that have begun."""
-    document = results.collect(figure, config.size, runs)
+    stem = figure.name if config.size == "full" else f"{figure.name}-{config.size}"
+    earlier = config.results / f"{stem}.json"
+    document = results.collect(figure, config.size, runs, json.loads(earlier.read_text()) if earlier.is_file() else {})
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return
-    stem = figure.name if config.size == "full" else f"{figure.name}-{config.size}"
     picture = config.results / f"{stem}.png"
     try:
         config.results.mkdir(parents=True, exist_ok=True)

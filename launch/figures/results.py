@@ -15,14 +15,21 @@ POINTS = 120
 DPI = 110
 
 
-def collect(figure: Figure, size: str, runs: Sequence[FigureRun]) -> dict[str, Any]:
-    """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them."""
+def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
+
+    Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), are kept as they are
+    there if their command is still the curve's: their directories may be on another machine, or gone.
+    """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
     for curve in setting.curves:
-        found = {str(run.seed): _run(run) for run in runs if run.curve == curve and run.rows()}
+        command = " ".join(("rl-train", *curve.arguments))
+        earlier = recorded.get("curves", {}).get(curve.name, {})
+        found = dict(earlier["runs"]) if earlier.get("command") == command else {}
+        found |= {str(run.seed): _run(run) for run in runs if run.curve == curve and run.rows()}
         if found:
-            curves[curve.name] = {"command": " ".join(("rl-train", *curve.arguments)), "runs": found}
+            curves[curve.name] = {"command": command, "runs": dict(sorted(found.items(), key=lambda run: int(run[0])))}
     return provenance() | {
         "figure": figure.name,
         "size": size,

@@ -1,6 +1,6 @@
 """A run's configuration: one frozen dataclass that the command line, presets and saved files all make.
 
-Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets.py holds
+Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets/ holds
 the papers' values for each pairing of world and core.
 """
 

@@ -17,8 +17,8 @@ from ...learners.population.config import PopulationConfig
 from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
-from .presets import PRESETS
-from .presets import preset as preset_of
+from .presets.lookup import PRESETS
+from .presets.lookup import preset as preset_of
 from .run_directory import differing
 
 OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)

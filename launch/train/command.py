@@ -88,7 +88,7 @@ def run_training(
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     """The outcome in words, and the commands to run next."""
     from ...envs.registration import is_world
-    from ..run.presets import is_easier_than_paper
+    from ..run.presets.lookup import is_easier_than_paper
 
     path, unsaved = outcome.path, outcome.unsaved
     go_on = f"continue with: rl-train --resume {path}"

@@ -14,7 +14,9 @@ from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import WORLDS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..run.presets import CORES, CURRICULUM, EASY, PAPER
+from ..run.presets.curriculum import CURRICULUM
+from ..run.presets.easy import EASY
+from ..run.presets.paper import CORES, PAPER
 
 Line = tuple[str, str]
 """A name and what it is."""

@@ -23,7 +23,7 @@ from engram.launch.doctor.facts import Facts, look
 from engram.launch.doctor.prediction import Prediction, predict
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
-from engram.launch.run.presets import preset
+from engram.launch.run.presets.lookup import preset
 
 COMMANDS = Path(sys.executable).parent
 TINY = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.launch.figures import command, figure, page
+from engram.launch.figures import command, figure, page, results
 from engram.launch.run.command_line import UsageError
 
 SMALL = '''
@@ -111,3 +111,15 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
         "curves": {"a": {"runs": {"1": run}}},
     }
     assert "10.0 M of 60.0 M: stopped early" in page.text("small.png", small, document)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_changed(changed: bool) -> None:
+    small = figure.parse("small", SMALL)
+    curve = small.settings["full"].curves[0]
+    words = " ".join(("rl-train", *curve.arguments)) + " --lr 1e-3" * changed
+    recorded = {
+        "curves": {"lstm": {"command": words, "runs": {"3": {"steps": 7}}}, "gone": {"command": "", "runs": {}}}
+    }
+    document = results.collect(small, "full", [], recorded)
+    assert document["curves"] == ({} if changed else {"lstm": kept})

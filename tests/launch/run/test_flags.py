@@ -10,7 +10,7 @@ from engram.agents.agent import AgentConfig
 from engram.launch.api.training import Outcome
 from engram.launch.run.command_line import NotAvailableError, UsageError
 from engram.launch.run.config import RunConfig, from_dict, to_dict
-from engram.launch.run.presets import preset
+from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import changed_from_preset, parse_run
 from engram.launch.run.urls import check_url, redacted

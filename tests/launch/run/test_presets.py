@@ -5,7 +5,10 @@ import torch
 
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict
-from engram.launch.run.presets import CURRICULUM, EASY, PAPER, preset
+from engram.launch.run.presets.curriculum import CURRICULUM
+from engram.launch.run.presets.easy import EASY
+from engram.launch.run.presets.lookup import preset
+from engram.launch.run.presets.paper import PAPER
 from engram.launch.run.run_flags import parse_run, with_settings
 from engram.learners.population.config import PopulationConfig
 

@@ -10,7 +10,7 @@ from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import WORLDS
 from engram.launch.figures import figure
-from engram.launch.run.presets import PRESETS
+from engram.launch.run.presets.lookup import PRESETS
 from engram.launch.train.command import run
 from engram.launch.train.listing import show
 from engram.learners.algorithms.registry import algorithm_names

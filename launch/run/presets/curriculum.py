@@ -1,0 +1,86 @@
+"""Curricula: the papers' worlds, learnt by stages, on top of the settings of the papers."""
+
+from .paper import Preset
+from .ppo import LP_RNN_PPO, RMC_PPO
+
+# The paper's BoxWorld. One lock first, in rooms that grow to the paper's; then longer paths, then distractors. The
+# bonus for entropy is three times as large as elsewhere: with less the policy settled at paths of two locks.
+_STAGED_BOXWORLD: Preset = RMC_PPO | {
+    "unroll_length": 40,
+    "learner": RMC_PPO["learner"] | {"discount": 0.98, "entropy_cost": 0.03},
+    "levels": {
+        "curriculum": {
+            "grid_size": [6, 8, 10, 12, 12, 12, 12, 12, 12],
+            "path_lengths": [1, 1, 1, 1, (1, 2), (1, 3), (1, 3), (1, 4), (1, 5)],
+            "num_distractors": [0, 0, 0, 0, 0, 0, (0, 1), (0, 2), (0, 3)],
+        },
+        "curriculum_score": (0.95, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.8, 0.8),
+    },
+    "total_steps": 10_000_000,
+}
+
+# The paper's T-maze: the memory is learnt where episodes are short. Until it is, waiting costs no more than guessing: a
+# short limbo and many small steps from each batch leave that behind before the policy has learnt to wait. Long unrolls
+# show each update more ends of episodes, which keeps what was learnt.
+_STAGED_T_MAZE: Preset = LP_RNN_PPO | {
+    "unroll_length": 300,
+    "learner": LP_RNN_PPO["learner"]
+    | {"algorithm_args": LP_RNN_PPO["learner"]["algorithm_args"] | {"minibatches": 12}},
+    "levels": {
+        "curriculum": {
+            "limbo_time": [10, 20, 40, 80, 140, 200, 280, 280, 280],
+            "teleport_delay": [1, 1, 1, 10, 30, 50, 50, 50, 50],
+            "half_width": [5, 5, 5, 5, 7, 10, 15, 22, 35],
+        },
+        "curriculum_episodes": 300,
+    },
+    "total_steps": 12_000_000,
+}
+
+# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer and longer. Wrong lights
+# pay as well as others of their number: a bonus for entropy three times that of the other worlds keeps the policy from
+# settling on some orders.
+_STAGED_SEQUENCE_RECALL: Preset = LP_RNN_PPO | {
+    "learner": LP_RNN_PPO["learner"]
+    | {
+        "algorithm_args": LP_RNN_PPO["learner"]["algorithm_args"] | {"minibatches": 8},
+        "entropy_cost": 0.03,
+        "lr": 7e-4,
+    },
+    "levels": {
+        "curriculum": {
+            "sequence_length": [1, 2, 3, 4, 4, 4, 4, 4],
+            "demo_light_on_frames": [3, 3, 3, 3, 6, 12, 24, 40],
+            "demo_light_off_frames": [2, 2, 2, 2, 4, 6, 12, 20],
+            "timeout_frames": [100, 150, 200, 250, 300, 400, 500, 800],
+        },
+        "curriculum_score": (0.85, 0.75, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5),
+    },
+    "total_steps": 30_000_000,
+}
+
+# The paper's Cued Catch: as long as all four cues are asked for, what one of them means says nothing; then more trials.
+_STAGED_CUED_CATCH: Preset = LP_RNN_PPO | {
+    "unroll_length": 60,
+    "batch_size": 512,
+    "envs_per_actor": 512,
+    "learner": LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 1e-3},
+    "levels": {
+        "curriculum": {
+            "num_cues": [1, 2, 3, 4, 4, 4, 4, 4],
+            "num_trials": [4, 4, 4, 4, 8, 15, 30, 60],
+            "reward_free_trials": [0, 0, 0, 0, 0, 0, 5, 15],
+        },
+        "curriculum_measure": "return",
+        "curriculum_score": (3.8, 3.7, 3.6, 3.5, 6.9, 12.8, 21.5, 38.0),
+    },
+    "total_steps": 30_000_000,
+}
+
+CURRICULUM: dict[str, Preset] = {
+    "boxworld": _STAGED_BOXWORLD,
+    "cued-catch": _STAGED_CUED_CATCH,
+    "sequence-recall": _STAGED_SEQUENCE_RECALL,
+    "t-maze": _STAGED_T_MAZE,
+}
+"""By world, on top of PAPER: the paper's world, learnt by stages."""

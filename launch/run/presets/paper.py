@@ -1,0 +1,113 @@
+"""The papers' settings, per world and core, and those of worlds that are in no paper.
+
+Sources: the four papers and their released code, named per entry; what they leave open has the default.
+"""
+
+from typing import Any
+
+Preset = dict[str, Any]
+"""What differs from the defaults, in the shape of RunConfig."""
+
+# RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
+# optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the
+# one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
+_RMC_PAPER: Preset = {
+    "unroll_length": 40,
+    "batch_size": 32,
+    "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
+}
+
+# FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps: an
+# unroll is an episode and the row between two. The code's value coefficient .1 has no half in it; ours has. Baselines:
+# the same with an LSTM.
+_GRAPH: Preset = {
+    "env_args": {"assignment": "fixed"},
+    "unroll_length": 31,
+    "envs_per_actor": 600,
+    "sync": True,
+    "learner": {
+        "algorithm": "a2c",
+        "discount": 0.9,
+        "entropy_cost": 0.03,
+        "value_cost": 0.2,
+        "lr": 1e-3,
+        "eps": 1e-4,
+        "lr_schedule": "constant",
+        "max_grad_norm": 0.0,
+    },
+    "total_steps": 180_000_000,
+}
+
+# MNM paper, section 4.3: A2C with the settings of Miconi et al. 2018, here of its batched successor (30 mazes at once,
+# whole episodes and the row between two, gradient norm 4).
+_MAZE: Preset = {
+    "unroll_length": 251,
+    "envs_per_actor": 30,
+    "sync": True,
+    "learner": {
+        "algorithm": "a2c",
+        "discount": 0.9,
+        "entropy_cost": 0.03,
+        "value_cost": 0.2,
+        "lr": 1e-4,
+        "eps": 1e-4,
+        "lr_schedule": "constant",
+        "max_grad_norm": 4.0,
+    },
+    "total_steps": 250_000_000,
+}
+
+# LP-RNN paper, section 5.2: IMPALA, unroll 300, a convolutional net to 128 numbers, gradients cut every 300, 100, 20 or
+# 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
+_LP_RNN: Preset = {
+    "unroll_length": 300,
+    "batch_size": 32,
+    "agent": {"torso": {"embedding_size": 128}},
+    "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 5e-4},
+}
+
+# Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
+# are dear, so each is used four times, in many small updates; the policy begins near uniform, and the value error must
+# not drown it, which in running units is large wherever rewards are rare; the run ends.
+OTHERS: Preset = {
+    "total_steps": 2_000_000,
+    "unroll_length": 128,
+    "envs_per_actor": 16,
+    "agent": {
+        "torso": {"embedding_size": 128, "symbol_size": 16, "normalise_observations": True},
+        "previous_action": True,
+        "policy_scale": 0.01,
+        "normalise_returns": True,
+    },
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1, "minibatches": 8},
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "value_cost": 0.1,
+        "lr": 1e-3,
+    },
+}
+"""Every world that is not in PAPER."""
+
+PAPER: dict[str, Preset] = {
+    "boxworld": _RMC_PAPER,
+    "mini-pacman": _RMC_PAPER,
+    "pomdp-graph": _GRAPH,
+    "maze": _MAZE,
+    "cued-catch": _LP_RNN,
+    "t-maze": _LP_RNN,
+    "sequence-recall": _LP_RNN,
+}
+"""By world; a twin has the settings of its world."""
+
+CORES: dict[tuple[str, str], dict[str, Any]] = {
+    ("boxworld", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
+    ("mini-pacman", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
+    ("pomdp-graph", "fwm"): {"hidden_size": 32, "memory_size": 16, "num_reads": 3},
+    ("pomdp-graph", "lstm"): {"hidden_size": 512},
+    ("maze", "mnm-p"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
+    ("maze", "mnm-g"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
+    ("maze", "lstm"): {"hidden_size": 200},
+}
+"""A paper's core options for its own pairing of world and core."""

@@ -1,0 +1,37 @@
+"""PPO settings that several worlds share: what easy settings and curricula begin with."""
+
+from .paper import Preset
+
+# Each step used four times; a bonus for entropy that fades, so that what was found is kept.
+PPO: Preset = {
+    "algorithm": "ppo",
+    "entropy_cost": 0.01,
+    "entropy_schedule": "linear",
+    "value_cost": 0.1,
+    "max_grad_norm": 1.0,
+}
+
+# PPO for the worlds of the RMC paper: each step used twice in eight updates of 64 environments. The head's first policy
+# is near uniform; the memory also sees what was done.
+RMC_PPO: Preset = {
+    "unroll_length": 64,
+    "batch_size": 64,
+    "envs_per_actor": 64,
+    "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True},
+    "learner": PPO | {"algorithm_args": {"epochs": 2, "gae_lambda": 0.95}, "lr": 5e-4, "lr_schedule": "linear"},
+}
+
+# PPO for the LP-RNN worlds. As long as the goal is a guess it earns nothing on average, waiting costs next to nothing,
+# and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and advantages
+# in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
+LP_RNN_PPO: Preset = {
+    "unroll_length": 100,
+    "batch_size": 256,
+    "envs_per_actor": 256,
+    "agent": {
+        "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
+        "policy_scale": 0.01,
+        "normalise_returns": True,
+    },
+    "learner": PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
+}
