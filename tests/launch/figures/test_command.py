@@ -118,8 +118,7 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_chan
     small = figure.parse("small", SMALL)
     curve = small.settings["full"].curves[0]
     words = " ".join(("rl-train", *curve.arguments)) + " --lr 1e-3" * changed
-    recorded = {
-        "curves": {"lstm": {"command": words, "runs": {"3": {"steps": 7}}}, "gone": {"command": "", "runs": {}}}
-    }
+    kept = {"command": words, "runs": {"3": {"steps": 7}}}
+    recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
     assert document["curves"] == ({} if changed else {"lstm": kept})
