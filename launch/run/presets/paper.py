@@ -85,7 +85,7 @@ OTHERS: Preset = {
         "discount": 0.99,
         "entropy_cost": 0.01,
         "value_cost": 0.1,
-        "lr": 3e-4,
+        "lr": 5e-4,
     },
 }
 """Every world that is not in PAPER."""
