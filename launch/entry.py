@@ -1,4 +1,4 @@
-"""What the scripts of the commands call: a signal while torch and numpy are imported ends a command with one line.
+"""Entry points of the command scripts: a signal while torch and numpy are imported ends a command with one line.
 
 This module imports the standard library only, and engram imports it before anything else.
 """

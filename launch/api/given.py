@@ -1,4 +1,4 @@
-"""What callers of the Python API give, checked before it is used: ValueError names it and what is allowed."""
+"""Checks of the arguments that callers of the Python API give: ValueError names the argument and what is allowed."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -217,7 +217,7 @@ def study(
 def comparison(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, own: Summary, console: Console
 ) -> str:
-    """What to say of the other way to choose actions; nothing where it makes no difference."""
+    """Line about the other way to choose actions; empty where it makes no difference."""
     other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
     played = own.all.estimates["length"].mean * own.all.episodes / min(config.episodes, NUM_ENVS)
     try:
@@ -239,7 +239,7 @@ def compared(own: Summary, other: Summary, greedy: bool) -> str:
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> str:
-    """Make the moving picture that `--gif` asks for; what to say of it."""
+    """Make the moving picture that `--gif` asks for, and the line about it."""
     try:
         record(actor, Path(config.gif), config.gif_episodes)
         return f"wrote {config.gif}"

@@ -34,7 +34,7 @@ TEST_BATCH = 128
 
 
 class Tests(NamedTuple):
-    """What a trained network is tested on."""
+    """The tasks that a trained network is tested on."""
 
     valid: Task
     """Data as in training, but fresh: what a search of settings goes by."""
@@ -182,7 +182,7 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
 
 
 def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
-    """What a task that is trained with `task_args` is tested on. Raises UsageError if its files hold too little."""
+    """Tests of a task that is trained with `task_args`. Raises UsageError if its files hold too little."""
 
     def fresh(parameters: Mapping[str, Any], part: str) -> Task:
         return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)

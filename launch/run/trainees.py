@@ -1,4 +1,4 @@
-"""What was trained, as a checkpoint has it: weights, and which member of a population is meant."""
+"""Trained weights, as a checkpoint has them, and which member of a population is meant."""
 
 import math
 from pathlib import Path

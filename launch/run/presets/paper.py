@@ -6,7 +6,7 @@ Sources: the four papers and their released code, named per entry; what they lea
 from typing import Any
 
 Preset = dict[str, Any]
-"""What differs from the defaults, in the shape of RunConfig."""
+"""Values that differ from the defaults, in the shape of RunConfig."""
 
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
 # optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the
@@ -17,6 +17,16 @@ _RMC_PAPER: Preset = {
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
+# A2C as the FWM and the MNM paper have it.
+_A2C: Preset = {
+    "algorithm": "a2c",
+    "discount": 0.9,
+    "entropy_cost": 0.03,
+    "value_cost": 0.2,
+    "eps": 1e-4,
+    "lr_schedule": "constant",
+}
+
 # FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps: an
 # unroll is an episode and the row between two. The code's value coefficient .1 has no half in it; ours has. Baselines:
 # the same with an LSTM.
@@ -25,16 +35,7 @@ _GRAPH: Preset = {
     "unroll_length": 31,
     "envs_per_actor": 600,
     "sync": True,
-    "learner": {
-        "algorithm": "a2c",
-        "discount": 0.9,
-        "entropy_cost": 0.03,
-        "value_cost": 0.2,
-        "lr": 1e-3,
-        "eps": 1e-4,
-        "lr_schedule": "constant",
-        "max_grad_norm": 0.0,
-    },
+    "learner": _A2C | {"lr": 1e-3, "max_grad_norm": 0.0},
     "total_steps": 180_000_000,
 }
 
@@ -44,16 +45,7 @@ _MAZE: Preset = {
     "unroll_length": 251,
     "envs_per_actor": 30,
     "sync": True,
-    "learner": {
-        "algorithm": "a2c",
-        "discount": 0.9,
-        "entropy_cost": 0.03,
-        "value_cost": 0.2,
-        "lr": 1e-4,
-        "eps": 1e-4,
-        "lr_schedule": "constant",
-        "max_grad_norm": 4.0,
-    },
+    "learner": _A2C | {"lr": 1e-4, "max_grad_norm": 4.0},
     "total_steps": 250_000_000,
 }
 
