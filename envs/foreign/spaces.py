@@ -107,6 +107,11 @@ def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
     return np.zeros((num_envs, *(space.shape or ())), space.dtype)
 
 
+def is_text(space: spaces.Space[Any]) -> bool:
+    """Whether values of a space are text: Gymnasium's Text, and spaces of a world's own such as MiniGrid's missions."""
+    return space.dtype is not None and space.dtype.kind == "U"
+
+
 def _box_form(space: spaces.Box) -> ObservationForm:
     dtype = np.uint8 if space.dtype == np.uint8 else np.float32
     shape = space.shape or (1,)
@@ -139,7 +144,7 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
 
 
 def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
-    text = [key for key, part in space.spaces.items() if part.dtype is not None and part.dtype.kind == "U"]
+    text = [key for key, part in space.spaces.items() if is_text(part)]
     if text:
         logging.getLogger(__name__).warning("%s: agents read no text, observation %s is left out", name, text)
     forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}

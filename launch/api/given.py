@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from ...agents.specs import ChoiceSpec
 from ...base.messages import check_integer, check_whole
+from ...envs.foreign.spaces import is_text
 
 
 def check_path(name: str, value: object) -> None:
@@ -47,7 +48,7 @@ def check_observation(space: spaces.Space[Any], given: Any, name: str = "observa
             if not (key in given if isinstance(given, Mapping) else isinstance(key, int) and key < len(given)):
                 raise ValueError(f"{name} has no {key!r}; expected: {space}")
             check_observation(part, given[key], f"{name}[{key!r}]")
-    elif not isinstance(space, spaces.Text):
+    elif not is_text(space):
         values = np.asarray(given)
         if values.dtype.kind not in "biuf":
             raise ValueError(f"{name} is of {values.dtype}; expected numbers of {space}")

@@ -13,6 +13,7 @@ from gymnasium import spaces
 import engram
 from engram.agents.agent import AgentConfig
 from engram.launch.api.agent import TrainedAgent
+from engram.launch.api.given import check_observation
 from engram.launch.run.config import RunConfig
 
 CONFIG = RunConfig(
@@ -134,6 +135,20 @@ def test_mistakes():
         engram.load_agent("/nowhere")
     with pytest.raises(ValueError, match="there is no agent zoo:graph-fwn; did you mean: graph-fwm"):
         engram.load_agent("zoo:graph-fwn")
+
+
+class Mission(spaces.Space[str]):
+    """Text that is no spaces.Text, as MiniGrid has it."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+
+def test_text_of_any_kind_is_left_out_of_the_check() -> None:
+    space = spaces.Dict({"a": spaces.Discrete(3), "mission": Mission(), "words": spaces.Text(4)})
+    check_observation(space, {"a": 2, "mission": "get the key", "words": "go"})
+    with pytest.raises(ValueError, match="'a'"):
+        check_observation(space, {"a": "two", "mission": "", "words": ""})
 
 
 class Mixed(gymnasium.Env):
