@@ -156,8 +156,8 @@ class Agent(nn.Module):
         return AgentUnroll(logits, value, auxiliary)
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Count observations [R, B, ...] into the running moments of a torso that normalises."""
-        if self.config.torso.normalise_observations:
+        """Count observations [R, B, ...] into the running moments and shares of the torso."""
+        if self.config.torso.normalise_observations or self.config.torso.balance_symbols:
             self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
 
     def _history(

@@ -66,6 +66,41 @@ class Moments(nn.Module):
         return ((values - self.mean) / self.deviation).clamp(-LIMIT, LIMIT)
 
 
+class Shares(nn.Module):
+    """Share of the cells that show each of K kinds, over what `update` has been shown, averaged as `Moments` averages.
+
+    Args:
+        kinds: K.
+        memory: the most that what came before may weigh, above 0.
+        floor: share from which on rarer kinds count as equally rare.
+    """
+
+    def __init__(self, kinds: int, memory: float, floor: float) -> None:
+        super().__init__()
+        self.memory, self.floor = memory, floor
+        self.share: Tensor
+        self.weight: Tensor
+        self.register_buffer("share", torch.zeros(kinds))
+        self.register_buffer("weight", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, kinds: Tensor, cells: int, weight: float) -> None:
+        """Count in so many cells, which show `kinds` (long [N]), with this weight."""
+        if not cells:
+            return
+        rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
+        new = torch.zeros_like(self.share).index_add_(0, kinds, torch.ones_like(kinds, dtype=self.share.dtype)) / cells
+        self.share.add_(rate * (new - self.share))
+        self.weight.copy_((self.weight + weight).clamp(max=self.memory))
+
+    def factors(self, groups: int) -> Tensor:
+        """float [K]: 1 / sqrt(share) in units in which their mean square over cells is 1 in each of the groups."""
+        squares = self.share.clamp(min=self.floor).reciprocal()
+        mean = (self.share * squares).view(groups, -1).sum(1, keepdim=True)
+        factors = (squares.view(groups, -1) / mean.clamp(min=self.floor)).sqrt().flatten()
+        return torch.where(self.weight > 0, factors, 1.0)
+
+
 class RescaledHead(nn.Linear):
     """A linear layer from D features to one value in running units, V = deviation * (w x + b) + mean.
 

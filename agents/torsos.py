@@ -13,13 +13,15 @@ from torch.nn import functional
 
 from ..base.messages import check_fields
 from .kernels import Linear
-from .normalisation import Moments
+from .normalisation import Moments, Shares
 from .pictures import PICTURE_TORSOS
 from .specs import ArraySpec, ObservationSpec, channels_first, scaled, with_channels_last
 from .values import ObservationTensor
 
 MOST_CELLS = 20
 """Rows or columns beyond which an image of bytes is a picture of pixels, not of symbols."""
+RAREST = 0.01
+"""Share of cells below which a symbol is scaled up no further."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,9 @@ class TorsoConfig:
     symbol_size: int = 0
     """Torso grid, images of bytes of at most 20 x 20 cells: each byte also stands for a symbol, and so many numbers are
     learnt for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
+    balance_symbols: bool = False
+    """Symbols are scaled by 1 / sqrt(their running share of an image's cells), so that the few that matter stand out
+    from walls and floors."""
     normalise_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
 
@@ -59,19 +64,37 @@ class TorsoConfig:
 class Symbols(nn.Module):
     """Learnt numbers for every byte of every channel: one table per channel, the rows of a cell added up.
 
+    With `balanced` rows are scaled by 1 / sqrt(share of the cells that show the symbol), in units in which the mean
+    square over the cells is 1: every symbol makes up as much of the variance, a key as much as the walls.
+
     Args:
         channels: C.
         size: F, numbers per symbol.
+        balanced: whether rows are scaled.
     """
 
-    def __init__(self, channels: int, size: int) -> None:
+    def __init__(self, channels: int, size: int, balanced: bool = False) -> None:
         super().__init__()
+        self.channels = channels
         self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
         self.register_buffer("first", torch.arange(channels) * 256, persistent=False)
+        self.shares = Shares(channels * 256, memory=1e7, floor=RAREST) if balanced else None
 
     def forward(self, cells: Tensor) -> Tensor:
         """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
-        return functional.embedding(cells.long() + self.get_buffer("first"), self.tables).sum(3)
+        tables = self.tables
+        if self.shares is not None:
+            tables = tables * self.shares.factors(self.channels).unsqueeze(1)
+        return functional.embedding(self._rows(cells), tables).sum(3)
+
+    def observe(self, cells: Tensor) -> None:
+        """Count bytes [N, rows, cols, C]."""
+        if self.shares is not None:
+            self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
+
+    def _rows(self, cells: Tensor) -> Tensor:
+        """The row in `tables` of every byte."""
+        return cells.long() + self.get_buffer("first")
 
 
 class ConvTorso(nn.Module):
@@ -87,7 +110,7 @@ class ConvTorso(nn.Module):
         self.scale = spec.scale
         self.moments = _moments(features, config)
         symbols = config.symbol_size and spec.scale != 1.0 and max(rows, cols) <= MOST_CELLS
-        self.symbols = Symbols(features, config.symbol_size) if symbols else None
+        self.symbols = Symbols(features, config.symbol_size, config.balance_symbols) if symbols else None
         channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
         # On the CPU also where the weights have no numbers: torch imports its compiler to make these without.
@@ -115,6 +138,8 @@ class ConvTorso(nn.Module):
         if self.moments is not None:
             x = with_channels_last(scaled(observation, self.scale), self.first)
             self.moments.update(x.flatten(0, 2), float(len(observation)))
+        if self.symbols is not None:
+            self.symbols.observe(with_channels_last(observation, self.first))
 
 
 class FlatTorso(nn.Module):

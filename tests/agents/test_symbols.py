@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engram.agents.normalisation import Shares
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import MOST_CELLS, ConvTorso, Symbols, TorsoConfig, make_torso
 
@@ -63,3 +64,52 @@ def test_pictures_and_numbers_hold_no_symbols(shape: tuple[int, ...], scale: flo
 def test_a_size_below_0_is_refused() -> None:
     with pytest.raises(ValueError, match="symbol_size is -1"):
         TorsoConfig(symbol_size=-1)
+
+
+def seldom(share: float, count: int = 4000) -> torch.Tensor:
+    """Images of one cell: symbol 7 in so large a share of them, else 2."""
+    cells = torch.full((count, 1, 1, 1), 2, dtype=torch.uint8)
+    cells[: round(share * count)] = 7
+    return cells
+
+
+def test_balanced_symbols_make_up_the_same_variance() -> None:
+    symbols = Symbols(1, 1, balanced=True)
+    with torch.no_grad():
+        symbols.tables.fill_(1.0)
+    cells = seldom(0.04)
+    assert (symbols(cells) == 1).all(), "nothing is scaled before it was counted"
+    symbols.observe(cells)
+    found = symbols(cells).flatten()
+    torch.testing.assert_close(found.square().mean(), torch.tensor(1.0))
+    torch.testing.assert_close(found[0] / found[-1], torch.tensor((0.96 / 0.04) ** 0.5))
+
+
+def test_symbols_rarer_than_the_floor_count_as_equally_rare() -> None:
+    shares = Shares(3, memory=1e6, floor=0.01)
+    shares.update(torch.tensor([0] * 9950 + [1] * 50), 10_000, 1.0)
+    factors = shares.factors(1)
+    torch.testing.assert_close(factors[1], factors[2])
+    torch.testing.assert_close(factors[1] / factors[0], torch.tensor((0.995 / 0.01) ** 0.5))
+
+
+def test_shares_of_parts_are_those_of_the_whole() -> None:
+    cells = torch.randint(5, (300,))
+    whole, parts = Shares(5, memory=1e6, floor=0.01), Shares(5, memory=1e6, floor=0.01)
+    whole.update(cells, 300, 300.0)
+    for part in cells.split(70):
+        parts.update(part, len(part), float(len(part)))
+    torch.testing.assert_close(parts.share, whole.share)
+    torch.testing.assert_close(whole.share, torch.bincount(cells, minlength=5) / 300)
+
+
+def test_shares_travel_with_the_weights_of_a_torso_that_balances() -> None:
+    config = TorsoConfig(symbol_size=5, balance_symbols=True)
+    torch.manual_seed(0)
+    learnt, loaded = (make_torso(ArraySpec((7, 9, 3), BYTES), config) for _ in range(2))
+    cells = torch.randint(3, (50, 7, 9, 3), dtype=torch.uint8)
+    before = learnt(cells)
+    learnt.observe(cells)  # pyright: ignore
+    assert not torch.equal(learnt(cells), before)
+    loaded.load_state_dict(learnt.state_dict())
+    assert torch.equal(loaded(cells), learnt(cells))

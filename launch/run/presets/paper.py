@@ -59,25 +59,32 @@ _LP_RNN: Preset = {
 }
 
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
-# are dear, so each is used four times, in many small updates; the policy begins near uniform, and the value error must
-# not drown it, which in running units is large wherever rewards are rare; the run ends.
+# are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The value
+# has its full weight: it teaches the memory what the policy has not found out yet. Where rewards are rare, its gradient
+# is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 128,
     "envs_per_actor": 16,
     "agent": {
-        "torso": {"embedding_size": 128, "symbol_size": 16, "normalise_observations": True},
+        "torso": {
+            "embedding_size": 128,
+            "symbol_size": 16,
+            "balance_symbols": True,
+            "normalise_observations": True,
+        },
         "previous_action": True,
         "policy_scale": 0.01,
         "normalise_returns": True,
     },
     "learner": {
         "algorithm": "ppo",
-        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1, "minibatches": 8},
+        "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.5, "minibatches": 8},
         "discount": 0.99,
         "entropy_cost": 0.01,
-        "value_cost": 0.1,
+        "value_cost": 0.5,
         "lr": 5e-4,
+        "max_grad_norm": 10.0,
     },
 }
 """Every world that is not in PAPER."""
