@@ -61,12 +61,16 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
         return None
+    norm, most = _typical(late, "learner/grad_norm"), config.learner.max_grad_norm
+    if not most or norm is None or norm <= most:
+        return None  # a large loss takes nothing from the others as long as their sum is not scaled down
     times = value / max(policy + (entropy or 0.0), 1e-12)
     return Finding(
         "value loss",
         f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy",
         "warning",
-        f"--algorithm ppo, which normalises returns, or --value-cost {config.learner.value_cost / 20:.2g}",
+        f"{'' if config.agent.normalise_returns else '--normalise-returns, '}--max-grad-norm {2 * norm:.2g}, "
+        f"or --value-cost {config.learner.value_cost / 20:.2g}",
     )
 
 

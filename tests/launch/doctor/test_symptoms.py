@@ -46,7 +46,6 @@ def test_a_run_that_learns_has_no_symptom() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "what", "flag"),
     [
-        ("loss/value", 30.0, "value loss", "--value-cost"),
         ("policy/entropy", 1.38, "entropy", "--lr"),
         ("learner/grad_norm", 25.0, "gradient", "--max-grad-norm 50"),
         ("learner/skipped", 3.0, "updates", "--lr"),
@@ -59,6 +58,13 @@ def test_each_fault_has_its_flag(name: str, value: float, what: str, flag: str) 
     found = said(rows)
     assert flag in found[what]
     assert set(found) <= {what, "return"}, "no other complaint"
+
+
+def test_a_large_value_loss_is_a_fault_where_it_fills_the_clipped_gradient() -> None:
+    large = [row | {"loss/value": 30.0} for row in healthy()]
+    assert said(large) == {}
+    clipped = [row | {"learner/grad_norm": 4.0 * (i % 3 > 0)} for i, row in enumerate(large)]
+    assert said(clipped)["value loss"] == "--normalise-returns, --max-grad-norm 8, or --value-cost 0.025"
 
 
 def test_entropy_that_is_gone() -> None:
