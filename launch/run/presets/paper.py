@@ -60,8 +60,8 @@ _LP_RNN: Preset = {
 
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
 # are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The value
-# has its full weight: it teaches the memory what the policy has not found out yet. Where rewards are rare, its gradient
-# is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
+# teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare, its
+# gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 128,
@@ -82,7 +82,7 @@ OTHERS: Preset = {
         "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.5, "minibatches": 8},
         "discount": 0.99,
         "entropy_cost": 0.01,
-        "value_cost": 0.5,
+        "value_cost": 0.25,
         "lr": 5e-4,
         "max_grad_norm": 10.0,
     },
