@@ -14,6 +14,7 @@ from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import make_core
 from .normalisation import RescaledHead
+from .prediction import Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
@@ -47,9 +48,13 @@ class AgentConfig:
     normalise_returns: bool = False
     """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
     whatever the size of the rewards."""
+    prediction_size: int = 0
+    """Units of a layer that predicts the next observation from what the core puts out and the action. The error, times
+    `prediction_cost`, teaches the memory how the world goes on; acting does not use it. 0 leaves it out."""
 
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
+        check_range("prediction_size", self.prediction_size, 0, None)
         if not 0 <= self.policy_scale < float("inf"):
             raise ValueError(f"policy_scale is {self.policy_scale}; allowed: at least 0")
 
@@ -75,6 +80,8 @@ class AgentUnroll(NamedTuple):
     """[R, B]."""
     auxiliary: Tensor | None
     """[R, B]: the core's own loss (MNM's meta loss), or None."""
+    prediction: Tensor | None
+    """[R - 1, B]: the error of the observation predicted for the step after, or None."""
 
 
 class Agent(nn.Module):
@@ -93,6 +100,10 @@ class Agent(nn.Module):
         if isinstance(action, BoxSpec):
             self.log_deviation = nn.Parameter(torch.zeros(action.size))
         self.value = (RescaledHead if config.normalise_returns else nn.Linear)(self.core.output_size, 1)
+        self.prediction = None
+        if config.prediction_size:
+            inputs = self.core.output_size + action.num_inputs
+            self.prediction = Prediction(observation, inputs, config.prediction_size)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
 
@@ -153,10 +164,12 @@ class Agent(nn.Module):
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)
-        return AgentUnroll(logits, value, auxiliary)
+        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env.observation))
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Count observations [R, B, ...] into the running moments and shares of the torso."""
+        """Count observations [R, B, ...] into the running moments and shares of torso and prediction."""
+        if self.prediction is not None:
+            self.prediction.observe(observation)
         if self.config.torso.normalise_observations or self.config.torso.balance_symbols:
             self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
 
@@ -188,6 +201,13 @@ class Agent(nn.Module):
         if self.config.time_horizon:
             extra.append((elapsed / self.config.time_horizon).unsqueeze(-1))
         return torch.cat([features, *extra], -1) if extra else features
+
+    def _predicted(self, outputs: Tensor, action: Tensor, observation: ObservationTensor) -> Tensor | None:
+        """The error [R - 1, B] of predicting each observation from the step before it."""
+        if self.prediction is None:
+            return None
+        inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
+        return self.prediction(inputs, map_leaves(lambda x: x[1:], observation))
 
     def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.policy(outputs)

@@ -31,6 +31,8 @@ class LearnerConfig:
     """Weight of the value loss, at least 0; the loss has a half of its own."""
     auxiliary_cost: float = 1.0
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
+    prediction_cost: float = 1.0
+    """Weight of the error of the predicted observation, at least 0; without `prediction_size` there is none."""
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
     reduction: Reduction = "mean"
@@ -71,6 +73,7 @@ class LearnerConfig:
             entropy_cost=(0, None),
             value_cost=(0, None),
             auxiliary_cost=(0, None),
+            prediction_cost=(0, None),
             reward_clip=(0, None),
             bptt_length=(0, None),
             lr_warmup=(0, None),

@@ -21,6 +21,7 @@ METRICS = (
     "loss/value",
     "loss/entropy",
     "loss/auxiliary",
+    "loss/prediction",
     "loss/total",
     "policy/entropy",
     "policy/kl_behaviour",
@@ -50,6 +51,8 @@ class Evaluation(NamedTuple):
     """Those of the policy that acted, [T, B, ...]."""
     auxiliary: Tensor | None
     """The core's own loss [T, B], or None."""
+    prediction: Tensor | None
+    """The error of the observation predicted for the step after [T, B], or None."""
 
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
@@ -76,7 +79,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
         log_probability(agent.action_spec, log_behaviours, batch.agent.action),
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
-    return Evaluation(now, log_policies, log_behaviours, auxiliary)
+    return Evaluation(now, log_policies, log_behaviours, auxiliary, out.prediction)
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:
@@ -111,24 +114,27 @@ class Gradient(NamedTuple):
         """The mean over the valid steps of the batch, or their sum, as the configuration has it.
 
         total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+              + prediction_cost * prediction
         """
         agent, batch, config, targets, entropy_share = self
-        now, log_policies, log_behaviours, auxiliary = evaluate(agent, batch, config)
+        now, log_policies, log_behaviours, auxiliary, prediction = evaluate(agent, batch, config)
         valid = now.step.valid
         if targets is None:
             fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
             targets = config.method.targets(fixed)
         terms = config.method.terms(now, targets)
         entropy = entropy_of(agent.action_spec, log_policies)
+        none = torch.zeros_like(entropy)
         share = 1.0 / valid.sum().clamp(min=1)
         scale = share if config.reduction == "mean" else 1.0
         parts = [
             valid_sum(terms.policy, valid),
             config.value_cost * valid_sum(terms.value, valid),
             entropy_share * config.entropy_cost * valid_sum(-entropy, valid),
-            config.auxiliary_cost * valid_sum(torch.zeros_like(entropy) if auxiliary is None else auxiliary, valid),
+            config.auxiliary_cost * valid_sum(none if auxiliary is None else auxiliary, valid),
+            config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
         ]
-        total = scale * (parts[0] + parts[1] + parts[2] + parts[3])
+        total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
         with torch.no_grad():
             kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
             means = [share * valid_sum(x, valid) for x in (entropy, kl, *terms.metrics)]

@@ -23,7 +23,7 @@ from ..config import LearnerConfig
 from ..learner import Learner
 from ..passes import Found, Gradient, LossTerms
 
-VARIED = ("discount", "entropy_cost", "value_cost", "auxiliary_cost")
+VARIED = ("discount", "entropy_cost", "value_cost", "auxiliary_cost", "prediction_cost")
 """Factors of the loss, which may differ between members of one call."""
 OWN = (
     *("lr", "lr_schedule", "lr_warmup", "eps", "adam_beta1", "rmsprop_decay", "rmsprop_momentum", "max_grad_norm"),

@@ -144,6 +144,7 @@ def everything() -> AgentConfig:
         previous_reward=True,
         time_horizon=10,
         normalise_returns=True,
+        prediction_size=6,
     )
 
 
@@ -164,7 +165,7 @@ def recorded() -> dict[str, Any]:
     replays = 0
 
     def record(work):
-        result = torch.zeros(1, 11, device=DEVICE)
+        result = torch.zeros(1, 12, device=DEVICE)
 
         def replay():
             nonlocal replays

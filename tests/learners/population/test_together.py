@@ -83,6 +83,7 @@ def test_every_algorithm_with_all_that_an_agent_may_have(algorithm):
         previous_reward=True,
         time_horizon=10,
         normalise_returns=True,
+        prediction_size=6,
     )
     compare(*members(agent, [replace(EVEN, algorithm=algorithm)] * 2))
 

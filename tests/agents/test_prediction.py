@@ -1,0 +1,137 @@
+"""The next observation is predicted from memory and action: what the loss is, where it counts, what it teaches."""
+
+import pytest
+import torch
+
+from engram.actors.unroll import Unroll
+from engram.agents.agent import Agent, AgentConfig
+from engram.agents.prediction import Prediction
+from engram.agents.specs import ArraySpec, ChoiceSpec
+from engram.agents.values import AgentOutput, EnvOutput
+from engram.learners.config import LearnerConfig
+from engram.learners.learner import Learner
+
+ACTIONS = ChoiceSpec((2,))
+
+
+def silent(prediction: Prediction, answer: torch.Tensor) -> None:
+    """Let it always predict `answer` [S]."""
+    with torch.no_grad():
+        for parameter in prediction.parameters():
+            parameter.zero_()
+        prediction.layers[2].bias.copy_(answer)  # pyright: ignore
+
+
+def test_the_loss_is_half_the_mean_squared_error_in_running_deviations() -> None:
+    prediction = Prediction(ArraySpec((2, 3), scale=0.5), 4, 8)
+    prediction.moments.mean.copy_(torch.arange(6.0))
+    prediction.moments.deviation.copy_(torch.arange(1.0, 7.0))
+    seen = torch.randn(5, 7, 2, 3)
+    silent(prediction, torch.full((6,), 0.3))
+    numbers = (0.5 * seen.flatten(2) - torch.arange(6.0)) / torch.arange(1.0, 7.0)
+    torch.testing.assert_close(prediction(torch.zeros(5, 7, 4), seen), 0.5 * (0.3 - numbers).square().mean(-1))
+
+
+def test_who_knows_nothing_has_a_loss_of_a_half() -> None:
+    prediction = Prediction(ArraySpec((3,)), 4, 8)
+    seen = 50 + 20 * torch.randn(40, 50, 3)
+    prediction.observe(seen)
+    silent(prediction, torch.zeros(3))
+    assert prediction(torch.zeros(40, 50, 4), seen).mean().item() == pytest.approx(0.5, rel=1e-3)
+
+
+def test_parts_of_a_dict_are_predicted_in_the_order_of_their_keys() -> None:
+    spec = {"b": ArraySpec((2,)), "a": {"d": ArraySpec(()), "c": ArraySpec((1, 1), scale=1 / 255)}}
+    prediction = Prediction(spec, 4, 8)  # pyright: ignore
+    seen = {"b": torch.full((1, 1, 2), 4.0), "a": {"d": torch.full((1, 1), 3.0), "c": torch.full((1, 1, 1, 1), 255)}}
+    silent(prediction, torch.tensor([1.0, 3.0, 4.0, 4.0]))
+    assert prediction(torch.zeros(1, 1, 4), seen).item() == 0
+
+
+def alternating(agent: Agent, steps: int, batch: int) -> Unroll:
+    """Observations of two bits that come by turns; of the next one only the memory of the last but one tells.
+
+    Episodes end at random, and what follows an end is noise.
+    """
+    pair = torch.randint(2, (2, batch, 2))
+    observation = pair[torch.arange(steps + 1) % 2].float()
+    over = torch.rand(steps + 1, batch) < 0.1
+    for env in range(batch):
+        for step in range(1, steps + 1):
+            if over[step - 1, env]:
+                fresh = torch.randint(2, (2, 2)).float()
+                count = torch.arange(steps + 1 - step) % 2
+                observation[step:, env] = fresh[count]
+    never = torch.zeros_like(over)
+    env = EnvOutput(observation, torch.zeros(over.shape), over, never)
+    action = torch.randint(2, (steps, batch))
+    behaviour = AgentOutput(action, torch.zeros(steps, batch, 2), torch.zeros(steps, batch))
+    version, episodes = torch.zeros(batch, dtype=torch.int64), torch.zeros(0, 3)
+    return Unroll(agent.initial_state(batch), env, behaviour, version, 0, 0, episodes, 0.0)
+
+
+def made(prediction_size: int, prediction_cost: float = 1.0) -> Learner:
+    torch.manual_seed(0)
+    config = AgentConfig(core="gru", core_args={"hidden_size": 16}, prediction_size=prediction_size)
+    agent = Agent(ArraySpec((2,)), ACTIONS, config)
+    learner = LearnerConfig(algorithm="a2c", lr=1e-2, lr_schedule="constant", prediction_cost=prediction_cost)
+    return Learner(agent, learner, 10**9)
+
+
+def test_the_steps_at_which_episodes_end_do_not_count() -> None:
+    learner = made(8)
+    batch = alternating(learner.agent, 12, 6)
+    out = learner.agent.unroll(batch.env, batch.agent.action, batch.initial_state)
+    assert out.prediction is not None
+    valid = ~batch.env.terminated[:-1]
+    assert not valid.all()
+    expected = out.prediction[valid].mean().item()
+    assert learner.step(batch)["loss/prediction"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_step_predicts_the_observation_after_it_from_its_own_action() -> None:
+    agent = made(8).agent
+    batch = alternating(agent, 12, 6)
+    assert agent.prediction is not None
+
+    def predicted(batch: Unroll) -> torch.Tensor:
+        found = agent.unroll(batch.env, batch.agent.action, batch.initial_state).prediction
+        assert found is not None
+        return found.detach()
+
+    other = batch.agent.action.clone()
+    other[4, 2] = 1 - other[4, 2]
+    changed = predicted(batch) != predicted(batch._replace(agent=batch.agent._replace(action=other)))
+    assert changed.nonzero().tolist() == [[4, 2]]
+    silent(agent.prediction, torch.tensor([1.0, 0.0]))
+    error = 0.5 * (torch.tensor([1.0, 0.0]) - batch.env.observation[1:]).square().mean(-1)
+    torch.testing.assert_close(predicted(batch), error)
+
+
+def test_the_cost_weighs_the_loss() -> None:
+    one, three = made(8), made(8, prediction_cost=3.0)
+    batch = alternating(one.agent, 12, 6)
+    found, weighed = one.step(batch), three.step(batch)
+    assert weighed["loss/prediction"] == pytest.approx(3 * found["loss/prediction"])
+    rest = found["loss/total"] - found["loss/prediction"]
+    assert weighed["loss/total"] == pytest.approx(rest + weighed["loss/prediction"], rel=1e-5)
+
+
+def test_without_a_size_nothing_is_predicted() -> None:
+    learner = made(0)
+    assert learner.agent.prediction is None
+    assert learner.step(alternating(learner.agent, 12, 6))["loss/prediction"] == 0
+    assert not any(name.startswith("prediction") for name in learner.agent.state_dict())
+
+
+def test_the_memory_learns_from_it_without_any_reward() -> None:
+    learner = made(16)
+    losses = [learner.step(alternating(learner.agent, 20, 32))["loss/prediction"] for _ in range(250)]
+    # Without memory every bit is a guess, 0.5; with it only the first two of an episode are.
+    assert min(losses[1:6]) > 0.4
+    assert sum(losses[-20:]) / 20 < 0.2
+
+
+def test_a_negative_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="prediction_size is -1; allowed: "):
+        AgentConfig(prediction_size=-1)
