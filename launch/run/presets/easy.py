@@ -49,20 +49,22 @@ _EASY_T_MAZE: Preset = {
     "total_steps": 10_000_000,
 }
 
-# 64 episodes per update instead of 600, four times the learning rate, ten times the entropy cost: until 9 M steps the
-# policy makes no use of the memory and earns 51. At a cost of .1 it earned as much after 1.5 M, with half the entropy.
+# 64 episodes at a time instead of 600, each used in two of eight updates. The next observation is predicted, which
+# teaches the memory the graph's edges: with it 85 are earned after 2.7 M steps, from rewards alone (A2C) after 13 M.
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "drawn"},
     "envs_per_actor": 64,
-    "learner": {
-        "algorithm_args": {"gae_lambda": 0.95},
-        "entropy_cost": 0.3,
-        "value_cost": 0.05,
+    "agent": {"policy_scale": 0.01, "normalise_returns": True, "prediction_size": 128},
+    "learner": PPO
+    | {
+        "algorithm_args": {"epochs": 2, "gae_lambda": 0.95, "advantage_floor": 0.1},
+        "entropy_cost": 0.03,
+        "value_cost": 0.25,
         "lr": 4e-3,
-        "eps": 1e-8,
-        "max_grad_norm": 5.0,
+        "lr_schedule": "linear",
+        "max_grad_norm": 10.0,
     },
-    "total_steps": 30_000_000,
+    "total_steps": 10_000_000,
 }
 
 # The paper's Mini-Pacman: its first level is cleared within 1.5 M steps, the second within 4 M.
