@@ -57,16 +57,16 @@ def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
 
 def test_words_change_single_settings_of_a_presets_algorithm() -> None:
     easy = ["--env", "pomdp-graph", "--preset", "easy"]
-    assert parse_run(easy).learner.algorithm_args == {"gae_lambda": 0.95}
-    assert parse_run([*easy, "--algorithm", "ppo"]).learner.value("gae_lambda") == 0.95
-    ppo = parse_run([*easy, "--algorithm", "ppo", "--algorithm-args", "clip=0.1"]).learner
+    assert parse_run(easy).learner.algorithm_args["gae_lambda"] == 0.95
+    assert parse_run([*easy, "--algorithm", "a2c"]).learner.algorithm_args == {"gae_lambda": 1.0}, "its own"
+    ppo = parse_run([*easy, "--algorithm-args", "clip=0.1"]).learner
     assert ppo.algorithm_args == {
-        "epochs": 4,
+        "epochs": 2,
         "minibatches": 4,
         "clip": 0.1,
         "gae_lambda": 0.95,
         "normalise_advantages": True,
-        "advantage_floor": 0.0,
+        "advantage_floor": 0.1,
     }
     assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
     with pytest.raises(UsageError, match="it is a setting of a2c: --algorithm-args gae_lambda=VALUE"):
