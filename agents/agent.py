@@ -103,7 +103,7 @@ class Agent(nn.Module):
         self.prediction = None
         if config.prediction_size:
             inputs = self.core.output_size + action.num_inputs
-            self.prediction = Prediction(observation, inputs, config.prediction_size)
+            self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
 

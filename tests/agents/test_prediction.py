@@ -48,6 +48,17 @@ def test_parts_of_a_dict_are_predicted_in_the_order_of_their_keys() -> None:
     assert prediction(torch.zeros(1, 1, 4), seen).item() == 0
 
 
+@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (210, 160, 3)])
+def test_a_picture_of_many_pixels_is_predicted_as_a_small_one(shape: tuple[int, ...]) -> None:
+    prediction = Prediction(ArraySpec(shape, scale=1 / 255), 4, 8)
+    channels = min(shape)
+    grey = torch.arange(1.0, channels + 1).reshape((channels, 1, 1) if shape[0] == channels else (channels,))
+    seen = (51 * grey / channels).expand(2, 3, *shape)
+    answer = (0.2 * torch.arange(1.0, channels + 1) / channels).repeat_interleave(20 * 20)
+    silent(prediction, answer)
+    assert prediction(torch.zeros(2, 3, 4), seen).max().item() == pytest.approx(0, abs=1e-9)
+
+
 def alternating(agent: Agent, steps: int, batch: int) -> Unroll:
     """Observations of two bits that come by turns; of the next one only the memory of the last but one tells.
 

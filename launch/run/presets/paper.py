@@ -76,6 +76,7 @@ OTHERS: Preset = {
         "previous_action": True,
         "policy_scale": 0.01,
         "normalise_returns": True,
+        "prediction_size": 128,
     },
     "learner": {
         "algorithm": "ppo",
