@@ -196,6 +196,11 @@ def collect(work: Path, into: Path) -> None:
     settings = {name: world._asdict() for name, world in WORLDS.items()}
     text = json.dumps(head | {"note": note, "worlds": settings, "results": results}, indent=1)
     into.with_suffix(".json").write_text(text + "\n")
+    draw(results, into.with_suffix(".png"))
+
+
+def draw(results: list[dict[str, Any]], into: Path) -> None:
+    """The curves of all results, a plot for each world."""
     names = [name for name in WORLDS if any(result["world"] == name for result in results)]
     if not names:
         return
@@ -212,7 +217,7 @@ def collect(work: Path, into: Path) -> None:
     for axis in list(axes.flat)[len(names) :]:
         axis.axis("off")
     figure.tight_layout()
-    figure.savefig(into.with_suffix(".png"), dpi=90)
+    figure.savefig(into, dpi=90)
 
 
 def main() -> None:

@@ -135,7 +135,8 @@ def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
         return None
     quarter = len(values) // 4
     found = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
-    return Finding("return", found, "warning", "see the other lines; else more steps, or an easier world to begin with")
+    more = "" if config.agent.prediction_size else "--prediction-size 128, "
+    return Finding("return", found, "warning", f"see the other lines; else {more}more steps, or an easier world first")
 
 
 def waiting(rows: Sequence[Row], config: RunConfig) -> Finding | None:

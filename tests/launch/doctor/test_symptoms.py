@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from engram.agents.agent import AgentConfig
 from engram.launch.doctor.command import run as doctor
 from engram.launch.doctor.symptoms import Row, read_rows, symptoms
 from engram.launch.run.config import RunConfig
@@ -43,6 +44,12 @@ def test_a_run_that_learns_has_no_symptom() -> None:
     assert "at least 8 are needed" in symptoms(healthy(5), CONFIG)[0].found
 
 
+def test_a_run_that_predicts_is_not_told_to() -> None:
+    flat = [row | {"episode/return": 1.0} for row in healthy()]
+    config = RunConfig(local=True, agent=AgentConfig(prediction_size=8))
+    assert said(flat, config)["return"] == "see the other lines; else more steps, or an easier world first"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "what", "flag"),
     [
@@ -50,7 +57,7 @@ def test_a_run_that_learns_has_no_symptom() -> None:
         ("learner/grad_norm", 25.0, "gradient", "--max-grad-norm 50"),
         ("learner/skipped", 3.0, "updates", "--lr"),
         ("perf/policy_lag", 4.5, "policy lag", "--max-lag 1"),
-        ("episode/return", 1.0, "return", "easier world"),
+        ("episode/return", 1.0, "return", "else --prediction-size 128, more steps, or an easier world"),
     ],
 )
 def test_each_fault_has_its_flag(name: str, value: float, what: str, flag: str) -> None:
