@@ -82,7 +82,7 @@ OTHERS: Preset = {
         "algorithm": "ppo",
         "algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.5, "minibatches": 8},
         "discount": 0.99,
-        "entropy_cost": 0.01,
+        "entropy_cost": 0.02,
         "value_cost": 0.25,
         "lr": 5e-4,
         "max_grad_norm": 10.0,
