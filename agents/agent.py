@@ -49,8 +49,8 @@ class AgentConfig:
     """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
     whatever the size of the rewards."""
     prediction_size: int = 0
-    """Units of a layer that predicts the next observation from what the core puts out and the action. The error, times
-    `prediction_cost`, teaches the memory how the world goes on; acting does not use it. 0 leaves it out."""
+    """Units of the hidden layer that predicts the next observation from what the core puts out and the action. The error,
+    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
 
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
@@ -203,8 +203,8 @@ class Agent(nn.Module):
         return torch.cat([features, *extra], -1) if extra else features
 
     def _predicted(self, outputs: Tensor, action: Tensor, observation: ObservationTensor) -> Tensor | None:
-        """The error [R - 1, B] of predicting each observation from the step before it."""
-        if self.prediction is None:
+        """The error [R - 1, B] of predicting each observation from the step before it; None without gradients."""
+        if self.prediction is None or not torch.is_grad_enabled():
             return None
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
         return self.prediction(inputs, map_leaves(lambda x: x[1:], observation))

@@ -72,7 +72,7 @@ class Shares(nn.Module):
     Args:
         kinds: K.
         memory: the most that what came before may weigh, above 0.
-        floor: share from which on rarer kinds count as equally rare.
+        floor: kinds rarer than this share count as equally rare.
     """
 
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
@@ -89,7 +89,9 @@ class Shares(nn.Module):
         if not cells:
             return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        new = torch.zeros_like(self.share).index_add_(0, kinds, torch.ones_like(kinds, dtype=self.share.dtype)) / cells
+        # s' = s + r (n / cells - s) with r as in `Moments`; whole numbers n, since floats stop counting at 2^24
+        count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
+        new = count.to(self.share.dtype) / cells
         self.share.add_(rate * (new - self.share))
         self.weight.copy_((self.weight + weight).clamp(max=self.memory))
 

@@ -1,8 +1,10 @@
-"""An auxiliary loss that teaches the memory how its world goes on: the next observation is predicted.
+"""An auxiliary loss for the memory: the next observation is predicted from what the core puts out and the action.
 
-What a memory holds is otherwise learnt from rewards alone, and as long as the policy makes no use of it, they say
-nothing about it. The next observation says at every step what should have been kept. Source of the method: Jaderberg et
-al. 2017, "Reinforcement learning with unsupervised auxiliary tasks".
+What a memory keeps is otherwise learnt from rewards alone, and before the policy depends on it they say nothing about
+it. The next observation says something at every step. Sources: Oh et al. 2015, "Action-conditional video prediction
+using deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
+predictive memory in a goal-directed agent" (predictions that teach a memory what to keep); Jaderberg et al. 2017,
+"Reinforcement learning with unsupervised auxiliary tasks" (an auxiliary loss beside the policy's).
 """
 
 import torch
@@ -10,24 +12,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .normalisation import Moments
-from .specs import ArraySpec, ObservationSpec, channels_first, scaled, with_channels_last
+from .specs import ArraySpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
 MOST_NUMBERS = 4096
-"""Numbers from which on a picture is predicted as averages over its parts."""
+"""An array of more numbers is predicted as averages over its parts."""
 PARTS = 20
-"""Rows and columns of these averages."""
+"""Rows and columns of a picture's averages."""
 
 
 class Prediction(nn.Module):
-    """The next observation, predicted by one hidden layer from what the core puts out and the action taken.
+    """The next observation, predicted through one hidden layer.
 
-    A picture of more than 4,096 numbers is predicted as a picture of 20 x 20 averages.
+    Of a picture of more than 4,096 numbers 20 x 20 averages of each channel are predicted, of any other array of more
+    numbers 4,096 averages of neighbours.
 
     Args:
         spec: the observation; S numbers are predicted of it.
         inputs: D, width of the core's output and the action together.
-        hidden: units of the hidden layer.
+        hidden: H, units of the hidden layer.
         layout: axis of an image that holds its channels, as `TorsoConfig.image_layout`.
     """
 
@@ -35,18 +38,21 @@ class Prediction(nn.Module):
         super().__init__()
         self.spec, self.layout = spec, layout
         with torch.device("cpu"):  # also where the weights have no numbers
-            size = _numbers(spec, layout, _nothing(spec)).shape[-1]
+            size = _numbers(spec, layout, _zeros(spec)).shape[-1]
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, size))
-        self.moments = Moments(size, memory=1e7, floor=1e-2)
+        self.moments = Moments(size, memory=1e7, floor=1e-3)
 
     def forward(self, inputs: Tensor, following: ObservationTensor) -> Tensor:
         """Inputs [T, B, D] and the observations after them [T, B, ...] -> the loss [T, B].
 
-        Half the mean squared error of the observation's numbers, each in units of its running mean and deviation:
-        about 1/2 for a prediction that knows nothing.
+        p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
+
+        with x the S numbers of the observation, unscaled, and their running mean and deviation. p = 0 has a loss of at
+        most about 1/2: numbers that never change add nothing. 0 before anything was observed, since x has no units yet.
         """
         numbers = self.moments(_numbers(self.spec, self.layout, following))
-        return 0.5 * (self.layers(inputs) - numbers).square().mean(-1)
+        loss = 0.5 * (self.layers(inputs) - numbers).square().mean(-1)
+        return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, observation: ObservationTensor) -> None:
         """Count observations [R, B, ...] into the running moments."""
@@ -54,10 +60,10 @@ class Prediction(nn.Module):
         self.moments.update(numbers, float(len(numbers)))
 
 
-def _nothing(spec: ObservationSpec) -> ObservationTensor:
+def _zeros(spec: ObservationSpec) -> ObservationTensor:
     """An observation [1, 1, ...] of zeros."""
     if isinstance(spec, dict):
-        return {key: _nothing(part) for key, part in spec.items()}
+        return {key: _zeros(part) for key, part in spec.items()}
     return torch.zeros(1, 1, *spec.shape)
 
 
@@ -65,14 +71,22 @@ def _numbers(spec: ObservationSpec, layout: str, observation: ObservationTensor)
     """The numbers [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
     if isinstance(spec, dict):
         return torch.cat([_numbers(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
-    x = scaled(observation, spec.scale)
-    if len(spec.shape) == 3 and x[0, 0].numel() > MOST_NUMBERS:
-        x = _averages(spec, layout, x)
-    return x.flatten(2) if spec.shape else x.unsqueeze(-1)
+    x = observation.float()
+    flat = x.reshape(*x.shape[:2], -1)
+    return flat if flat.shape[-1] <= MOST_NUMBERS else _averages(spec, layout, x).flatten(2)
 
 
-def _averages(spec: ArraySpec, layout: str, pictures: Tensor) -> Tensor:
-    """Pictures [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns where they have fewer."""
-    last = with_channels_last(pictures.flatten(0, 1), channels_first(spec.shape, layout))
+def _averages(spec: ArraySpec, layout: str, x: Tensor) -> Tensor:
+    """Pictures [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns where they have fewer.
+
+    Arrays of other shapes, and pictures that do not show which axis holds the channels, -> [T, B, 4096].
+    """
+    try:
+        first = channels_first(spec.shape, layout) if len(spec.shape) == 3 else None
+    except ValueError:
+        first = None
+    if first is None:
+        return functional.adaptive_avg_pool1d(x.flatten(2), MOST_NUMBERS)
+    last = with_channels_last(x.flatten(0, 1), first)
     parts = min(last.shape[1], PARTS), min(last.shape[2], PARTS)
-    return functional.adaptive_avg_pool2d(last.permute(0, 3, 1, 2), parts).unflatten(0, pictures.shape[:2])
+    return functional.adaptive_avg_pool2d(last.permute(0, 3, 1, 2), parts).unflatten(0, x.shape[:2])

@@ -56,22 +56,21 @@ def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
 
 
 def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The value loss is so large that the gradient, clipped to one norm, is all its own."""
+    """The value loss is so large that nearly all of the gradient is its own."""
     late = _late(rows)
     value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
         return None
     norm, most = _typical(late, "learner/grad_norm"), config.learner.max_grad_norm
-    if not most or norm is None or norm <= most:
-        return None  # a large loss takes nothing from the others as long as their sum is not scaled down
+    if most and norm is not None and norm <= most:
+        return None  # the clip does not scale the other losses' gradients down
     times = value / max(policy + (entropy or 0.0), 1e-12)
-    return Finding(
-        "value loss",
-        f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy",
-        "warning",
-        f"{'' if config.agent.normalise_returns else '--normalise-returns, '}--max-grad-norm {2 * norm:.2g}, "
-        f"or --value-cost {config.learner.value_cost / 20:.2g}",
-    )
+    flags = [] if config.agent.normalise_returns else ["--normalise-returns"]
+    if most and norm is not None:
+        flags.append(f"--max-grad-norm {2 * norm:.2g}")
+    found = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy"
+    advice = ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
+    return Finding("value loss", found, "warning", advice)
 
 
 def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
@@ -98,7 +97,9 @@ def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
         return None
     found = f"norm {median(norms):.3g}, clipped to {most:g} at every update"
-    return Finding("gradient", found, "warning", f"--max-grad-norm {2 * median(norms):.2g}, or a lower --value-cost")
+    value, prediction = (_typical(_late(rows), f"loss/{name}") or 0.0 for name in ("value", "prediction"))
+    cost = "prediction" if prediction > value else "value"
+    return Finding("gradient", found, "warning", f"--max-grad-norm {2 * median(norms):.2g}, or a lower --{cost}-cost")
 
 
 def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:

@@ -45,8 +45,15 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one."""
+    """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one.
+
+    The prediction of observations, which acting does not use, begins anew unless both have the same.
+    """
     own = network.state_dict()
+    predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]
+    if any(_shape(weights, name) != _shape(own, name) for name in predicting):
+        weights = {name: x for name, x in weights.items() if name not in predicting}
+        weights |= {name: x for name, x in own.items() if name in predicting}
     wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
     if wrong:
         name = wrong[0]

@@ -93,6 +93,13 @@ def test_symbols_rarer_than_the_floor_count_as_equally_rare() -> None:
     torch.testing.assert_close(factors[1] / factors[0], torch.tensor((0.995 / 0.01) ** 0.5))
 
 
+def test_shares_of_more_cells_than_a_float_counts() -> None:
+    shares = Shares(2, memory=1e6, floor=0.01)
+    most = 2**24
+    shares.update(torch.zeros(most + 1_000_000, dtype=torch.int64), most + 1_000_000, 1.0)
+    assert shares.share[0].item() == 1
+
+
 def test_shares_of_parts_are_those_of_the_whole() -> None:
     cells = torch.randint(5, (300,))
     whole, parts = Shares(5, memory=1e6, floor=0.01), Shares(5, memory=1e6, floor=0.01)

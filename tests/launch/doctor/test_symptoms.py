@@ -10,6 +10,7 @@ from engram.launch.doctor.command import run as doctor
 from engram.launch.doctor.symptoms import Row, read_rows, symptoms
 from engram.launch.run.config import RunConfig
 from engram.launch.train import command as train
+from engram.learners.config import LearnerConfig
 
 CONFIG = RunConfig(local=True)
 
@@ -71,7 +72,20 @@ def test_a_large_value_loss_is_a_fault_where_it_fills_the_clipped_gradient() -> 
     large = [row | {"loss/value": 30.0} for row in healthy()]
     assert said(large) == {}
     clipped = [row | {"learner/grad_norm": 4.0 * (i % 3 > 0)} for i, row in enumerate(large)]
-    assert said(clipped)["value loss"] == "--normalise-returns, --max-grad-norm 8, or --value-cost 0.025"
+    assert said(clipped)["value loss"] == "--normalise-returns, or --max-grad-norm 8, or --value-cost 0.025"
+
+
+def test_a_large_value_loss_is_a_fault_where_nothing_is_clipped() -> None:
+    large = [row | {"loss/value": 30.0} for row in healthy()]
+    free = RunConfig(local=True, learner=LearnerConfig(max_grad_norm=0.0))
+    assert said(large, free)["value loss"] == "--normalise-returns, or --value-cost 0.025"
+    unknown = [{name: x for name, x in row.items() if name != "learner/grad_norm"} for row in large]
+    assert said(unknown)["value loss"] == "--normalise-returns, or --value-cost 0.025"
+
+
+def test_a_clipped_gradient_of_the_prediction_names_its_cost() -> None:
+    rows = [row | {"learner/grad_norm": 25.0, "loss/prediction": 0.4} for row in healthy()]
+    assert said(rows)["gradient"] == "--max-grad-norm 50, or a lower --prediction-cost"
 
 
 def test_entropy_that_is_gone() -> None:

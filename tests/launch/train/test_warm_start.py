@@ -43,6 +43,27 @@ def test_a_run_starts_from_the_best_weights_of_another(tmp_path: Path) -> None:
     assert rl_train("--resume", harder, "--total-steps", 2000) == 0
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 8), (8, 0), (8, 6), (8, 8)])
+def test_the_prediction_is_taken_along_only_where_it_is_the_same(tmp_path: Path, before: int, after: int) -> None:
+    def agent(run: Path) -> dict[str, torch.Tensor]:
+        path = checkpoints.latest(run / "checkpoints")
+        assert path is not None
+        return checkpoints.load(path)["members"][0]["learner"]["agent"]
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert rl_train(*WORDS, *EASY, "--prediction-size", before, "--total-steps", 1, "--run-dir", first) == 0
+    words = ["--prediction-size", after, "--total-steps", 1, "--lr", 1e-9, "--seed", 5, "--start-from", first]
+    assert rl_train(*WORDS, *EASY, *words, "--run-dir", second) == 0
+    old, new = agent(first), agent(second)
+    for name in new:
+        if not name.startswith("prediction."):
+            torch.testing.assert_close(new[name], old[name], rtol=0, atol=1e-6)
+    layer = "prediction.layers.0.weight"
+    assert (layer in new) == (after > 0)
+    if before == after:
+        torch.testing.assert_close(new[layer], old[layer], rtol=0, atol=1e-6)
+
+
 def test_another_network_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = tmp_path / "small"
     assert rl_train(*WORDS, *EASY, "--total-steps", 1, "--run-dir", small) == 0
