@@ -49,8 +49,8 @@ class AgentConfig:
     """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
     whatever the size of the rewards."""
     prediction_size: int = 0
-    """Units of the hidden layer that predicts the next observation from what the core puts out and the action. The error,
-    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
+    """Units of the hidden layer that predicts the next observation from what the core puts out and the action. The
+    error, times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
 
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
