@@ -50,7 +50,8 @@ def test_before_anything_was_observed_there_is_no_loss() -> None:
     loss = prediction(inputs, seen)
     loss.sum().backward()
     assert not loss.any()
-    assert inputs.grad is not None and not inputs.grad.any()
+    assert inputs.grad is not None
+    assert not inputs.grad.any()
     prediction.observe(seen)
     assert 0 < prediction(inputs, seen).max() < 10
 
