@@ -48,8 +48,8 @@ class TorsoConfig:
     """Torso grid, images of bytes of at most 20 x 20 cells: each byte also stands for a symbol, and so many numbers are
     learnt for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     balance_symbols: bool = False
-    """Symbols are scaled by 1 / sqrt(their running share of an image's cells), so that the few that matter stand out
-    from walls and floors."""
+    """With a symbol size: symbols are scaled by 1 / sqrt(their running share of an image's cells), at least 1%, so that
+    the few that matter stand out from walls and floors."""
     normalise_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
 
