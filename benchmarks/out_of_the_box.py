@@ -7,7 +7,7 @@
 Ours is `rl-train --env WORLD --core gru --seed N` and nothing else that changes what is learnt. Theirs have the
 settings of rl-baselines3-zoo where it has some for the world (hyperparams/ppo.yml and ppo_lstm.yml), else the library's
 defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the score is
-at the goal, or after the world's last step. Every result is a file in WORK; a stopped benchmark goes on where it was.
+at the goal, or after the world's last step; one of theirs also after --minutes of processor time. Every result is a file in WORK; a stopped benchmark goes on where it was.
 Everything that is there is collected into benchmarks/results/out-of-the-box.json and .png.
 """
 
@@ -101,8 +101,8 @@ def finished(world: World, curve: list[tuple[int, float]]) -> bool:
     return bool(curve) and (curve[-1][1] >= world.goal or curve[-1][0] >= world.last)
 
 
-def stable_baselines(world: World, seed: int, recurrent: bool) -> list[tuple[int, float]]:
-    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings."""
+def stable_baselines(world: World, seed: int, recurrent: bool, minutes: float) -> list[tuple[int, float]]:
+    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings, to so many minutes of this process."""
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
@@ -130,7 +130,7 @@ def stable_baselines(world: World, seed: int, recurrent: bool) -> list[tuple[int
             if self.num_timesteps // WINDOW > (curve[-1][0] // WINDOW if curve else 0) and ended:
                 curve.append((self.num_timesteps, float(np.mean(ended))))
                 ended.clear()
-            return not finished(world, curve)
+            return not finished(world, curve) and time.process_time() < 60 * minutes
 
     kind, policy = (RecurrentPPO, "MlpLstmPolicy") if recurrent else (PPO, "MlpPolicy")
     kind(policy, envs, seed=seed, device="cpu", **settings).learn(world.last, callback=Scores())
@@ -160,13 +160,13 @@ def theirs(env: str) -> Any:
     return gymnasium.make(env)
 
 
-def measure(name: str, learner: str, seed: int, work: Path, local: bool) -> None:
+def measure(name: str, learner: str, seed: int, work: Path, local: bool, minutes: float) -> None:
     """One run and its result file."""
     world, started = WORLDS[name], time.monotonic()
     if learner == "engram":
         curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
     else:
-        curve = stable_baselines(world, seed, learner == "recurrent-ppo")
+        curve = stable_baselines(world, seed, learner == "recurrent-ppo", minutes)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     reached = next((step for step, score in curve if score >= world.goal), None)
     result = {
@@ -176,6 +176,7 @@ def measure(name: str, learner: str, seed: int, work: Path, local: bool) -> None
         "seed": seed,
         "goal": world.goal,
         "steps_to_goal": reached,
+        "limit": None if learner == "engram" or minutes == float("inf") else minutes,
         "minutes": round((time.monotonic() - started) / 60, 2),
         "core_minutes": round(sum(each.ru_utime + each.ru_stime for each in used) / 60, 2),
         "load": round(os.getloadavg()[1], 1),
@@ -228,19 +229,30 @@ def main() -> None:
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--local", action="store_true", help="rl-train --local: without Ray, the same numbers")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most processor time of a run of theirs")
     parser.add_argument("--one", action="store_true", help="exactly one run, in this process")
     options = parser.parse_args()
     options.work = options.work.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
     if options.one:
         sys.path.append(str(ROOT))
-        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work, options.local)
+        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work, options.local, options.minutes)
         return
     for seed in options.seeds:
         for name in options.worlds:
             for learner in options.learners:
                 if not (options.work / f"{name}-{learner}-{seed}.json").exists():
-                    words = ["--worlds", name, "--learners", learner, "--seeds", str(seed), "--one"]
+                    words = [
+                        "--worlds",
+                        name,
+                        "--learners",
+                        learner,
+                        "--seeds",
+                        str(seed),
+                        "--minutes",
+                        str(options.minutes),
+                        "--one",
+                    ]
                     words += ["--local"] if options.local else []
                     subprocess.run([sys.executable, __file__, str(options.work), *words], check=False)
                 collect(options.work, RESULTS / "out-of-the-box")
