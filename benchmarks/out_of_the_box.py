@@ -7,8 +7,9 @@
 Ours is `rl-train --env WORLD --core gru --seed N` and nothing else that changes what is learnt. Theirs have the
 settings of rl-baselines3-zoo where it has some for the world (hyperparams/ppo.yml and ppo_lstm.yml), else the library's
 defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the score is
-at the goal, or after the world's last step; one of theirs also after --minutes of processor time. Every result is a file in WORK; a stopped benchmark goes on where it was.
-Everything that is there is collected into benchmarks/results/out-of-the-box.json and .png.
+at the goal, or after the world's last step; one of theirs also after --minutes of processor time. Every result is a
+file in WORK; a stopped benchmark goes on where it was. Everything that is there is collected into
+benchmarks/results/out-of-the-box.json and .png.
 """
 
 import argparse
@@ -102,7 +103,7 @@ def finished(world: World, curve: list[tuple[int, float]]) -> bool:
 
 
 def stable_baselines(world: World, seed: int, recurrent: bool, minutes: float) -> list[tuple[int, float]]:
-    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings, to so many minutes of this process."""
+    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings, up to so many minutes."""
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
