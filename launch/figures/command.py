@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -143,9 +143,10 @@ def listing(folder: Path) -> Table:
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
     """FIGURE.json, FIGURE.png and the figure's part of the page, from all runs that have begun."""
-    stem = figure.name if config.size == "full" else f"{figure.name}-{config.size}"
-    earlier = config.results / f"{stem}.json"
-    document = results.collect(figure, config.size, runs, json.loads(earlier.read_text()) if earlier.is_file() else {})
+    stems = {"full": figure.name, "quick": f"{figure.name}-quick"}
+    stem = stems[config.size]
+    recorded = _recorded(config.results, stems)
+    document = results.collect(figure, config.size, runs, recorded.get(config.size, {}))
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return
@@ -154,11 +155,18 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(config.results / f"{stem}.json", (json.dumps(document, indent=1) + "\n").encode())
         results.draw(document, figure.title, picture)
-        if config.size == "full" and config.page.is_file():
-            page.write(config.page, picture, figure, document)
+        recorded |= {config.size: document}
+        if "full" in recorded and config.page.is_file():
+            page.write(config.page, config.results, figure, recorded)
     except OSError as problem:
         raise UsageError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
+
+
+def _recorded(folder: Path, stems: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The results that are there, by size."""
+    files = {size: folder / f"{stem}.json" for size, stem in stems.items()}
+    return {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}
 
 
 def _train(runs: Sequence[FigureRun], config: ReproduceConfig, console: Console) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +10,82 @@ from ...base.files import replace_file
 from .figure import Figure
 
 
-def write(page: Path, picture: Path, figure: Figure, document: dict[str, Any]) -> None:
-    """Put a figure's part in the place of its old one, or at the end of the page. Raises OSError."""
+def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> None:
+    """Put a figure's part in the place of its old one, or at the end of the page. Raises OSError.
+
+    Args:
+        page: the page.
+        results: folder with the figure's pictures.
+        figure: the figure.
+        documents: its results by size, those of "full" among them.
+    """
     begin, end = f"<!-- figure {figure.name} -->", f"<!-- end {figure.name} -->"
-    part = f"{begin}\n{text(os.path.relpath(picture, page.parent), figure, document)}\n{end}"
+    part = f"{begin}\n{text(os.path.relpath(results, page.parent), figure, documents)}\n{end}"
     old = page.read_text()
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     new = between.sub(lambda _: part, old) if between.search(old) else f"{old.rstrip()}\n\n{part}\n"
     replace_file(page, new.encode())
 
 
-def text(picture: str, figure: Figure, document: dict[str, Any]) -> str:
-    """Title, picture, our numbers with their intervals, the paper's numbers and where they come from."""
-    rows = [
-        _row(name, seed, run, document["measure"])
-        for name, curve in document["curves"].items()
-        for seed, run in curve["runs"].items()
-    ]
+def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> str:
+    """Title, picture, our numbers with their intervals, the paper's numbers and where they come from.
+
+    Args:
+        folder: where the pictures are, as the page sees it.
+        figure: the figure.
+        documents: its results by size.
+    """
+    document = documents["full"]
+    rows = [_row(name, seed, run) for name, seed, run in _runs(document)]
     paper = "; ".join(f"{p.label} {p.value:g}" + (f" {p.note}" if p.note else "") for p in figure.published)
-    note = figure.settings[document["size"]].note
-    size = "" if document["size"] == "full" else f" --{document['size']}"
+    note = figure.settings["full"].note
+    quick = (
+        ["", _quick(folder, figure, documents["quick"])]
+        if documents.keys() & figure.settings.keys() >= {"quick"}
+        else []
+    )
     return "\n".join(
         [
             f"## {figure.title}",
             "",
-            f"![{figure.title}]({picture})",
+            f"![{figure.title}]({folder}/{figure.name}.png)",
             "",
             f"| curve | seed | {document['measure']} on fresh levels | steps | hours |",
             "|---|---|---|---|---|",
             *rows,
             "",
             f"The paper ({document['source']}): {paper}.{' ' + note if note else ''}",
-            f"Again: `rl-reproduce {figure.name}{size}`.",
+            f"Again: `rl-reproduce {figure.name}`.",
+            *quick,
         ]
     )
 
 
-def _row(name: str, seed: str, run: dict[str, Any], measure: str) -> str:
+def _quick(folder: str, figure: Figure, document: dict[str, Any]) -> str:
+    """One paragraph about the easier variant."""
+    runs = _runs(document)
+    found = ", ".join(f"{name} {_estimate(run)}" for name, _, run in runs)
+    minutes = sum(run["seconds"] for _, _, run in runs) / 60
+    note = figure.settings["quick"].note
+    return (
+        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes of a core: {found} "
+        f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''}"
+    )
+
+
+def _runs(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Curve, seed and what was reached, run by run."""
+    curves = document["curves"].items()
+    return [(name, seed, run) for name, curve in curves for seed, run in curve["runs"].items()]
+
+
+def _estimate(run: dict[str, Any]) -> str:
     found = run["evaluation"]
-    said = f"{found['mean']:.3g} [{found['low']:.3g}, {found['high']:.3g}]" if found else "not evaluated"
+    return f"{found['mean']:.3g} [{found['low']:.3g}, {found['high']:.3g}]" if found else "not evaluated"
+
+
+def _row(name: str, seed: str, run: dict[str, Any]) -> str:
     steps = f"{run['steps'] / 1e6:,.1f} M"
     if run["steps"] < run["planned_steps"]:
         steps += f" of {run['planned_steps'] / 1e6:,.1f} M: stopped early"
-    return f"| {name} | {seed} | {said} | {steps} | {run['seconds'] / 3600:.1f} |"
+    return f"| {name} | {seed} | {_estimate(run)} | {steps} | {run['seconds'] / 3600:.1f} |"

@@ -32,6 +32,14 @@ seeds = [3]
 steps_per_second = 1000
 [full.curves]
 lstm = "--core lstm --conv-channels 2 --total-steps 40000 --log-every 1000 --checkpoint-every 0.2"
+[quick]
+arguments = """--env cued-catch --env-args num_trials=1 initial_cue_duration=2 reward_free_trials=0 --local
+    --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
+seeds = [3]
+steps_per_second = 1000
+note = "One trial."
+[quick.curves]
+lstm = "--core lstm --conv-channels 2 --total-steps 2000"
 '''
 
 
@@ -96,8 +104,15 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     once = text.read_text()
     assert "Words that stay." in once
     assert "| lstm | 3 |" in once
-    page.write(text, results / "small.png", figure.load(str(file)), document)
+    page.write(text, results, figure.load(str(file)), {"full": document})
     assert text.read_text() == once  # renewed in its place
+
+    subprocess.run([*words, "--quick"], capture_output=True, text=True, timeout=300, check=True)
+    renewed = text.read_text()
+    assert renewed.startswith(once.partition("<!-- end small -->")[0])
+    assert "`rl-reproduce small --quick`" in renewed
+    assert "lstm " in renewed.partition("An easier variant")[2]
+    assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
 
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
@@ -110,7 +125,7 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
         "source": "s",
         "curves": {"a": {"runs": {"1": run}}},
     }
-    assert "10.0 M of 60.0 M: stopped early" in page.text("small.png", small, document)
+    assert "10.0 M of 60.0 M: stopped early" in page.text("results", small, {"full": document})
 
 
 @pytest.mark.parametrize("changed", [False, True])
