@@ -112,6 +112,7 @@ _EASY_SEQUENCE_RECALL: Preset = LP_RNN_PPO | {
 
 EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
+    ("cued-catch", "concrete"): {"viewport_size": 32, "summariser_size": 256},
     ("mini-pacman", "rmc"): {"head_size": 32},
     ("sequence-recall", "concrete"): {"viewport_size": 32, "summariser_size": 256},
     ("t-maze", "concrete"): {"viewport_size": 8},
