@@ -64,11 +64,11 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
 def _quick(folder: str, figure: Figure, document: dict[str, Any]) -> str:
     """One paragraph about the easier variant."""
     runs = _runs(document)
-    found = ", ".join(f"{name} {_estimate(run)}" for name, _, run in runs)
+    found = "; ".join(f"{name}: {_estimate(run)}" for name, _, run in runs)
     minutes = sum(run["seconds"] for _, _, run in runs) / 60
     note = figure.settings["quick"].note
     return (
-        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes of a core: {found} "
+        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes of a core. {found} "
         f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''}"
     )
 

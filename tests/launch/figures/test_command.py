@@ -111,7 +111,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     renewed = text.read_text()
     assert renewed.startswith(once.partition("<!-- end small -->")[0])
     assert "`rl-reproduce small --quick`" in renewed
-    assert "lstm " in renewed.partition("An easier variant")[2]
+    assert "lstm: " in renewed.partition("An easier variant")[2]
     assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
 
 
