@@ -25,6 +25,13 @@ class Best(NamedTuple):
     error: float | None = None
     """Standard error of the mean; None where it was not noted, as of evaluations."""
 
+    def gives_way_to(self, mean: float, error: float | None) -> bool:
+        """Whether a checkpoint of another mean, with its standard error, is the best one instead."""
+        if self.episodes is None:  # an older run's mean of few episodes: any other says more
+            return True
+        # A mean of training episodes and one of an evaluation cannot be compared: the kind of now counts.
+        return mean >= self.mean or (self.error is None) != (error is None)
+
     def __str__(self) -> str:
         """The figures in words."""
         if self.episodes is None:

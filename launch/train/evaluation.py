@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...actors.episodes import known_means, play
+from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from ..run.config import RunConfig
 from ..run.trained import make_actor
@@ -13,6 +13,8 @@ from .member import Member
 
 MOST_ENVS = 128
 UNROLL_LENGTH = 20
+MOST_STEPS = 30_000
+"""Of an episode. A policy that is stuck in a world without a time limit would play its evaluation for ever."""
 
 
 class Evaluator:
@@ -29,7 +31,10 @@ class Evaluator:
         """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it."""
         number = member.steps // self.config.eval_every
         if number > before // self.config.eval_every or (member.done and before < member.steps):
-            member.note_evaluation(self._metrics(member, number))
+            try:
+                member.note_evaluation(self._metrics(member, number))
+            except UnfinishedError as problem:
+                member.notices.append(f"no evaluation at step {member.steps:,}: {problem}")
 
     def _metrics(self, member: Member, number: int) -> dict[str, float]:
         weights: dict[str, Any] = member.learner.agent.state_dict()
@@ -43,8 +48,9 @@ class Evaluator:
                 num_envs=min(self.config.eval_episodes, MOST_ENVS),
                 unroll_length=UNROLL_LENGTH,
             )
+        most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
         try:
-            episodes = play(actor, self.config.eval_episodes)
+            episodes = play(actor, self.config.eval_episodes, most_steps=most)
         finally:
             actor.batch.close()
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)

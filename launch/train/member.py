@@ -52,6 +52,8 @@ class Member:
         """Facts of the updates whose metrics are still on the device."""
         self.evaluated: float | None = None
         """Mean return of the last evaluation; None before the first."""
+        self._evaluated_version = -1
+        """The weights that were evaluated."""
         self.curriculum: Curriculum | None = None
         """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []
@@ -150,19 +152,22 @@ class Member:
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:
         """Keep an evaluation's metrics for the next row, and its mean return."""
-        self.evaluated = metrics["eval/return"]
+        self.evaluated, self._evaluated_version = metrics["eval/return"], self.version
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of the last evaluation, where runs have them, else of a full window of episodes; None before.
+        """Mean return of an evaluation of just these weights, where runs have them, else of a full window of episodes.
 
-        Training episodes of an easier stage say nothing of the world that was asked for.
+        None where there is no such thing. Training episodes of an easier stage say nothing of the world that was asked
+        for.
         """
         if not self.config.eval_every:
             if self.curriculum and not self.curriculum.is_last:
                 return None
             return self.accumulator.settled()
-        return None if self.evaluated is None else Settled(self.evaluated, self.config.eval_episodes, None)
+        if self.evaluated is None or self._evaluated_version != self.version:
+            return None
+        return Settled(self.evaluated, self.config.eval_episodes, None)
 
     def configure(self, settings: Values) -> None:
         """Learn with these settings in place of the configuration's, and read back that it is so."""
@@ -228,6 +233,7 @@ class Member:
             "own_from": self._own_from,
             "failing": self.failing,
             "evaluated": self.evaluated,
+            "evaluated_version": self._evaluated_version,
             "curriculum": self.curriculum.state_dict() if self.curriculum else None,
         }
 
@@ -237,7 +243,7 @@ class Member:
         self._skipped, self._unread = float(self.learner.skipped), []
         self.accumulator.load_state_dict(state["accumulator"])
         self._beginnings, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
-        self.evaluated = state.get("evaluated")
+        self.evaluated, self._evaluated_version = state.get("evaluated"), state.get("evaluated_version", -1)
         if self.curriculum:
             self.curriculum.load_state_dict(state["curriculum"])
         self._logged_at = self.steps

@@ -145,8 +145,11 @@ class Trainer:
                 self.update()
                 if self.config.time_limit and deadline == math.inf and self.steps > first:
                     deadline = time.monotonic() + 60 * self.config.time_limit
-                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every and self.unsaved
-                if due and not self.pool.gathering:  # the actors' state belongs to it, and can be had between batches
+                due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
+                due = due or (self.evaluator and self._best_now() is not self.best)  # before the next update
+                if (
+                    due and self.unsaved and not self.pool.gathering
+                ):  # the actors' state belongs to it, and can be had between batches
                     self.save()
             self._finish_gathering()
         finally:
@@ -242,8 +245,7 @@ class Trainer:
         best = self.best
         for member in self.members:
             seen = member.score()
-            # Older runs noted means of few episodes, and not of how many: any settled mean says more.
-            if seen and (best is None or best.episodes is None or seen.mean >= best.mean):
+            if seen and (best is None or best.gives_way_to(seen.mean, seen.error)):
                 best = Best(seen.mean, self.steps, member.number, seen.episodes, seen.error)
         return best
 

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from engram.launch.train import command
+from engram.launch.run import saved
+from engram.launch.run.saved import Best
+from engram.launch.train import command, evaluation
 from engram.learners import checkpoints
 from runs import TINY
 from runs import rows as written
 
 WORDS = [*TINY, "--sync", "--local", "--lr-schedule", "constant"]
+CATCH = ["--env", "cued-catch", "--core", "lstm", "--env-args", "num_trials=2", "reward_free_trials=0"]
 EVALUATED = [*WORDS, "--eval-every", "72", "--eval-episodes", "6"]
 
 
@@ -41,11 +44,36 @@ def test_training_is_the_same_with_and_without_and_resumes_exactly(tmp_path: Pat
     assert [kept[row["step"]].get("eval/return") for row in evaluated] == [row["eval/return"] for row in evaluated]
 
 
-def test_the_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", EVALUATED, 288)
+def test_the_best_checkpoint_holds_the_weights_of_the_highest_evaluation(tmp_path: Path) -> None:
+    found = train(tmp_path / "run", [*EVALUATED, *CATCH, "--checkpoint-every", "1e9"], 720)
+    evaluated = {row["step"]: row["eval/return"] for row in found if "eval/return" in row}
+    assert len(set(evaluated.values())) > 1
+    newest = checkpoints.latest(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    best = saved.read(newest)["best"]
+    assert best.mean == max(evaluated.values())
+    assert evaluated[best.step] == best.mean
+    held = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoints", best.step))
+    assert held["members"][0]["evaluated"] == best.mean
+    assert held["members"][0]["evaluated_version"] == held["members"][0]["learner"]["updates"]
+
+
+def test_a_run_that_begins_to_be_evaluated_has_a_new_best(tmp_path: Path) -> None:
+    train(tmp_path / "run", WORDS, 144)
     newest = checkpoints.latest(tmp_path / "run" / "checkpoints")
     assert newest is not None
     state = checkpoints.load(newest)
-    last = [row["eval/return"] for row in found if "eval/return" in row][-1]
-    assert state["best"][0] == pytest.approx(last)
-    assert state["members"][0]["evaluated"] == last
+    checkpoints.save(newest.parent, 145, state | {"best": Best(1e9, 144, 0, 1000, 0.1)})
+    command.main(["--resume", str(tmp_path / "run"), "--total-steps", "288", "--eval-every", "72"])
+    after = checkpoints.latest(tmp_path / "run" / "checkpoints")
+    assert after is not None
+    assert saved.read(after)["best"].mean < 1e9
+
+
+def test_a_policy_that_ends_no_episode_is_not_evaluated_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "MOST_STEPS", 1)
+    found = train(tmp_path / "run", [*EVALUATED, "--env-args", "max_steps=60"], 144)
+    assert not any("eval/return" in row for row in found)
+    assert "no evaluation at step" in "".join(capfd.readouterr())
