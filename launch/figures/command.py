@@ -77,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     if config.size not in figure.settings:
         raise UsageError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
     runs = chosen_runs(figure, config)
+    for run in chosen_runs(figure, config, every=True):
+        run.check()
     console.print(forecast(figure, runs, config), highlight=False)
     finished = False
     try:
@@ -150,6 +152,10 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return
+    for run in runs:
+        shown = document["curves"].get(run.curve.name, {"runs": {}})["runs"].get(str(run.seed))
+        if shown and 0 < run.steps() < shown["steps"]:
+            console.print(f"{run.label}: the recorded run went further, {shown['steps']:,} steps, and stays")
     picture = config.results / f"{stem}.png"
     try:
         config.results.mkdir(parents=True, exist_ok=True)
@@ -198,10 +204,18 @@ def _outcome(run: FigureRun, what: str) -> str:
 
 
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
+    failed: list[str] = []
     for run in runs:
-        if run.started and not (run.evaluation_file.exists() and run.evaluation()["step"] == run.steps()):
+        if not run.started or (run.evaluation_file.exists() and run.evaluation()["step"] == run.checkpoint_step()):
+            continue
+        try:
             run.evaluate()
-            console.print(_outcome(run, "evaluated"), highlight=False)
+        except RunFailedError as problem:
+            failed.append(str(problem))
+            continue
+        console.print(_outcome(run, "evaluated"), highlight=False)
+    if failed:
+        raise RunFailedError("; ".join(failed))
 
 
 def _quick() -> list[str]:

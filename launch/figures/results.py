@@ -19,7 +19,8 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
 
     Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), are kept as they are
-    there if their command is still the curve's: their directories may be on another machine, or gone.
+    there if their command is still the curve's: their directories may be on another machine, or gone. So are those that
+    went further than the runs of now.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
@@ -27,7 +28,10 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         command = " ".join(("rl-train", *curve.arguments))
         earlier = recorded.get("curves", {}).get(curve.name, {})
         found = dict(earlier["runs"]) if earlier.get("command") == command else {}
-        found |= {str(run.seed): _run(run) for run in runs if run.curve == curve and run.rows()}
+        for run in (run for run in runs if run.curve == curve and run.rows()):
+            now, before = _run(run), found.get(str(run.seed))
+            if not before or now["steps"] >= before["steps"]:
+                found[str(run.seed)] = now
         if found:
             curves[curve.name] = {"command": command, "runs": dict(sorted(found.items(), key=lambda run: int(run[0])))}
     return provenance() | {

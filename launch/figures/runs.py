@@ -11,12 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...base.files import replace_file
 from ...learners import checkpoints
+from ..run.command_line import UsageError
+from ..run.config import RunConfig
+from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.trained import fixed_differences, run_config
 from .figure import Curve, Figure
 
 NICENESS = 10
@@ -80,24 +84,49 @@ class FigureRun:
         """Results of `rl-eval`."""
         return json.loads(self.evaluation_file.read_text())
 
+    def checkpoint_step(self) -> int:
+        """Steps that the newest intact checkpoint holds; 0 without one."""
+        found = self.checkpoint()
+        return checkpoints.step_of(found) if found else 0
+
+    def check(self) -> None:
+        """Raise UsageError if the run was begun with settings that are not the curve's."""
+        if not self.started:
+            return
+        wanted = replace(self.curve.config, seed=self.seed)
+        for name, then, now in fixed_differences(self._config(), wanted):
+            raise UsageError(
+                f"{self.folder} was trained with {name} = {then!r}, curve {self.curve.name} has {now!r} now; "
+                "move the directory away, or choose another one with --runs"
+            )
+
+    def _config(self) -> RunConfig:
+        """The configuration that the run was begun with. Raises UsageError."""
+        try:
+            return run_config(RunDirectory.open(str(self.folder), lock=False))
+        except RunDirectoryError as problem:
+            raise UsageError(str(problem)) from problem
+
     def command(self) -> list[str]:
-        """The words that start the run, or continue it."""
+        """The words that start the run, or continue it, to the curve's end if that is later now than it was."""
         if self.started:
-            return [_tool("rl-train"), "--resume", str(self.folder)]
+            words, steps = [_tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
+            return [*words, "--total-steps", str(steps)] if steps > self._config().total_steps else words
         words = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
         return [_tool("rl-train"), *words]
 
     def evaluate(self) -> None:
         """Play fresh levels with the newest weights, of a population its best member's, and note the result."""
-        raw = self.folder.with_name(f".{self.folder.name}.json")
+        raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
         words = [_tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
+        words += ["--checkpoint", str(step)]
         if self.figure.evaluation:
             words += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
         with self.log.open("a") as log:
             done = subprocess.run(words, stdout=log, stderr=log, check=False, preexec_fn=_lower)
         if done.returncode:
             raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
-        found = json.loads(raw.read_text()) | {"step": self.steps()}
+        found = json.loads(raw.read_text()) | {"step": step}
         replace_file(self.evaluation_file, json.dumps(found, indent=1).encode())
         raw.unlink()
 

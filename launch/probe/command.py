@@ -14,7 +14,7 @@ from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
-from .run import ProbeRun, start_from
+from .run import STOPPED, ProbeRun, start_from
 
 _HELP = """Teach a memory core a supervised task and test it on fresh data.
 
@@ -98,7 +98,7 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
         with StopFlag() as stop:
             reason = run.train(stop)
         if reason != "done":
-            console.print(f"stopped ({reason}); continue with: rl-probe --resume {directory.path}", soft_wrap=True)
+            console.print(f"{STOPPED} ({reason}); continue with: rl-probe --resume {directory.path}", soft_wrap=True)
             return 0
         say_result(run.result(), console)
         console.print(f"  all of it  {directory.path}", highlight=False, soft_wrap=True)

@@ -25,6 +25,8 @@ from ..run.stop_flag import StopFlag
 from ..run.trainees import take_weights
 from .config import ProbeConfig
 
+STOPPED = "stopped"
+"""First word of what `rl-probe` says last when it was stopped before its end."""
 RESULT = "result.json"
 KEPT_CHECKPOINTS = 1
 LINE_SECONDS = 10.0

@@ -20,7 +20,7 @@ from ...envs.tasks.registry import find_task, make_task
 from ..run.command_line import UsageError, make_console, parse
 from .config import recipe
 from .leaderboard import found_results, write_leaderboard
-from .run import RESULT, make_tests
+from .run import RESULT, STOPPED, make_tests
 
 CHEAP = (
     "copy",
@@ -106,16 +106,20 @@ def main(words: Sequence[str]) -> int:
     failed: list[str] = []
     with ThreadPoolExecutor(config.jobs) as workers:
         waiting = {workers.submit(run_cell, config, cell, out): cell for cell in cells}
-        for number, done in enumerate(as_completed(waiting), 1):
-            cell = waiting[done]
-            problem = done.result()
-            if problem:
-                failed.append(f"{cell.task} with {cell.core}: {problem}")
-            else:
-                result = json.loads((out / cell.task / cell.core / RESULT).read_text())
-                said = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
-                console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {said}", highlight=False)
-            write_leaderboard(out, config.minutes)
+        try:
+            for number, done in enumerate(as_completed(waiting), 1):
+                cell = waiting[done]
+                problem = done.result()
+                if problem:
+                    failed.append(f"{cell.task} with {cell.core}: {problem}")
+                else:
+                    result = json.loads((out / cell.task / cell.core / RESULT).read_text())
+                    said = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
+                    console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {said}", highlight=False)
+                write_leaderboard(out, config.minutes)
+        except KeyboardInterrupt:  # the probes at work hear it as well and stop; no other begins
+            workers.shutdown(cancel_futures=True)
+            raise
     for line in failed:
         print(f"rl-probe: {line}", file=sys.stderr)
     if found_results(out):
@@ -207,11 +211,11 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 
 def _call(words: list[str]) -> str:
-    """`rl-probe` with these words in a process of its own; its last words if it failed."""
+    """`rl-probe` with these words in a process of its own; its last words if it failed or was stopped."""
     code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
     # -P: the working directory is not before the libraries; `run` appends it.
     done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True)
     if done.returncode == 0:
-        return ""
+        return next((line for line in done.stdout.splitlines() if line.startswith(STOPPED)), "")
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     return lines[-1].removeprefix("rl-probe: ")

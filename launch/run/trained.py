@@ -1,6 +1,7 @@
 """A trained agent from its run directory, on levels that training has never seen."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from ...actors.factory import ActorFactory
 from ...learners import checkpoints
 from . import saved
 from .command_line import UsageError
-from .config import RunConfig, from_dict
+from .config import RunConfig, differences, from_dict
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
 from .trainees import Trainee, trainees_of
 
@@ -20,6 +21,33 @@ _log = logging.getLogger(__name__)
 
 EVALUATION = 0xE7A1
 """Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
+
+
+MAY_CHANGE = {
+    "total_steps",
+    "num_actors",
+    "learner_threads",
+    "device",
+    "local",
+    "run_dir",
+    "time_limit",
+    "log_every",
+    "track",
+    "eval_every",
+    "eval_episodes",
+    "look_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "checkpoint_url",
+    "max_actor_failures",
+    "actor_timeout",
+    "stall_timeout",
+    "actor_cpus",
+    "actor_gpus",
+    "ray_address",
+    "learner.compile",
+}
+"""Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
 
 
 class Trained(NamedTuple):
@@ -64,6 +92,13 @@ def run_config(run: RunDirectory) -> RunConfig:
         return from_dict(RunConfig, found)
     except (ValueError, TypeError, AttributeError) as problem:
         raise RunDirectoryError(f"{run.path / CONFIG}: {problem}") from problem
+
+
+def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Differences between two configurations (setting, old, new) that are not allowed within one run."""
+    # Settings that an algorithm did not have yet when a run was written down have their defaults.
+    old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
+    return [each for each in differences(old, new) if each[0] not in MAY_CHANGE]
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:

@@ -9,37 +9,11 @@ from typing import Any
 from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError, value_of
-from ..run.config import RunConfig, differences, from_dict
+from ..run.config import RunConfig, from_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.run_flags import parse_run
-from ..run.trained import run_config
+from ..run.trained import MAY_CHANGE, fixed_differences, run_config
 from ..run.urls import is_redacted
-
-MAY_CHANGE = {
-    "total_steps",
-    "num_actors",
-    "learner_threads",
-    "device",
-    "local",
-    "run_dir",
-    "time_limit",
-    "log_every",
-    "track",
-    "eval_every",
-    "eval_episodes",
-    "look_every",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "checkpoint_url",
-    "max_actor_failures",
-    "actor_timeout",
-    "stall_timeout",
-    "actor_cpus",
-    "actor_gpus",
-    "ray_address",
-    "learner.compile",
-}
-"""Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")
 """Flags that mean something for a new run only."""
@@ -85,13 +59,6 @@ def resumed_config(
             "give --checkpoint-url again, or --checkpoint-url None to copy them no more"
         )
     return new
-
-
-def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Differences between two configurations (setting, old, new) that are not allowed within one run."""
-    # Settings that an algorithm did not have yet when a run was written down have their defaults.
-    old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
-    return [each for each in differences(old, new) if each[0] not in MAY_CHANGE]
 
 
 def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:

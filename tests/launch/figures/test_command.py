@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engram.launch.figures import command, figure, page, results
+from engram.launch.figures.runs import FigureRun
 from engram.launch.run.command_line import UsageError
 
 SMALL = '''
@@ -114,6 +115,22 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert "lstm: " in renewed.partition("An easier variant")[2]
     assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
 
+    file.write_text(SMALL.replace("steps 40000", "steps 44000"))  # the figure asks for more now
+    subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    longer = json.loads((results / "small.json").read_text())["curves"]["lstm"]["runs"]["3"]
+    assert longer["steps"] >= 44000
+    assert (
+        longer["curve"]["step"][: len(lstm["curve"]["step"]) // 2]
+        == lstm["curve"]["step"][: len(lstm["curve"]["step"]) // 2]
+    )
+
+    file.write_text(
+        SMALL.replace("--core lstm --conv-channels 2 --total", "--core lstm --conv-channels 2 --lr 1 --total")
+    )
+    other = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert other.returncode == 2
+    assert "lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now" in " ".join(other.stderr.split())
+
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
     small = figure.parse("small", SMALL)
@@ -137,3 +154,18 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_chan
     recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
     assert document["curves"] == ({} if changed else {"lstm": kept})
+
+
+def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:
+    small = figure.parse("small", SMALL)
+    curve = small.settings["full"].curves[0]
+    run = FigureRun(small, curve, 3, tmp_path / "lstm-3")
+    run.folder.mkdir()
+    row = {"step": 10, "time": 1.0, "wall_s": 1.0, "metrics": {"episode/return": 0.5}}
+    (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    here = results.collect(small, "full", [run], {})["curves"]["lstm"]["runs"]["3"]
+    assert here["steps"] == 10
+    for steps, stays in ((11, True), (9, False)):
+        earlier = {"command": " ".join(("rl-train", *curve.arguments)), "runs": {"3": {"steps": steps}}}
+        found = results.collect(small, "full", [run], {"curves": {"lstm": earlier}})["curves"]["lstm"]["runs"]["3"]
+        assert found == ({"steps": steps} if stays else here)

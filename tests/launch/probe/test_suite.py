@@ -1,7 +1,14 @@
 """rl-probe suite: cells become runs, the best learning rate goes on, finished cells stay, the table says it all."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from engram.launch.probe import suite
@@ -106,3 +113,37 @@ def test_a_suite_without_a_result_says_why(tmp_path, capsys):
     err = capsys.readouterr().err
     assert err.startswith("rl-probe: text-character with gru: ")
     assert err.count("\n") == 1
+
+
+def started(tmp_path: Path) -> "tuple[subprocess.Popen[str], psutil.Process]":
+    """A suite of two cells, one at a time, and the probe at work."""
+    words = ["suite", "--cores", "gru", "lstm", "--tasks", "recall-twin", "--minutes", "0.1", "--jobs", "1"]
+    words += ["--lrs", "0.01", "--test-sequences", "128", "--out", str(tmp_path)]
+    tool = str(Path(sys.executable).with_name("rl-probe"))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([tool, *words], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("recall-twin/gru/*/metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (child,) = psutil.Process(process.pid).children()
+    return process, child
+
+
+def test_ctrl_c_ends_the_whole_suite(tmp_path: Path) -> None:
+    process, _ = started(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not (tmp_path / "recall-twin/lstm").exists()
+
+
+def test_a_cell_that_is_stopped_is_named_and_no_result_of_it_is_kept(tmp_path: Path) -> None:
+    process, child = started(tmp_path)
+    child.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "rl-probe: recall-twin with gru: stopped" in said
+    assert not (tmp_path / "recall-twin/gru/result.json").exists()
+    assert (tmp_path / "recall-twin/lstm/result.json").exists()
