@@ -63,6 +63,7 @@ class Actor:
         member: member of the population this actor acts for.
         levels: which levels are played when.
         discount: of the returns that values estimate, for the scores of levels.
+        reward_clip: bound of the rewards in these scores; 0 for none.
         make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
@@ -78,13 +79,15 @@ class Actor:
         member: int = 0,
         levels: LevelsConfig = ALL_NEW,
         discount: float = 1.0,
+        reward_clip: float = 0.0,
         make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
-        self.stage, self._make_world, self._levels, self._discount = 0, make_world, levels, discount
+        self.stage, self._make_world, self._levels = 0, make_world, levels
+        self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
         self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
@@ -129,7 +132,7 @@ class Actor:
         self._replay: Replay | None = None
         if self._levels.level_replay:
             size, seeds = self._levels.level_replay_size, (seed, self.first_index)
-            self._replay = Replay(self._levels.level_replay, size, self._discount, seeds, n)
+            self._replay = Replay(self._levels.level_replay, size, self._discount, seeds, n, self._reward_clip)
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 

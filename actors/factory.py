@@ -25,6 +25,8 @@ class ActorFactory:
     """Which levels are played when."""
     discount: float = 1.0
     """Of the returns that values estimate, for the scores of levels."""
+    reward_clip: float = 0.0
+    """Rewards are clipped to plus or minus this where levels are scored, as in learning; 0 does not clip."""
     agent: AgentConfig
     """The network."""
     num_envs: int
@@ -97,6 +99,7 @@ class ActorFactory:
             member=member,
             levels=self.levels,
             discount=self.discount,
+            reward_clip=self.reward_clip,
             make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 

@@ -63,10 +63,19 @@ class Replay:
         discount: gamma.
         seed: of the choices.
         num_envs: environments.
+        reward_clip: bound of the rewards that values estimate; 0 for none.
     """
 
-    def __init__(self, share: float, size: int, discount: float, seed: tuple[int, ...], num_envs: int) -> None:
-        self.share, self.discount = share, discount
+    def __init__(
+        self,
+        share: float,
+        size: int,
+        discount: float,
+        seed: tuple[int, ...],
+        num_envs: int,
+        reward_clip: float = 0.0,
+    ) -> None:
+        self.share, self.discount, self.most = share, discount, reward_clip or np.inf
 
         def zeros(n: int, dtype: Any) -> NDArray[Any]:
             return np.zeros(n, dtype)
@@ -93,7 +102,7 @@ class Replay:
         """
         state = self.state
         within = state.steps >= 0
-        target = reward + self.discount * np.where(terminated, 0.0, values)
+        target = np.clip(reward, -self.most, self.most) + self.discount * np.where(terminated, 0.0, values)
         state.errors[within] += np.abs(target - state.values)[within]
         state.steps[:] += 1
         state.values[:] = values

@@ -230,6 +230,7 @@ class RunConfig:
             env_args=self.env_args,
             levels=self.levels,
             discount=self.learner.discount,
+            reward_clip=self.learner.reward_clip,
             agent=self.agent,
             num_envs=self.actor_envs,
             unroll_length=self.unroll_length,

@@ -12,6 +12,7 @@ from engram.actors.levels.config import LevelsConfig
 from engram.actors.levels.replay import Replay
 from engram.actors.unroll import Unroll
 from engram.envs.registration import make_batch
+from engram.launch.run.run_flags import parse_run
 from pools import FACTORY
 
 SHORT = replace(FACTORY, env_args={"max_steps": 3, "view": "full"}, discount=0.9)
@@ -40,8 +41,9 @@ def episodes(unrolls: list[Unroll], env: int) -> Iterator[tuple[bytes, list[floa
             rewards, values = [], []
 
 
-def score(rewards: list[float], values: list[float], terminated: bool, discount: float) -> float:
-    """mean_t |r_{t+1} + gamma V_{t+1} - V_t|."""
+def score(rewards: list[float], values: list[float], terminated: bool, discount: float, clip: float) -> float:
+    """mean_t |r_{t+1} + gamma V_{t+1} - V_t|, r clipped."""
+    rewards = [max(-clip, min(clip, each)) for each in rewards]
     errors = []
     for t in range(len(values) - 1):
         bootstrap = 0.0 if terminated and t + 2 == len(values) else values[t + 1]
@@ -49,12 +51,14 @@ def score(rewards: list[float], values: list[float], terminated: bool, discount:
     return sum(errors) / len(errors)
 
 
-def test_scores_are_the_mean_absolute_value_errors() -> None:
+@pytest.mark.parametrize("clip", [0.0, 0.25])
+def test_scores_are_the_mean_absolute_value_errors(clip: float) -> None:
     levels = LevelsConfig(level_replay=1e-9, level_replay_size=400)
-    actor, unrolls = stepped(replace(AGAIN, levels=levels, env_args={"max_steps": 30}), 320, 40)
+    factory = replace(AGAIN, levels=levels, env_args={"max_steps": 30}, reward_clip=clip)
+    actor, unrolls = stepped(factory, 320, 40)
     assert actor._replay is not None
     expected = [
-        score(rewards, values, terminated, 0.9)
+        score(rewards, values, terminated, 0.9, clip or 1e9)
         for env in range(4)
         for _, rewards, values, terminated in list(episodes(unrolls, env))[1:]
     ]
@@ -130,3 +134,8 @@ def test_worlds_that_cannot_be_told_their_level_are_refused(env: str, parameters
     else:
         with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} cannot be told its next level"):
             factory.check_levels(world)
+
+
+def test_a_runs_actors_score_levels_by_its_clipped_rewards() -> None:
+    words = ["--env", "boxworld", "--core", "gru", "--preset", "paper", "--reward-clip", "0.5"]
+    assert parse_run(words).factory().reward_clip == 0.5
