@@ -213,6 +213,7 @@ def draw(results: list[dict[str, Any]], into: Path) -> None:
             axis.plot(steps, scores, color=f"C{LEARNERS.index(result['learner'])}", lw=1, label=result["learner"])
         axis.axhline(WORLDS[name].goal, color="gray", lw=0.8, ls=":")
         axis.set_title(name)
+        axis.locator_params(axis="x", nbins=4)
         axis.set_xlabel("environment steps")
         handles = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
         axis.legend(handles.values(), handles.keys(), fontsize=7, loc="lower right")
