@@ -182,6 +182,14 @@ def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
     return next(each for each in tree(run.pid) if each.name() == name)
 
 
+def rests(pid: int) -> bool:
+    """Whether a process computed next to nothing for a second."""
+    before = psutil.Process(pid).cpu_times()
+    time.sleep(1)
+    after = psutil.Process(pid).cpu_times()
+    return after.user + after.system - before.user - before.system < 0.2
+
+
 @pytest.mark.parametrize(
     ("name", "number", "said"),
     [
@@ -198,7 +206,7 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
     everyone = family(process.pid)
     for actor in workers(process.pid):  # so that no unroll is under way, in which Ray may end the learner's process
         actor.send_signal(signal.SIGSTOP)
-    time.sleep(1)
+    wait_for(lambda: rests(process.pid), seconds=60)
     part_of_ray(process, name).send_signal(number)
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 3, output
