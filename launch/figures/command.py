@@ -34,7 +34,7 @@ class ReproduceConfig:
     list: bool = False
     """Show every figure: the paper's result, ours, steps and hours."""
     quick: bool = False
-    """An easier variant that shows the same order in at most 20 minutes of two cores."""
+    """An easier variant, at most 20 minutes of two cores; docs/results.md says what it shows."""
     jobs: int = max(1, (os.cpu_count() or 1) // 2)
     """Runs at a time, at least 1; each takes a core."""
     curves: tuple[str, ...] = ()

@@ -68,7 +68,7 @@ def _quick(folder: str, figure: Figure, document: dict[str, Any]) -> str:
     minutes = sum(run["seconds"] for _, _, run in runs) / 60
     note = figure.settings["quick"].note
     return (
-        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes of a core. {found} "
+        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes on a shared machine. {found} "
         f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''}"
     )
 

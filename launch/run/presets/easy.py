@@ -50,7 +50,7 @@ _EASY_T_MAZE: Preset = {
 }
 
 # 64 episodes at a time instead of 600, each used in two of eight updates. The next observation is predicted, which
-# teaches the memory the graph's edges: with it 85 are earned after 2.7 M steps, from rewards alone (A2C) after 13 M.
+# teaches the memory the graph's edges: with it 82 are earned after 3 M steps, from rewards alone (A2C) after 12 M.
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "drawn"},
     "envs_per_actor": 64,
@@ -72,7 +72,7 @@ _EASY_GRAPH: Preset = {
 _EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
 
 # A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and is found by few random walks: returns in
-# running units. The next observation is predicted, which teaches the memory the walls: MNM earns 200 after 0.4 M steps
+# running units. The next observation is predicted, which teaches the memory the walls: MNM earns 200 after 0.5 M steps
 # instead of 0.6.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
