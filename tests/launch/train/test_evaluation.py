@@ -63,7 +63,8 @@ def test_a_run_that_begins_to_be_evaluated_has_a_new_best(tmp_path: Path) -> Non
     newest = checkpoints.latest(tmp_path / "run" / "checkpoints")
     assert newest is not None
     state = checkpoints.load(newest)
-    checkpoints.save(newest.parent, 145, state | {"best": Best(1e9, 144, 0, 1000, 0.1)})
+    step = checkpoints.step_of(newest)
+    checkpoints.save(newest.parent, step + 1, state | {"best": Best(1e9, step, 0, 1000, 0.1)})
     command.main(["--resume", str(tmp_path / "run"), "--total-steps", "288", "--eval-every", "72"])
     after = checkpoints.latest(tmp_path / "run" / "checkpoints")
     assert after is not None
