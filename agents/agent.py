@@ -170,7 +170,8 @@ class Agent(nn.Module):
         """Count observations [R, B, ...] into the running moments and shares of torso and prediction."""
         if self.prediction is not None:
             self.prediction.observe(observation)
-        if self.config.torso.normalise_observations or self.config.torso.balance_symbols:
+        torso = self.config.torso
+        if torso.normalise_observations or torso.normalise_features or torso.balance_symbols:
             self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
 
     def _history(

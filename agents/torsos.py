@@ -15,6 +15,7 @@ from ..base.messages import check_fields
 from .kernels import Linear
 from .normalisation import Moments, Shares
 from .pictures import PICTURE_TORSOS
+from .repeats import once_each
 from .specs import ArraySpec, ObservationSpec, channels_first, scaled, with_channels_last
 from .values import ObservationTensor
 
@@ -52,6 +53,9 @@ class TorsoConfig:
     the few that matter stand out from walls and floors."""
     normalise_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
+    normalise_features: bool = False
+    """What the torso puts out is shifted and scaled by its running mean and deviation: a memory that adds up what it is
+    shown then holds what differs, not what is always there."""
 
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
@@ -201,10 +205,35 @@ class EmbeddingTorso(nn.Module):
         self.torso.observe(observation)  # pyright: ignore
 
 
+class NormalisedTorso(nn.Module):
+    """A torso whose features are shifted and scaled by their running mean and deviation.
+
+    They change as the torso learns, so those of at most the last 2 million observations count.
+    """
+
+    def __init__(self, torso: nn.Module) -> None:
+        super().__init__()
+        self.torso = torso
+        self.output_size = int(torso.output_size)  # pyright: ignore
+        self.moments = Moments(self.output_size, memory=2e6, floor=0.05)
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """[N, *shape] -> [N, output_size]."""
+        return self.moments(self.torso(observation))
+
+    @torch.no_grad()
+    def observe(self, observation: ObservationTensor) -> None:
+        """Count observations into the running moments, of the features as well."""
+        self.torso.observe(observation)  # pyright: ignore
+        features = once_each(self.torso, observation)
+        self.moments.update(features, float(len(features)))
+
+
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest."""
     torso = _torso(spec, config)
-    return EmbeddingTorso(torso, config) if config.embedding_size else torso
+    torso = EmbeddingTorso(torso, config) if config.embedding_size else torso
+    return NormalisedTorso(torso) if config.normalise_features else torso
 
 
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:

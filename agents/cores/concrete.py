@@ -14,7 +14,7 @@ from ..unrolling.scan import scan
 from .core import Core, at_least_one, full_precision
 from .fast.pool_views import Filters, Views
 from .fast.routes import stands_for
-from .parts.pools import LinearFilter, chained, half_lives, parallel
+from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
 class ConcreteState(NamedTuple):
@@ -31,7 +31,7 @@ class Concrete(Core):
         u_t   = W x_t                                   W [P, input_size], at first base^-1 times a padded identity
         p^1_t = u_t + (1 - a_1) p^1_{t-1}               W holds a_1: u_t = a_1 p^0_t      (section 2; figures 11, 12)
         p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}     n >= 2, no gradient               (section 2)
-        v^n_t = relu(V_n p^n_t + b_n)                   a "viewport" of viewport_size for every pool
+        v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size for every pool; s_n = 1
         y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summariser": output [B, summariser_size]
 
     An input reaches all pools in its own step; pool n then holds inputs from sum_{i<=n} (base^i - 1) steps ago on
@@ -42,6 +42,10 @@ class Concrete(Core):
     the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
     section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, and begin as is usual before one
     (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that what long pools hold is not lost.
+
+    With `unit_views`, which is ours, s_n is the deviation of p^n for independent inputs of variance 1. What happened
+    once is small in a slow pool: a viewport then sees, and learns from, all pools in the same units. It wants inputs
+    whose mean is zero (`normalise_features`): a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False
@@ -56,6 +60,7 @@ class Concrete(Core):
         base: float = 2.0,
         viewport_size: int = 16,
         summariser_size: int = 128,
+        unit_views: bool = False,
     ) -> None:
         super().__init__()
         at_least_one(
@@ -67,6 +72,7 @@ class Concrete(Core):
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
         self.first_decay = 1 - rates[0]
+        self.unit_views = unit_views
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
             self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
@@ -84,6 +90,8 @@ class Concrete(Core):
         device = self.embedding.weight.device
         rates = torch.tensor(self._rates, dtype=torch.float64)
         pools = (chained if self.in_a_row else parallel)(self._rates)
+        units = deviations(pools) if self.unit_views else torch.ones_like(rates)
+        self._factors = units.reciprocal().view(-1, 1, 1).to(device)
         pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t holds a_1 already
         self._feedback, self._gain = pools.feedback.to(device), pools.gain.unsqueeze(1).to(device)
         first = torch.ones_like(rates[:1])
@@ -98,13 +106,19 @@ class Concrete(Core):
         """Of every pool: steps after which half of an input's whole effect on it has passed."""
         return half_lives(LinearFilter(self._feedback, self._gain.squeeze(1)))
 
+    def _viewports(self) -> Tensor:
+        """V_n / s_n for pools in their own units: [num_pools, pool_size, viewport_size]."""
+        if not self.unit_views:
+            return self.viewport_weight
+        return self.viewport_weight * self._factors.to(self.viewport_weight)
+
     @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         """inputs [B, input_size], state -> output [B, summariser_size], next state."""
         embedded = self.embedding(inputs).unsqueeze(1)
         pools = self._feedback.to(embedded) @ state.pools + self._gain.to(embedded) * embedded
         pools = torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)
-        views = torch.bmm(pools.transpose(0, 1), self.viewport_weight).transpose(0, 1)
+        views = torch.bmm(pools.transpose(0, 1), self._viewports()).transpose(0, 1)
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
     @full_precision
@@ -129,7 +143,7 @@ class Concrete(Core):
         filters = Filters(gains, decays, self.in_a_row, kept)
         cut = None if bptt_length is None else _cuts(reset, bptt_length)
         views, pools = Views.apply(  # pyright: ignore
-            filters, reset, cut, inputs, state.pools, weight, self.viewport_weight, self.viewport_bias
+            filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )
         outputs = self.summariser(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
@@ -140,7 +154,7 @@ class Concrete(Core):
         """`unroll` for other devices: every pool at all steps by one scan, the same operations for every batch."""
         embedded = self.embedding(inputs)
         pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
-        views = [pool @ viewport for pool, viewport in zip(pools, self.viewport_weight, strict=True)]
+        views = [pool @ viewport for pool, viewport in zip(pools, self._viewports(), strict=True)]
         return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
 
     def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:

@@ -12,6 +12,7 @@ from engram.agents.cores.core import unroll_step_by_step
 from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
+UNITS = pytest.mark.parametrize("units", [False, True], ids=["", "unit-views"])
 WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_scan"])
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
@@ -33,9 +34,22 @@ def slow_pools(name, core, x, pools, base=1.7):
     return new
 
 
-def slow_output(core, pools):
+def slow_units(name, base=1.7):
+    """Of every pool the root of the sum of its squared responses to one input of 1."""
+    core = small(name, base=base)
+    with torch.no_grad():
+        core.embedding.weight.copy_(torch.eye(POOL, SIZE, dtype=torch.float64) / base)
+    pools, squares = [[0.0] * POOL] * POOLS, [0.0] * POOLS
+    for lag in range(400):
+        pools = slow_pools(name, core, [float(lag == 0), *[0.0] * (SIZE - 1)], pools, base)
+        squares = [total + pool[0] ** 2 for total, pool in zip(squares, pools, strict=True)]
+    return [math.sqrt(total) for total in squares]
+
+
+def slow_output(core, pools, units=(1.0,) * POOLS):
     """One viewport per pool, then the summariser, each with a ReLU."""
     views = []
+    pools = [[number / unit for number in pool] for pool, unit in zip(pools, units, strict=True)]
     for pool, weight, bias in zip(pools, core.viewport_weight.tolist(), core.viewport_bias.tolist(), strict=True):
         views += [max(0.0, bias[v] + sum(pool[p] * weight[p][v] for p in range(POOL))) for v in range(VIEW)]
     rows = zip(core.summariser.weight.tolist(), core.summariser.bias.tolist(), strict=True)
@@ -43,15 +57,17 @@ def slow_output(core, pools):
 
 
 @BOTH
-def test_steps_are_the_equations(name):
-    core = small(name)
+@UNITS
+def test_steps_are_the_equations(name, units):
+    core = small(name, unit_views=units)
+    in_units = {"units": slow_units(name)} if units else {}
     inputs, _ = random_inputs(SIZE, steps=4)
     state = random_state(core)
     pools = state.pools.tolist()
     for x in inputs:
         output, state = core(x, state)
         pools = [slow_pools(name, core, row, p) for row, p in zip(x.tolist(), pools, strict=True)]
-        outputs = [slow_output(core, p) for p in pools]
+        outputs = [slow_output(core, p, **in_units) for p in pools]
         for ours, slow in ((output, outputs), (state.pools, pools)):
             torch.testing.assert_close(ours, torch.tensor(slow, dtype=torch.float64), atol=1e-9, rtol=1e-9)
 
@@ -96,10 +112,11 @@ def test_gradients_of_a_single_pool_are_those_of_finite_differences(name):
 
 @BOTH
 @WAYS
+@UNITS
 @pytest.mark.parametrize("num_pools", [1, 2, 5])
 @pytest.mark.parametrize(("steps", "density", "bptt_length"), [(50, 0.05, None), (50, 0, 20), (50, 0.3, 3), (5, 1, 1)])
-def test_unroll_is_the_loop_over_steps(name, way, num_pools, steps, density, bptt_length):
-    core = small(name, num_pools=num_pools)
+def test_unroll_is_the_loop_over_steps(name, way, units, num_pools, steps, density, bptt_length):
+    core = small(name, num_pools=num_pools, unit_views=units)
     compare_with_loop(core, SIZE, bptt_length, steps=steps, density=density, unroll=getattr(type(core), way))
 
 

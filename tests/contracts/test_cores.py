@@ -18,6 +18,7 @@ VARIANTS = [
     ("mnm-p", {"layer_norm": True}),
     ("mnm-g", {"layer_norm": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
+    ("concrete", {"unit_views": True}),
     ("lru", {"num_blocks": 2}),
     ("min-gru", {"positive": True, "num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),

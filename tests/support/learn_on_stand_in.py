@@ -139,7 +139,9 @@ def everything() -> AgentConfig:
     return AgentConfig(
         core="gru",
         core_args=small("gru"),
-        torso=TorsoConfig(normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True),
+        torso=TorsoConfig(
+            normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalise_features=True
+        ),
         previous_action=True,
         previous_reward=True,
         time_horizon=10,

@@ -38,6 +38,18 @@ def parallel(rates: list[float]) -> LinearFilter:
     return LinearFilter(torch.diag(1 - rate), rate)
 
 
+def deviations(linear: LinearFilter) -> Tensor:
+    """float64 [k]: standard deviation of every pool after many inputs that are independent, of mean 0 and variance 1.
+
+    Their covariance C solves C = F C F' + g g'.
+    """
+    feedback, gain = linear
+    size = len(gain)
+    system = torch.eye(size**2, dtype=torch.float64) - torch.kron(feedback, feedback)
+    covariance = torch.linalg.solve(system, torch.outer(gain, gain).flatten()).view(size, size)
+    return covariance.diagonal().sqrt()
+
+
 def half_lives(linear: LinearFilter) -> list[float]:
     """Of every pool: steps after which half of the sum of its response to one input has passed.
 

@@ -78,7 +78,9 @@ def test_every_core_learns_what_it_would_alone(name):
 def test_every_algorithm_with_all_that_an_agent_may_have(algorithm):
     agent = replace(
         small("gru"),
-        torso=TorsoConfig(normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True),
+        torso=TorsoConfig(
+            normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalise_features=True
+        ),
         previous_action=True,
         previous_reward=True,
         time_horizon=10,
