@@ -28,8 +28,9 @@ class LevelsConfig:
     level_replay_size: int = 500
     """Levels that each actor stores to play them again, at least 1; none is before so many are stored."""
     stagger: int = 0
-    """Steps over which the ends of first episodes are spread, so that environments that begin together are not all in
-    one phase of their episodes: each one's is truncated somewhere in there. About an episode's length; 0: none is."""
+    """Steps over which environments that begin together, at first and in every stage, are spread, so that they are not
+    all in one phase of their episodes: the episode in which each one is after so many steps or fewer is truncated.
+    About an episode's length, the longest of a curriculum's; 0: none is."""
 
     def __post_init__(self) -> None:
         check_integer("curriculum_episodes", self.curriculum_episodes, 1)

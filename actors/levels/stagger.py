@@ -1,7 +1,7 @@
-"""First episodes that end at different times.
+"""Environments that begin together, spread over the phases of an episode.
 
-All environments begin together. As long as nothing is solved they also end together, at the step limit, so that a batch
-holds one phase of the episode and the next batch another.
+All environments begin together, and in every stage of a curriculum anew. Where episodes have one length, or as long as
+nothing is solved, they also end together, so that a batch holds one phase of the episode and the next batch another.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 class Stagger:
-    """Says where first episodes are to be cut: each environment's after 1..`steps` steps, if it lasts that long.
+    """Says where episodes are to be cut: of each environment one, the one that it is in after 1..`steps` steps.
 
     Args:
         steps: to spread the cuts over; 0 cuts nothing.
@@ -29,10 +29,10 @@ class Stagger:
         """After a step: the environments to cut, bool [N]; None if none is.
 
         Args:
-            over: where the step has ended the episode anyway, which is not cut then.
+            over: where the step has ended the episode anyway; none is cut there, then or later.
         """
         if not self.left.any():
             return None
         due = (self.left == 1) & ~over
-        self.left = np.where(over, 0, np.maximum(self.left - 1, 0))
+        self.left = np.maximum(self.left - 1, 0)
         return due if due.any() else None

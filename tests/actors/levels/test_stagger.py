@@ -58,16 +58,24 @@ def test_a_stop_between_the_cuts_changes_nothing() -> None:
     assert torch.equal(a.episodes, b.episodes)
 
 
-def test_an_episode_that_ends_before_its_cut_is_not_cut() -> None:
+def test_the_episode_of_the_moment_is_cut_and_none_where_one_ends_then() -> None:
+    """Steps over which cuts are spread may be many episodes: short ones come before long ones in a curriculum."""
     stagger = Stagger(10, 0, 4)
     assert stagger.left.tolist() == [1, 7, 3, 9]
-    none, third = np.zeros(4, np.bool_), np.array([False, False, True, False])
-    assert stagger.due(third) is not None, "the first"
-    assert [stagger.due(none) for _ in range(5)] == [None] * 5
-    due = stagger.due(none)
-    assert due is not None
-    assert due.tolist() == [False, True, False, False]
-    assert Stagger(0, 0, 4).due(none) is None
+    ends = [[False, i in (2, 6), i == 2, i == 3] for i in range(10)]
+    cuts = [stagger.due(np.array(over)) for over in ends]
+    assert [None if cut is None else cut.nonzero()[0].tolist() for cut in cuts] == [[0], *[None] * 7, [3], None]
+    assert Stagger(0, 0, 4).due(np.zeros(4, np.bool_)) is None
+
+
+def test_environments_of_a_new_stage_are_spread_again() -> None:
+    """Weights of a later stage come after the first unroll: all begin anew and are cut after as many steps."""
+    levels = LevelsConfig(stagger=10, curriculum={"max_steps": [8]})
+    actor = replace(STAGGERED, levels=levels).make_actor(0)
+    actor.unroll(weights(1))
+    given = [actor.unroll(weights(2)._replace(beginnings=1, stage=1)) for _ in range(2)]
+    first = (flags(given, "truncated") | flags(given, "terminated")).argmax(0) + 1
+    assert first.tolist() == [1, 7, 3, 9]
 
 
 def test_phases_lie_evenly() -> None:
