@@ -119,7 +119,7 @@ EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("maze", "mnm-p"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
     ("maze", "mnm-g"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
 }
-"""Changes of an easy setting or a curriculum to CORES."""
+"""Changes of an easy setting to CORES."""
 
 EASY: dict[str, Preset] = {
     "boxworld": _EASY_BOXWORLD,

@@ -4,11 +4,11 @@ from typing import Any
 
 from ....envs.registration import find_world, is_world
 from ..config import RunConfig, from_dict
-from .curriculum import CURRICULUM
+from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
 from .paper import CORES, OTHERS, PAPER, Preset
 
-_VARIANTS = {"easy": EASY, "curriculum": CURRICULUM}
+_VARIANTS = {"easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, CURRICULUM_CORES)}
 
 PRESETS = ("paper", *_VARIANTS)
 
@@ -26,10 +26,10 @@ def preset(name: str, env: str, core: str) -> RunConfig:
         PAPER.get(world, OTHERS),
     )
     if name in _VARIANTS:
-        worlds = _VARIANTS[name]
+        worlds, cores = _VARIANTS[name]
         if world not in worlds:
             raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(worlds))}")
-        values = merge(merge(values, worlds[world]), {"agent": {"core_args": EASY_CORES.get((world, core), {})}})
+        values = merge(merge(values, worlds[world]), {"agent": {"core_args": cores.get((world, core), {})}})
     return from_dict(RunConfig, values)
 
 

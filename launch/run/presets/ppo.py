@@ -35,3 +35,10 @@ LP_RNN_PPO: Preset = {
     },
     "learner": PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
 }
+
+# What happened once is small in a slow pool, and next to what is always there it is lost: features of mean 0 reach the
+# memory, and a value cost and a clip that let the value teach it.
+CENTRED_LP_RNN_PPO: Preset = LP_RNN_PPO | {
+    "agent": LP_RNN_PPO["agent"] | {"torso": LP_RNN_PPO["agent"]["torso"] | {"normalise_features": True}},
+    "learner": LP_RNN_PPO["learner"] | {"value_cost": 0.5, "max_grad_norm": 10.0},
+}
