@@ -80,10 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     for run in chosen_runs(figure, config, every=True):
         run.check()
     console.print(forecast(figure, runs, config), highlight=False)
-    finished = False
     try:
-        finished = all(run.finished for run in runs) if config.collect else _train(runs, config, console)
-        if not finished:
+        if config.collect or not _train(runs, config, console):
             _evaluate_unfinished(runs, console)
     except RunFailedError as problem:
         console.print(f"rl-reproduce: {problem}", highlight=False)
@@ -91,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print("stopped; the same command goes on from here", highlight=False)
         return 1
     write_results(figure, config, chosen_runs(figure, config, every=True), console)
-    return 0 if finished else 1
+    return 0 if all(run.finished for run in runs) else 1
 
 
 def chosen_runs(figure: Figure, config: ReproduceConfig, every: bool = False) -> list[FigureRun]:

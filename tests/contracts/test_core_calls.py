@@ -149,7 +149,9 @@ def test_half_precision_works(name, dtype):
     wanted, _, _ = exact.unroll(
         inputs.float(), reset, map_state(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf, state)
     )
-    torch.testing.assert_close(outputs.float(), wanted, atol=0.1, rtol=0.1)
+    error = ((outputs.float() - wanted).norm() / wanted.norm()).item()
+    # The FWM normalises a small vector at each of its reads, which enlarges what rounding took away.
+    assert error < (20 if name == "fwm" else 2) * torch.finfo(dtype).eps
 
 
 @every_core

@@ -12,6 +12,7 @@ import pytest
 from engram.launch.figures import command, figure, page, results
 from engram.launch.figures.runs import FigureRun
 from engram.launch.run.command_line import UsageError
+from engram.learners import checkpoints
 
 SMALL = '''
 title = "A small figure"
@@ -42,6 +43,12 @@ note = "One trial."
 [quick.curves]
 lstm = "--core lstm --conv-channels 2 --total-steps 2000"
 '''
+
+
+def newest_step(run: Path) -> int:
+    newest = checkpoints.latest(run / "checkpoints")
+    assert newest
+    return checkpoints.step_of(newest)
 
 
 @pytest.mark.parametrize("name", figure.names())
@@ -100,6 +107,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert lstm["steps"] >= 40000
     assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun anew
     assert lstm["evaluation"]["episodes"] == 20
+    assert lstm["evaluation"]["step"] == newest_step(tmp_path / "runs/small/full/lstm-3")
     assert (results / "small.png").read_bytes().startswith(b"\x89PNG")
 
     once = text.read_text()
@@ -130,6 +138,29 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     other = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert other.returncode == 2
     assert "lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now" in " ".join(other.stderr.split())
+
+
+def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    file, runs, results = tmp_path / "small.toml", tmp_path / "runs", tmp_path / "results"
+    lines = SMALL.splitlines(keepends=True)
+    file.write_text("".join(lines) + lines[-1].replace("lstm =", "other ="))
+    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", runs, "--results", results]
+    subprocess.run([*words, "--curves", "lstm", "other"], capture_output=True, timeout=300, check=True)
+    for evaluation in (runs / "small/quick").glob("*.evaluation.json"):
+        evaluation.unlink()
+    (results / "small-quick.json").unlink()
+
+    blocked = runs / "small/quick/.lstm-3.json"  # rl-eval cannot write here
+    blocked.mkdir()
+    done = subprocess.run([*words, "--collect"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "lstm, seed 3: rl-eval ended with exit code" in " ".join(done.stdout.split())
+    assert "other, seed 3: evaluated at" in done.stdout
+
+    blocked.rmdir()
+    subprocess.run([*words, "--collect"], capture_output=True, timeout=300, check=True)
+    document = json.loads((results / "small-quick.json").read_text())
+    assert all(curve["runs"]["3"]["evaluation"] for curve in document["curves"].values())
 
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
