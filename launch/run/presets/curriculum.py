@@ -38,9 +38,9 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "total_steps": 12_000_000,
 }
 
-# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by a third or so from stage
-# to stage: where the time doubles, the memory has to be learnt again. Wrong lights pay as well as others of their number:
-# a bonus for entropy three times that of the other worlds keeps the policy from settling on some orders.
+# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by a third or so from
+# stage to stage: where the time doubles, the memory has to be learnt again. Wrong lights pay as well as others of their
+# number: three times the bonus for entropy of the other worlds keeps the policy from settling on some orders.
 _STAGED_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
     "learner": CENTRED_LP_RNN_PPO["learner"]
     | {
