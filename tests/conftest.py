@@ -1,18 +1,11 @@
 """Tests that take minutes run only when they are asked for by name: `pytest -m cluster`."""
 
 import pytest
-import torch
 
 LONG = {
     "cluster": "makes hosts and a Ray cluster of them, minutes",
     "slow": "takes minutes",
 }
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    """Each test draws the same numbers at each run: what fails once fails again."""
-    torch.manual_seed(0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
