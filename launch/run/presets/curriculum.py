@@ -93,7 +93,6 @@ CURRICULUM: dict[str, Preset] = {
 CURRICULUM_CORES = EASY_CORES | {
     ("cued-catch", "concrete"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
     ("cued-catch", "parallel"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
-    ("sequence-recall", "concrete"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
     ("sequence-recall", "parallel"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
 }
 """Changes of a curriculum to CORES."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .paper import Preset
-from .ppo import LP_RNN_PPO, PPO, RMC_PPO
+from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
 # again for what updates since have done: without the one and with a clip on the other no seed fell half-way. Returns
@@ -96,25 +96,35 @@ _EASY_CUED_CATCH: Preset = LP_RNN_PPO | {
     "total_steps": 5_000_000,
 }
 
-# Two lights that are on for three steps; one light comes first.
-_EASY_SEQUENCE_RECALL: Preset = LP_RNN_PPO | {
+# Two lights that are on for 14 steps, reached by stages: one light first, then lights of three steps, then longer ones.
+_EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
     "env_args": {
         "sequence_length": 2,
-        "demo_light_on_frames": 3,
-        "demo_light_off_frames": 2,
-        "timeout_frames": 150,
+        "demo_light_on_frames": 14,
+        "demo_light_off_frames": 6,
+        "timeout_frames": 200,
     },
+    "learner": CENTRED_LP_RNN_PPO["learner"] | {"lr": 7e-4},
     "batch_size": 128,
     "envs_per_actor": 128,
-    "levels": {"curriculum": {"sequence_length": [1], "timeout_frames": [100]}, "curriculum_score": (0.85,)},
-    "total_steps": 4_000_000,
+    "levels": {
+        "curriculum": {
+            "sequence_length": [1, 2, 2, 2, 2],
+            "demo_light_on_frames": [3, 3, 5, 7, 10],
+            "demo_light_off_frames": [2, 2, 3, 4, 5],
+            "timeout_frames": [100, 150, 150, 180, 200],
+        },
+        "curriculum_score": (0.85, 0.7, 0.6, 0.6, 0.6),
+        "stagger": 150,
+    },
+    "total_steps": 5_000_000,
 }
 
 EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
     ("boxworld", "rmc"): {"head_size": 32},
     ("cued-catch", "concrete"): {"viewport_size": 32, "summariser_size": 256},
     ("mini-pacman", "rmc"): {"head_size": 32},
-    ("sequence-recall", "concrete"): {"viewport_size": 32, "summariser_size": 256},
+    ("sequence-recall", "concrete"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
     ("t-maze", "concrete"): {"viewport_size": 8},
     ("maze", "mnm-p"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
     ("maze", "mnm-g"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
