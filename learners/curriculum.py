@@ -1,7 +1,7 @@
 """When the next stage of a curriculum begins: where the agent is good enough in the one it is in.
 
-A stage is left when the mean of a measure over its last episodes reaches a score. The first episodes of a stage to end
-are the short ones, so the mean counts from when every environment has ended one.
+A stage is left when the mean of a measure over its last episodes reaches a score, or after so many steps. The first
+episodes of a stage to end are the short ones, so the mean counts from when every environment has ended one.
 """
 
 from collections import deque
@@ -37,22 +37,27 @@ class Curriculum:
         """Environments that have ended an episode of this stage."""
         self.unknown = 0
         """Episodes in a row that do not tell the measure."""
+        self._began = 0
+        """Steps that had been learnt from when the stage began."""
 
     @property
     def is_last(self) -> bool:
         """Whether the world as asked for is played."""
         return self.stage == len(self.config.stages) - 1
 
-    def add(self, episodes: NDArray[np.floating[Any]]) -> bool:
-        """Note episodes of this stage [K, 3 + F], as `Unroll.episodes` has them; whether the next stage begins."""
+    def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
+        """Note episodes of this stage [K, 3 + F], as `Unroll.episodes` has them; whether the next stage begins.
+
+        `steps` have been learnt from so far, of all stages.
+        """
         known = episodes[np.isfinite(episodes[:, self._column])]
         self.unknown = 0 if len(known) else self.unknown + len(episodes)
         self._window.extend(known[:, self._column].tolist())
         self._ended.update(known[:, 0].astype(int).tolist())
-        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
-        if self.is_last or not full or self._mean() < self.config.scores[self.stage]:
+        if self.is_last or not (self._is_learnt() or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
+        self._began = steps
         self._window.clear()
         self._ended.clear()
         return True
@@ -68,12 +73,23 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next decision depends on."""
-        return {"stage": self.stage, "window": list(self._window), "ended": sorted(self._ended)}
+        return {
+            "stage": self.stage,
+            "began": self._began,
+            "window": list(self._window),
+            "ended": sorted(self._ended),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.stage, self._ended = state["stage"], set(state["ended"])
+        self._began = state.get("began", 0)  # checkpoints of version 0.2 have none
         self._window = deque(state["window"], maxlen=self._window.maxlen)
+
+    def _is_learnt(self) -> bool:
+        """Whether the last episodes, of every environment one at least, reach the stage's score."""
+        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
+        return full and self._mean() >= self.config.scores[self.stage]
 
     def _mean(self) -> float:
         return sum(self._window) / len(self._window)

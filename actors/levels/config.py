@@ -21,6 +21,8 @@ class LevelsConfig:
     """Whose mean that is: return, length, or a field of the world's episodes."""
     curriculum_episodes: int = 500
     """Episodes of a stage, its last ones, that the mean is over, at least 1."""
+    curriculum_steps: int = 0
+    """Steps after which a stage is left whatever its mean, so that the world as asked for is reached; 0: never."""
 
     level_replay: float = 0.0
     """Probability that an episode plays a level again from which, by its value errors, most can be learnt, 0..1
@@ -34,6 +36,7 @@ class LevelsConfig:
 
     def __post_init__(self) -> None:
         check_integer("curriculum_episodes", self.curriculum_episodes, 1)
+        check_integer("curriculum_steps", self.curriculum_steps, 0)
         check_integer("stagger", self.stagger, 0)
         check_integer("level_replay_size", self.level_replay_size, 1)
         check_range("level_replay", self.level_replay, 0, 1)

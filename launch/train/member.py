@@ -130,7 +130,7 @@ class Member:
         episodes = batch.episodes.numpy()
         self.accumulator.add_episodes(episodes)
         if self.curriculum:
-            if self.curriculum.add(episodes):
+            if self.curriculum.add(episodes, self.steps):
                 self._begin_anew()
                 self.notices.append(f"{self.curriculum} from step {self.steps:,} on")
             elif self.curriculum.unknown >= UNKNOWN:

@@ -1,6 +1,7 @@
-"""A stage is left by success, and not otherwise."""
+"""A stage is left by success, or where it was asked for after so many steps, and not otherwise."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from engram.actors.levels.config import LevelsConfig
 from engram.learners.curriculum import Curriculum
 
-THREE = LevelsConfig(curriculum={"limbo_time": [20, 80]}, curriculum_episodes=4)
+TWO_EASIER: dict[str, Any] = {"curriculum": {"limbo_time": [20, 80]}, "curriculum_episodes": 4}
+THREE = LevelsConfig(**TWO_EASIER)
 
 
 def episodes(*solved, env=None):
@@ -24,53 +26,67 @@ def curriculum(config=THREE, num_envs=2):
 
 def test_the_next_stage_begins_at_the_score_and_not_before() -> None:
     levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, curriculum_episodes=4, curriculum_score=(0.75,)))
-    assert not levels.add(episodes(1, 1, 1)), "three of four episodes"
-    assert not levels.add(episodes(0, 0)), "half of the last four are solved"
-    assert not levels.add(episodes())
+    assert not levels.add(episodes(1, 1, 1), 0), "three of four episodes"
+    assert not levels.add(episodes(0, 0), 0), "half of the last four are solved"
+    assert not levels.add(episodes(), 0)
     assert levels.stage == 0
-    assert levels.add(episodes(1, 1, 1))
+    assert levels.add(episodes(1, 1, 1), 0)
     assert levels.stage == 1
     assert levels.metrics() == {"curriculum/stage": 2.0}, "episodes of the stage before do not count"
-    assert not levels.add(episodes(1, 1, 1))
-    assert levels.add(episodes(1))
+    assert not levels.add(episodes(1, 1, 1), 0)
+    assert levels.add(episodes(1), 0)
     assert levels.is_last
-    assert not levels.add(episodes(1, 1, 1, 1, 1)), "there is no stage after the last"
+    assert not levels.add(episodes(1, 1, 1, 1, 1), 0), "there is no stage after the last"
     assert levels.stage == 2
 
 
 def test_environments_that_have_ended_no_episode_are_waited_for() -> None:
     """The first to end are the short ones, which are the solved ones."""
     levels = curriculum(num_envs=3)
-    assert not levels.add(episodes(1, 1, 1, 1, 1, 1, env=0))
-    assert not levels.add(episodes(1, 1))
-    assert levels.add(episodes(1, env=2))
+    assert not levels.add(episodes(1, 1, 1, 1, 1, 1, env=0), 0)
+    assert not levels.add(episodes(1, 1), 0)
+    assert levels.add(episodes(1, env=2), 0)
 
 
 def test_each_stage_may_have_a_score_of_its_own_and_any_measure() -> None:
     scores = {"curriculum_score": (-2.0, 60.0), "curriculum_measure": "length", "curriculum_episodes": 1}
     levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, **scores), num_envs=0)
-    assert levels.add(episodes(0))
-    assert not levels.add(episodes(1))
+    assert levels.add(episodes(0), 0)
+    assert not levels.add(episodes(1), 0)
 
 
 def test_episodes_that_do_not_tell_the_measure_are_counted() -> None:
     levels = curriculum()
-    assert not levels.add(episodes(math.nan, math.nan, math.nan, math.nan, math.nan))
+    assert not levels.add(episodes(math.nan, math.nan, math.nan, math.nan, math.nan), 0)
     assert (levels.unknown, levels.metrics()) == (5, {"curriculum/stage": 1.0})
-    assert not levels.add(episodes(math.nan, 1))
+    assert not levels.add(episodes(math.nan, 1), 0)
     assert levels.unknown == 0
 
 
+def test_a_stage_that_is_not_learnt_is_left_after_its_steps_where_that_was_asked_for() -> None:
+    config = LevelsConfig(curriculum={"x": [1, 2]}, curriculum_episodes=4, curriculum_steps=1000)
+    levels, patient = curriculum(config), curriculum()
+    levels.add(episodes(1, 1, 1, 1), 100)
+    assert levels.stage == 1
+    assert not levels.add(episodes(0, 0), 1099), "the steps of the stage before do not count"
+    assert levels.add(episodes(), 1100)
+    assert levels.is_last
+    assert not levels.add(episodes(0), 10_000), "the world as asked for is not left"
+    assert not patient.add(episodes(0, 0), 10_000_000)
+
+
 def test_a_decision_does_not_depend_on_a_stop() -> None:
-    whole, first, second = curriculum(), curriculum(), curriculum()
-    for levels in (whole, first):
-        levels.add(episodes(1, 1, 1, 1))
-        levels.add(episodes(1, 0, 1))
-    second.load_state_dict(first.state_dict())
-    for parts in (episodes(1), episodes(1), episodes(1)):
-        assert whole.add(parts) == second.add(parts)
-        assert whole.state_dict() == second.state_dict()
-    assert whole.is_last
+    by_score, by_steps = curriculum, lambda: curriculum(LevelsConfig(**TWO_EASIER, curriculum_steps=40))
+    for make, solved in ((by_score, 1), (by_steps, 0)):
+        whole, first, second = (make() for _ in range(3))
+        for levels in (whole, first):
+            levels.add(episodes(1, 1, 1, 1), 10)
+            levels.add(episodes(1, 0, 1), 11)
+        second.load_state_dict(first.state_dict())
+        for steps in (20, 40, 50):
+            assert whole.add(episodes(solved), steps) == second.add(episodes(solved), steps)
+            assert whole.state_dict() == second.state_dict()
+        assert whole.is_last
 
 
 @pytest.mark.parametrize(
@@ -80,6 +96,7 @@ def test_a_decision_does_not_depend_on_a_stop() -> None:
         ({"curriculum": {"a": []}}, "at least one value"),
         ({"curriculum": {"a": [1, 2, 3]}, "curriculum_score": (1.0, 2.0)}, "curriculum_score has 2 .* 1 or 3"),
         ({"curriculum_episodes": 0}, "curriculum_episodes is 0; allowed: at least 1"),
+        ({"curriculum_steps": -1}, "curriculum_steps is -1; allowed: at least 0"),
     ],
 )
 def test_a_mistake_is_named(settings, message) -> None:
