@@ -83,7 +83,7 @@ class Curriculum:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.stage, self._ended = state["stage"], set(state["ended"])
-        self._began = state.get("began", 0)  # checkpoints of version 0.2 have none
+        self._began = state.get("began", 0)  # older checkpoints have none
         self._window = deque(state["window"], maxlen=self._window.maxlen)
 
     def _is_learnt(self) -> bool:
