@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....envs.registration import find_world, is_world
+from ....envs.registration import find_world, is_world, world_parameters
 from ..config import RunConfig, from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
@@ -40,11 +40,15 @@ def world_of(env: str) -> str:
 
 
 def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
-    """Whether a world of the papers has other parameters than there."""
+    """Whether a world of the papers has other parameters than there; its defaults, written out, are the paper's."""
     if world_of(env) not in PAPER:
         return False
-    paper = preset(PRESETS[0], env, core).env_args
-    return env_args != paper
+    defaults = {name: given.default for name, given in world_parameters(find_world(world_of(env))[0]).items()}
+
+    def whole(parameters: dict[str, Any]) -> dict[str, Any]:
+        return defaults | {key: tuple(each) if isinstance(each, list) else each for key, each in parameters.items()}
+
+    return whole(env_args) != whole(preset(PRESETS[0], env, core).env_args)
 
 
 def merge(base: Preset, over: Preset) -> Preset:

@@ -59,6 +59,8 @@ def test_the_papers_task_is_proposed_only_where_a_paper_has_one() -> None:
 
     assert proposed("--preset", "easy")
     assert not proposed()
+    assert not proposed("--env-args", "path_lengths=[1,5]", "grid_size=12"), "the paper's own, written out"
+    assert proposed("--env-args", "path_lengths=[1,4]")
     assert not proposed("--env", "pomdp-graph"), "the preset of the paper has parameters too"
     assert not proposed("--env", "CartPole-v1", "--env-args", "sutton_barto_reward=True")
 
