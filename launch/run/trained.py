@@ -98,7 +98,15 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
     """Differences between two configurations (setting, old, new) that are not allowed within one run."""
     # Settings that an algorithm did not have yet when a run was written down have their defaults.
     old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
-    return [each for each in differences(old, new) if each[0] not in MAY_CHANGE]
+    found = (each for each in differences(old, new) if each[0] not in MAY_CHANGE)
+    return [(name, before, after) for name, before, after in found if _as_read(before) != _as_read(after)]
+
+
+def _as_read(value: Any) -> Any:
+    """A value as a configuration file gives it back: tuples are lists there."""
+    if isinstance(value, dict):
+        return {key: _as_read(each) for key, each in value.items()}
+    return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
