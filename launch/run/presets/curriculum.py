@@ -6,8 +6,8 @@ from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
 # The paper's BoxWorld. Distractors come first in small rooms, where they are in sight. Then the room and the paths grow
 # without any: an episode that a distractor ends teaches nothing about the way. Then they come back, few and on short
-# paths: all at once, or with one lock only, teach the agent to open nothing but the gem's box. The next observation is
-# predicted, which teaches the memory the room, and colours are symbols.
+# paths: after all with one lock only, the agent opened nothing but the gem's box. The next observation is predicted,
+# which teaches the memory the room, and colours are symbols.
 _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "unroll_length": 80,
     "agent": RMC_PPO["agent"]
