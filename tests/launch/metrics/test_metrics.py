@@ -479,7 +479,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
     collected.note(dict.fromkeys(STATE_METRICS, 1.0))  # with --look-every
     curriculum = Curriculum(LevelsConfig(curriculum={"limbo_time": 20}), FIELDS, 1)
-    curriculum.add(episodes((0, 1, 1, 1, 1, 1)))
+    curriculum.add(episodes((0, 1, 1, 1, 1, 1)), steps=0)
     collected.note(curriculum.metrics())  # with --curriculum
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
