@@ -60,7 +60,8 @@ class BoxWorldBatch(BatchedEnv):
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
         start at any lock colour of the path; all in places drawn at random such that boxes never touch.
 
-    Rewards: +1 for every lock of the path, `distractor_reward` for a lock of a distractor, +10 for the gem; at best L + 10.
+    Rewards: +1 for every lock of the path, `distractor_reward` for a lock of a distractor, +10 for the gem; at best
+        L + 10.
 
     Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
 
