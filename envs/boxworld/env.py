@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_choice, check_integer, check_range, low_high
+from ...base.messages import check_choice, check_integer, low_high
 from ..arrays import Array, check_cell
 from ..drawing import BLACK, WHITE, Canvas, rgb
 from ..engine import BatchedEnv
@@ -60,8 +60,7 @@ class BoxWorldBatch(BatchedEnv):
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
         start at any lock colour of the path; all in places drawn at random such that boxes never touch.
 
-    Rewards: +1 for every lock of the path, `distractor_reward` for a lock of a distractor, +10 for the gem; at best
-        L + 10.
+    Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
 
     Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
 
@@ -75,7 +74,6 @@ class BoxWorldBatch(BatchedEnv):
         grid_size: rows and columns of the room inside the border.
         view: "viewport" or "full".
         max_steps: the game is truncated at the action after this many.
-        distractor_reward: for the lock of a distractor, -10..10.
         first_index, render_mode: see BatchedEnv.
 
     Differences from the original: no action does nothing; the key in hand never shows inside the window.
@@ -106,7 +104,6 @@ class BoxWorldBatch(BatchedEnv):
         grid_size: int = 12,
         view: str = "viewport",
         max_steps: int = 120,
-        distractor_reward: float = -1.0,
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
@@ -116,7 +113,6 @@ class BoxWorldBatch(BatchedEnv):
         check_integer("grid_size", grid_size, 5, 64)
         check_choice("view", view, ("viewport", "full"))
         check_integer("max_steps", max_steps, 1, None)
-        check_range("distractor_reward", distractor_reward, -10, 10)
         check_fits(paths[1], branches[1], branch_length, grid_size)
         self.grid_size = grid_size
         full = view == "full"
@@ -126,7 +122,7 @@ class BoxWorldBatch(BatchedEnv):
             observation_space=spaces.Box(0, 255, shape, np.uint8),
             action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, grid_size),
-            params=Params(*paths, *branches, branch_length, max_steps, float(distractor_reward), full),
+            params=Params(*paths, *branches, branch_length, max_steps, full),
             first_index=first_index,
             render_mode=render_mode,
         )
@@ -197,7 +193,7 @@ class BoxWorldBatch(BatchedEnv):
             rewards=(
                 f"{rules.GEM_REWARD:+g} the gem",
                 f"{rules.LOCK_REWARD:+g} a lock on the way to it",
-                f"{self.params.distractor_reward:+g} a trap, and the end",
+                f"{rules.BAIT_REWARD:+g} a trap, and the end",
             ),
         )
 

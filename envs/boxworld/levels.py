@@ -62,7 +62,6 @@ class Params(NamedTuple):
     most_distractors: int
     branch_length: int
     max_steps: int
-    distractor_reward: float
     full_view: bool
 
 

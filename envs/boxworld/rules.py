@@ -7,7 +7,7 @@ from ..arrays import Array
 from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS, PLAYER, Params, State, new_level
 
 WINDOW = 5
-GEM_REWARD, LOCK_REWARD = 10.0, 1.0
+GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
 ACTION_NAMES = ("up", "down", "left", "right")
 _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 
@@ -39,7 +39,7 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 
 @kernel
-def move(state: State, params: Params, i: int, action: int) -> tuple[float, bool]:
+def move(state: State, i: int, action: int) -> tuple[float, bool]:
     """Move the player of copy i and settle what it steps on: (reward, whether the game is decided)."""
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     cell = state.board[i, row, col]
@@ -56,7 +56,7 @@ def move(state: State, params: Params, i: int, action: int) -> tuple[float, bool
         state.held[i] = cell  # a key that was in hand is lost
         return 0.0, False
     state.held[i] = NOTHING
-    return (LOCK_REWARD, False) if cell < BAIT else (params.distractor_reward, True)
+    return (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
 
 
 @kernel
@@ -69,7 +69,7 @@ def start(state: State, params: Params, i: int) -> None:
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
     """Take one step in copy i: (reward, terminated, truncated)."""
-    reward, decided = move(state, params, i, action)
+    reward, decided = move(state, i, action)
     state.steps[i] += 1
     return reward, decided, not decided and state.steps[i] > params.max_steps
 
