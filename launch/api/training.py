@@ -34,7 +34,7 @@ from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
 from ..train.member import Member
-from ..train.resume import drop_code, is_own, newest_state
+from ..train.resume import change_of_schedules, drop_code, is_own, newest_state
 from ..train.sizes import check_counts, check_memory
 from ..train.trainer import Trainer
 
@@ -136,7 +136,7 @@ def train(
             panel.message(describe(config, agents[0], device, changed))
             learners = make_learners(config, agents)
             if directory:
-                say_where_it_goes_on(panel, saved, begin_anew)
+                say_where_it_goes_on(panel, config, saved, begin_anew)
             outcome = _run(config, learners, fields, acting, stop, panel, directory, saved)
             acting.exit_code = outcome.exit_code
         at_end(outcome)
@@ -304,9 +304,11 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
     return "\n".join([*lines, changed] if changed else lines)
 
 
-def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew: bool) -> None:
-    """Where a resumed run is, and whether its environments begin anew."""
+def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] | None, begin_anew: bool) -> None:
+    """Where a resumed run is, what another length changes, and whether its environments begin anew."""
     panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint")
+    if saved and (changed := change_of_schedules(saved, config)):
+        panel.message(changed)
     if begin_anew:
         panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
 

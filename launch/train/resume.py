@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...learners import checkpoints
+from ...learners.optimisers import scheduled
 from ..run import saved
 from ..run.command_line import UsageError, value_of
 from ..run.config import RunConfig, from_dict
@@ -76,6 +77,24 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
             f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir"
         )
     return None
+
+
+def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
+    """What another --total-steps does to settings that fall linearly over the run, in words; empty if nothing.
+
+    `state` is the checkpoint gone on from.
+    """
+    before = state.get("config", {}).get("total_steps", config.total_steps)
+    schedules = {"learning rate": config.learner.lr_schedule, "entropy cost": config.learner.entropy_schedule}
+    falling = [name for name, schedule in schedules.items() if schedule == "linear"]
+    if before == config.total_steps or not falling:
+        return ""
+    steps = state["members"][0]["learner"]["steps"]
+    was, now = (scheduled("linear", 1.0, steps, total) for total in (before, config.total_steps))
+    return (
+        f"{' and '.join(falling)} at {now:.0%} of the first value, {was:.0%} before: "
+        f"falling linearly to 0 over {config.total_steps:,} steps instead of {before:,}"
+    )
 
 
 def drop_code(state: dict[str, Any]) -> bool:

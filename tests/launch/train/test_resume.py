@@ -176,3 +176,26 @@ def test_a_run_of_an_older_version_goes_on_and_is_evaluated(tmp_path: Path) -> N
     assert run_train("--resume", run, "--total-steps", 2 * step) == 0
     assert newest(run)["members"][0]["learner"]["steps"] >= 2 * step
     assert rows(run)[0]["step"] <= step < rows(run)[-1]["step"]
+
+
+def test_a_run_of_another_length_says_where_its_falling_settings_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = [*TINY, "--local", "--lr-schedule", "linear", "--total-steps", 200, "--run-dir", run]
+    assert run_train(*words) == 0
+    steps = newest(run)["members"][0]["learner"]["steps"]
+    capsys.readouterr()
+    assert run_train("--resume", run, "--total-steps", 400) == 0
+    now = f"{1 - steps / 400:.0%}"
+    line = f"learning rate at {now} of the first value, 0% before: falling linearly to 0 over 400 steps instead of 200"
+    assert line in capsys.readouterr().out.replace("\n", " ")
+    assert run_train("--resume", run) == 0
+    assert "of the first value" not in capsys.readouterr().out
+
+
+def test_a_constant_learning_rate_stands_where_it_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert run_train(*LOCAL, "--total-steps", 100, "--run-dir", run) == 0
+    assert run_train("--resume", run, "--total-steps", 200) == 0
+    assert "of the first value" not in capsys.readouterr().out
