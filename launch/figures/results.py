@@ -88,6 +88,8 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
             va="bottom",
             fontsize=7,
         )
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.06 * (high - low))  # room for the words above the highest line
     axes.set_title(f"{title}, easier variant" if easier else title)
     axes.set_xlabel("million environment steps")
     axes.set_ylabel(f"{measure} in training")
