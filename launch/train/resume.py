@@ -80,7 +80,7 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
 
 
 def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
-    """What another --total-steps does to settings that fall linearly over the run, in words; empty if nothing.
+    """Say in words how another --total-steps moves settings that fall linearly over the run; empty if it does not.
 
     `state` is the checkpoint gone on from.
     """
