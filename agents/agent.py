@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
-from .cores.registry import make_core
+from .cores.registry import core_class, make_core
 from .normalisation import RescaledHead
 from .prediction import Prediction
 from .repeats import once_each
@@ -93,7 +93,8 @@ class Agent(nn.Module):
         self.config = config
         self.torso = make_torso(observation, config.torso)
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
-        self.core = make_core(config.core, int(self.torso.output_size) + extra, **config.core_args)  # pyright: ignore
+        options = _core_options(config, getattr(self.torso, "image", None))
+        self.core = make_core(config.core, int(self.torso.output_size) + extra, **options)  # pyright: ignore
         self.policy = nn.Linear(self.core.output_size, action.num_outputs)
         with torch.no_grad():
             self.policy.weight.mul_(config.policy_scale)
@@ -215,3 +216,11 @@ class Agent(nn.Module):
         if isinstance(self.action_spec, BoxSpec):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
         return logits, self.value(outputs).squeeze(-1)
+
+
+def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
+    """`core_args`, and for a core that reads images the sizes of the torso's, if it puts out one and none is given."""
+    if image is None:
+        return config.core_args
+    sizes = core_class(config.core).image_options(*image)
+    return config.core_args if sizes.keys() & config.core_args else sizes | config.core_args

@@ -3,6 +3,7 @@
 A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all T * B observations at once.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -122,7 +123,9 @@ class ConvTorso(nn.Module):
             places = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
             planes = torch.stack(places)
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
-        self.output_size = rows * cols * (channels[-1] + self.get_buffer("planes").shape[0])
+        self.image = (channels[-1] + self.get_buffer("planes").shape[0], rows, cols)
+        """Channels, rows and columns of what it puts out."""
+        self.output_size = math.prod(self.image)
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
@@ -215,6 +218,7 @@ class NormalisedTorso(nn.Module):
         super().__init__()
         self.torso = torso
         self.output_size = int(torso.output_size)  # pyright: ignore
+        self.image = getattr(torso, "image", None)
         self.moments = Moments(self.output_size, memory=2e6, floor=0.05)
 
     def forward(self, observation: ObservationTensor) -> Tensor:

@@ -33,9 +33,9 @@ class ConvLSTM(Core):
 
     `*` is a convolution of kernel_size, stride 1, zero padding to the same size (for an even kernel the extra row
     is below, the extra column to the right). The input is an image [channels, height, width], flattened in this
-    order; features beyond channels * height * width (a previous action, say) become constant planes. Of the three
-    sizes `channels` may be left out; with none given the image is taken to be the largest square whose area
-    divides input_size (650 = 26 planes of 5 x 5).
+    order; features beyond channels * height * width (a previous action, say) become constant planes. An agent whose
+    torso has convolutions gives the three sizes. Of those `channels` may be left out; with none given the image is
+    taken to be the largest square whose area divides input_size (650 = 26 planes of 5 x 5).
 
     Kernels are drawn from a normal of standard deviation 1/sqrt(fan in) cut at two of them; biases start at zero,
     and so does the state.
@@ -66,6 +66,11 @@ class ConvLSTM(Core):
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
         self.places = neighbourhoods(self.height, self.width, kernel_size)
+
+    @classmethod
+    def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
+        """The image's sizes."""
+        return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> ConvLSTMState:
         """Zeros."""

@@ -54,6 +54,11 @@ class Core(nn.Module):
         if "unroll" in vars(cls):
             cls.unroll = checked_unroll(vars(cls)["unroll"], cls)
 
+    @classmethod
+    def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
+        """Options for inputs that begin with an image [channels, rows, cols], flattened; none for most cores."""
+        return {}
+
     def initial_state(self, batch_size: int) -> CoreState:
         """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
         raise NotImplementedError

@@ -5,9 +5,12 @@ import math
 import pytest
 import torch
 
+from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
 from engram.agents.cores.conv_lstm import ConvLSTM, image_size, neighbourhoods
 from engram.agents.cores.fast import routes
+from engram.agents.specs import ArraySpec, ChoiceSpec
+from engram.agents.torsos import TorsoConfig
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -153,6 +156,19 @@ def test_the_image_is_found_in_the_input(size, given, expected):
 def test_an_image_that_cannot_be_is_named(size, given, message):
     with pytest.raises(ValueError, match=message):
         image_size(size, *given)
+
+
+def test_an_agent_gives_the_image_of_its_torso():
+    """26 * 25 + 6 = 656 = 41 * 16: by the number alone the image would be 4 x 4, and 26 * 15 * 19 has no square."""
+    for rows, cols, actions in ((5, 5, 6), (15, 19, 4)):
+        config = AgentConfig(core="conv-lstm", core_args={"hidden_channels": 3}, previous_action=True)
+        agent = Agent(ArraySpec((rows, cols, 6), 1 / 255), ChoiceSpec((actions,)), config)
+        assert isinstance(agent.core, ConvLSTM)
+        assert (agent.core.channels, agent.core.height, agent.core.width) == (26, rows, cols)
+    given = AgentConfig(core="conv-lstm", core_args={"height": 3, "width": 2})
+    assert Agent(ArraySpec((5, 5, 6), 1 / 255), ChoiceSpec((4,)), given).core.height == 3
+    with_normal_features = AgentConfig(core="conv-lstm", torso=TorsoConfig(normalise_features=True))
+    assert Agent(ArraySpec((5, 5, 6), 1 / 255), ChoiceSpec((4,)), with_normal_features).core.height == 5
 
 
 def test_kernels_start_normal_cut_at_two_deviations():

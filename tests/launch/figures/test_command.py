@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from engram.launch.figures import command, figure, page, results
 from engram.launch.figures.runs import FigureRun
@@ -61,6 +62,19 @@ def test_every_data_file_is_a_figure_that_rl_train_would_take(name: str) -> None
             assert curve.config.total_steps < 1e9, f"{curve.name} has no length of its own"
     if "quick" in found.settings:
         assert found.settings["quick"].core_hours / 2 <= 20 / 60
+
+
+@pytest.mark.parametrize("name", figure.names())
+def test_network_and_stages_of_every_curve_can_be_made(name: str) -> None:
+    for setting in figure.load(name).settings.values():
+        for curve in setting.curves:
+            factory = curve.config.factory()
+            world = factory.make_batch(num_envs=1)
+            factory.check_levels(world)
+            with torch.device("meta"):
+                agent = factory.make_agent(world)
+            assert agent.core.output_size > 0, curve.name
+            world.close()
 
 
 def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
