@@ -89,6 +89,17 @@ def test_a_decision_does_not_depend_on_a_stop() -> None:
         assert whole.is_last
 
 
+def test_a_checkpoint_from_before_stages_had_a_length_goes_on_in_its_stage() -> None:
+    first, second = curriculum(), curriculum()
+    assert first.add(episodes(1, 1, 1, 1), 900)
+    older = first.state_dict()
+    del older["began"]
+    second.load_state_dict(older)
+    assert second.stage == 1
+    assert not second.add(episodes(0, 0, 0, 0), 10**9), "no stage has a length in its configuration"
+    assert second.add(episodes(1, 1, 1, 1), 10**9 + 40)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
