@@ -220,7 +220,8 @@ class Agent(nn.Module):
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
     """`core_args`, and for a core that reads images the sizes of the torso's, if it puts out one and none is given."""
-    if image is None:
+    options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
+    if image is None or options is None:
         return config.core_args
-    sizes = core_class(config.core).image_options(*image)
+    sizes = options(*image)
     return config.core_args if sizes.keys() & config.core_args else sizes | config.core_args

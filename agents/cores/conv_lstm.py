@@ -69,7 +69,7 @@ class ConvLSTM(Core):
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
-        """The image's sizes."""
+        """The image's sizes: see Core."""
         return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> ConvLSTMState:
