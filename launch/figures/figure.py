@@ -18,7 +18,8 @@
     steps_per_second = 6000                      of one core, measured: what the prediction of the time is made from
     note = "..."                                 said in the list and on the page; may be left out
     [full.curves]
-    fwm = "--core fwm"                           the rest of each curve's words
+    fwm = "--core fwm"                           the rest of each curve's words; with `--eval-every` in them the weights
+                                                 that were best in those evaluations are played at the end
 
 Adding a figure is adding a file to `data/`; `rl-reproduce FILE.toml` reads one from anywhere.
 """

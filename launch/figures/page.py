@@ -88,4 +88,7 @@ def _row(name: str, seed: str, run: dict[str, Any]) -> str:
     steps = f"{run['steps'] / 1e6:,.1f} M"
     if run["steps"] < run["planned_steps"]:
         steps += f" of {run['planned_steps'] / 1e6:,.1f} M: stopped early"
+    found = run["evaluation"]
+    if found and found.get("weights_step", found["step"]) < found["step"]:
+        steps += f", the weights of {found['weights_step'] / 1e6:,.1f} M"
     return f"| {name} | {seed} | {_estimate(run)} | {steps} | {run['seconds'] / 3600:.1f} |"

@@ -131,4 +131,5 @@ def _measured(evaluation: dict[str, Any], measure: str) -> dict[str, Any]:
     return {key: estimate[key] for key in ("mean", "low", "high")} | {
         "episodes": evaluation["all"]["episodes"],
         "step": evaluation["step"],
+        "weights_step": evaluation.get("weights_step", evaluation["step"]),
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...base.files import replace_file
 from ...learners import checkpoints
+from ..run import saved
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory, RunDirectoryError
@@ -107,6 +108,11 @@ class FigureRun:
         except RunDirectoryError as problem:
             raise UsageError(str(problem)) from problem
 
+    def _has_best(self) -> bool:
+        """Whether evaluations on the way have said which checkpoint is best."""
+        newest = self.checkpoint()
+        return newest is not None and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
+
     def command(self) -> list[str]:
         """The words that start the run, or continue it, to the curve's end if that is later now than it was."""
         if self.started:
@@ -116,17 +122,21 @@ class FigureRun:
         return [_tool("rl-train"), *words]
 
     def evaluate(self) -> None:
-        """Play fresh levels with the newest weights, of a population its best member's, and note the result."""
+        """Play fresh levels with the newest weights, of a population its best member's, and note the result.
+
+        A run with `--eval-every` plays the weights that were best in its evaluations, whose levels were others.
+        """
         raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
         words = [_tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
-        words += ["--checkpoint", str(step)]
+        words += ["--checkpoint", "best" if self._has_best() else str(step)]
         if self.figure.evaluation:
             words += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
         with self.log.open("a") as log:
             done = subprocess.run(words, stdout=log, stderr=log, check=False, preexec_fn=_lower)
         if done.returncode:
             raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
-        found = json.loads(raw.read_text()) | {"step": step}
+        found = json.loads(raw.read_text())
+        found |= {"step": step, "weights_step": checkpoints.step_of(Path(found["checkpoint"]))}
         replace_file(self.evaluation_file, json.dumps(found, indent=1).encode())
         raw.unlink()
 

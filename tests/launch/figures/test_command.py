@@ -12,6 +12,7 @@ import torch
 
 from engram.launch.figures import command, figure, page, results
 from engram.launch.figures.runs import FigureRun
+from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.learners import checkpoints
 
@@ -152,6 +153,28 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     other = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert other.returncode == 2
     assert "lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now" in " ".join(other.stderr.split())
+
+
+def test_with_evaluations_on_the_way_the_best_weights_are_played_at_the_end(tmp_path: Path) -> None:
+    file, runs, results = tmp_path / "small.toml", tmp_path / "runs", tmp_path / "results"
+    file.write_text(SMALL.replace("steps 2000", "steps 8000 --eval-every 400 --eval-episodes 4"))
+    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", runs, "--results", results]
+    subprocess.run(words, capture_output=True, timeout=300, check=True)
+    newest = checkpoints.latest(runs / "small/quick/lstm-3/checkpoints")
+    assert newest
+    evaluation = json.loads((results / "small-quick.json").read_text())["curves"]["lstm"]["runs"]["3"]["evaluation"]
+    assert evaluation["weights_step"] == saved.read(newest)["best"].step
+    assert evaluation["step"] == checkpoints.step_of(newest)
+
+
+def test_the_page_says_whose_weights_were_played() -> None:
+    small = figure.parse("small", SMALL)
+    evaluation = {"mean": 0.5, "low": 0.4, "high": 0.6, "episodes": 20, "step": 20_000_000, "weights_step": 15_500_000}
+    run = {"steps": 20_000_000, "planned_steps": 20_000_000, "seconds": 3600.0, "evaluation": evaluation}
+    document = {"size": "full", "measure": "return", "source": "s", "curves": {"a": {"runs": {"1": run}}}}
+    assert "| 20.0 M, the weights of 15.5 M |" in page.text("results", small, {"full": document})
+    evaluation["weights_step"] = 20_000_000
+    assert "the weights of" not in page.text("results", small, {"full": document})
 
 
 def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""How much of BoxWorld do players solve that see what agents see, remember all of it, and look ahead or not?
+
+    python benchmarks/boxworld_players.py [--levels 500]
+
+The paper's levels: a window of 5 x 5 cells, paths of 1 to 5 locks, 0 to 5 distractors, 120 steps. A player walks to the
+nearest thing that it wants, else to where most of the room is new to it. The three differ in the boxes they open with
+the key in hand:
+
+    any     the nearest one that the key fits
+    gem     the gem's box if it has been seen and the key fits, else the nearest
+    ahead   only one that is known to lead to the gem; it looks around until it knows
+
+Writes the share of levels solved, with a 95% interval, and the mean length into results/boxworld-players.json.
+"""
+
+import argparse
+import json
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+
+from engram.envs.arrays import Array
+from engram.envs.boxworld.env import BoxWorldBatch
+from engram.envs.boxworld.levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS
+from engram.launch.evaluate.episodes import rate_interval
+from engram.launch.metrics.provenance import provenance
+
+Place = tuple[int, int]
+
+STRATEGIES = ("any", "gem", "ahead")
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+UNSEEN = -1
+REACH = 2
+"""Cells that the window shows on each side."""
+WORTH = 0.6
+"""Steps that a player walks further for one more cell it has not seen."""
+
+
+class Player:
+    """What one player has seen of its room, and where it walks."""
+
+    def __init__(self, strategy: str, side: int) -> None:
+        self.strategy = strategy
+        self.known = np.full((side, side), UNSEEN)
+        self.inside = slice(REACH, side - REACH)
+
+    def see(self, board: Array, at: Place) -> None:
+        """Remember the window's cells; all locks look alike."""
+        window = tuple(slice(k - REACH, k + REACH + 1) for k in at)
+        cells = board[window].astype(np.int64)
+        self.known[window] = np.where(cells >= BAIT, cells - NUM_COLOURS, cells)
+
+    def walk(self, at: Place, held: int) -> int:
+        """The next action, with the key `held` in hand (NOTHING: none)."""
+        wanted = self._boxes(held) | self._loose(held)
+        distance, action = {at: 0}, {at: 0}
+        queue = deque([at])
+        while queue:
+            here = queue.popleft()
+            if here in wanted and here != at:
+                return action[here]
+            for number, (down, right) in enumerate(MOVES):
+                there = (here[0] + down, here[1] + right)
+                if there not in distance and (self._free(there) or there in wanted):
+                    distance[there] = distance[here] + 1
+                    action[there] = action[here] if here != at else number
+                    queue.append(there)
+        new = {place: self._unseen(place) for place in distance if place != at}
+        ways = [(distance[place] - WORTH * new[place], place) for place in new if new[place]]
+        return action[min(ways or [(0.0, next(iter(new)))])[1]]
+
+    def _boxes(self, held: int) -> set[Place]:
+        """Locks to open with the key in hand."""
+        boxes = {(int(r), int(c)): int(self.known[r, c - 1]) for r, c in np.argwhere(self.known >= LOCK)}
+        fitting = {place for place in boxes if self.known[place] - LOCK == held - KEY}
+        if self.strategy == "any":
+            return fitting
+        gem = {place for place in fitting if boxes[place] == GEM}
+        if self.strategy == "gem":
+            return gem or fitting
+        leading = {GEM}  # contents from which the gem is known to be reached
+        while more := {KEY + self.known[at] - LOCK for at, content in boxes.items() if content in leading} - leading:
+            leading |= more
+        known = {place for place in fitting if boxes[place] in leading}
+        return known if known or (self.known[self.inside, self.inside] == UNSEEN).any() else fitting
+
+    def _loose(self, held: int) -> set[Place]:
+        """The gem where it is free, and with empty hands keys that are."""
+        contents = (self.known == GEM) | ((held == NOTHING) & (self.known >= KEY) & (self.known < LOCK))
+        return {(int(r), int(c)) for r, c in np.argwhere(contents) if UNSEEN < self.known[r, c + 1] < LOCK}
+
+    def _free(self, place: Place) -> bool:
+        """Whether a cell is floor, or may be."""
+        inside = all(self.inside.start <= k < self.inside.stop for k in place)
+        return inside and self.known[place] in (FLOOR, UNSEEN)
+
+    def _unseen(self, place: Place) -> int:
+        """How many cells of the room a player would see for the first time from there."""
+        around = (slice(max(k - REACH, REACH), min(k + REACH + 1, self.inside.stop)) for k in place)
+        return int((self.known[tuple(around)] == UNSEEN).sum())
+
+
+def play(strategy: str, levels: int) -> dict[str, object]:
+    """Play so many levels; the share of them solved and the mean number of steps."""
+    world = BoxWorldBatch(levels)
+    world.reset(seed=0)
+    state = world.state
+    players = [Player(strategy, state.board.shape[1]) for _ in range(levels)]
+    solved, steps = np.zeros(levels, bool), np.zeros(levels, np.int64)
+    playing = np.ones(levels, bool)
+    while playing.any():
+        actions = np.zeros(levels, np.int64)
+        for i in np.flatnonzero(playing):
+            at = (int(state.row[i]), int(state.col[i]))
+            players[i].see(state.board[i], at)
+            actions[i] = players[i].walk(at, int(state.held[i]))
+        _, rewards, terminated, truncated, _ = world.step(actions)
+        steps += playing
+        solved |= playing & terminated & (rewards > 0)
+        playing &= ~(terminated | truncated)
+    world.close()
+    share = rate_interval(solved.astype(float))
+    interval = f"[{share.low:.1%}, {share.high:.1%}]"
+    print(f"{strategy:6} solved {share.mean:.1%} {interval}, {steps.mean():.0f} steps", flush=True)
+    return {"solved": share._asdict(), "levels": levels, "steps": round(float(steps.mean()), 1)}
+
+
+def main() -> None:
+    """Let the three players play and write what they reached."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, default=500)
+    levels = parser.parse_args().levels
+    found = {strategy: play(strategy, levels) for strategy in STRATEGIES}
+    file = Path(__file__).parent / "results" / "boxworld-players.json"
+    file.write_text(json.dumps(provenance() | found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
