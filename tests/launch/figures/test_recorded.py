@@ -17,6 +17,7 @@ LEAST = {
     ("t-maze", "concrete-20"): 0.55,
     ("t-maze", "concrete-3"): 0.55,
     ("cued-catch", "concrete-300"): 55,
+    ("cued-catch", "concrete-100"): 55,
     ("cued-catch", "concrete-20"): 55,
     ("sequence-recall", "concrete-20"): 1.0,
     ("mini-pacman", "rmc"): 300,
