@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if config.size not in figure.settings:
         raise UsageError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
     runs = chosen_runs(figure, config)
-    for run in chosen_runs(figure, config, every=True):
+    for run in runs:
         run.check()
     console.print(forecast(figure, runs, config), highlight=False)
     try:
@@ -88,11 +88,11 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here", highlight=False)
         return 1
-    write_results(figure, config, chosen_runs(figure, config, every=True), console)
+    write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
 
 
-def chosen_runs(figure: Figure, config: ReproduceConfig, every: bool = False) -> list[FigureRun]:
+def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     """The runs that are asked for, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
     known = {"curve": [curve.name for curve in setting.curves], "seed": list(setting.seeds)}
@@ -104,7 +104,7 @@ def chosen_runs(figure: Figure, config: ReproduceConfig, every: bool = False) ->
         FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
         for seed in setting.seeds
         for curve in setting.curves
-        if every or ((not config.curves or curve.name in config.curves) and (not config.seeds or seed in config.seeds))
+        if (not config.curves or curve.name in config.curves) and (not config.seeds or seed in config.seeds)
     ]
 
 
@@ -142,11 +142,14 @@ def listing(folder: Path) -> Table:
 
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
-    """FIGURE.json, FIGURE.png and the figure's part of the page, from all runs that have begun."""
+    """FIGURE.json, FIGURE.png and the figure's part of the page, from the runs that have begun and what is recorded."""
     stems = {"full": figure.name, "quick": f"{figure.name}-quick"}
     stem = stems[config.size]
     recorded = _recorded(config.results, stems)
-    document = results.collect(figure, config.size, runs, recorded.get(config.size, {}))
+    before = recorded.get(config.size, {})
+    document = results.collect(figure, config.size, runs, before)
+    for name in results.outdated(figure, config.size, before):
+        console.print(f"{name}: what was recorded had another command and is left out now", highlight=False)
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return

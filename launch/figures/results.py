@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics.provenance import provenance
-from .figure import Figure
+from .figure import Curve, Figure
 from .runs import FigureRun, read_rows
 
 POINTS = 120
@@ -25,7 +25,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
     for curve in setting.curves:
-        command = " ".join(("rl-train", *curve.arguments))
+        command = _command(curve)
         earlier = recorded.get("curves", {}).get(curve.name, {})
         found = dict(earlier["runs"]) if earlier.get("command") == command else {}
         for run in (run for run in runs if run.curve == curve and run.rows()):
@@ -42,6 +42,16 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         "source": f"{figure.paper}, {figure.place}",
         "curves": curves,
     }
+
+
+def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
+    """The curves of an earlier document of the figure that `collect` leaves out: their command is another one now."""
+    commands = {curve.name: _command(curve) for curve in figure.settings[size].curves}
+    return [name for name, curve in recorded.get("curves", {}).items() if curve["command"] != commands.get(name)]
+
+
+def _command(curve: Curve) -> str:
+    return " ".join(("rl-train", *curve.arguments))
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:

@@ -195,6 +195,12 @@ def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(tmp_path
     assert "other, seed 3: evaluated at" in done.stdout
 
     blocked.rmdir()
+    before = json.loads((results / "small-quick.json").read_text())["curves"]
+    subprocess.run([*words, "--collect", "--curves", "other"], capture_output=True, timeout=300, check=True)
+    chosen = json.loads((results / "small-quick.json").read_text())["curves"]
+    assert chosen["lstm"] == before["lstm"]  # not asked for
+    assert not (runs / "small/quick/lstm-3.evaluation.json").exists()
+
     subprocess.run([*words, "--collect"], capture_output=True, timeout=300, check=True)
     document = json.loads((results / "small-quick.json").read_text())
     assert all(curve["runs"]["3"]["evaluation"] for curve in document["curves"].values())
@@ -222,6 +228,7 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_chan
     recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
     assert document["curves"] == ({} if changed else {"lstm": kept})
+    assert results.outdated(small, "full", recorded) == ["lstm"] * changed + ["gone"]
 
 
 def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:
