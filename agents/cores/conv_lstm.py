@@ -1,6 +1,5 @@
 """Convolutional LSTM (Shi et al. 2015, without peepholes): BoxWorld's baseline in the RMC paper (appendix A.3)."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from .contract.calls import under_torch_func
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
 from .fast.conv import unroll as fast
 from .fast.elementwise import Array
+from .parts.images import image_size
 
 FORGET_BIAS = 1.0
 """Added to the forget gate, as in the released Conv2DLSTM."""
@@ -52,7 +52,7 @@ class ConvLSTM(Core):
     ) -> None:
         super().__init__()
         at_least_one(hidden_channels=hidden_channels, kernel_size=kernel_size)
-        self.channels, self.height, self.width = image_size(input_size, height, width, channels)
+        self.channels, self.height, self.width = image_size("conv-lstm", input_size, height, width, channels)
         self.hidden_channels, self.kernel_size = hidden_channels, kernel_size
         self.input_size, self.output_size = input_size, hidden_channels * self.height * self.width
         image = self.channels * self.height * self.width
@@ -146,20 +146,3 @@ def neighbourhoods(height: int, width: int, kernel_size: int) -> Array:
     padded = np.pad(places, (before, after), constant_values=-1)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel_size, kernel_size))
     return np.ascontiguousarray(windows.reshape(height * width, kernel_size**2))
-
-
-def image_size(input_size: int, height: int | None, width: int | None, channels: int | None) -> tuple[int, int, int]:
-    """(channels, height, width) of the image at the head of `input_size` features; see ConvLSTM."""
-    if height is None and width is None and channels is None:
-        side = max(s for s in range(1, math.isqrt(input_size) + 1) if input_size % s**2 == 0)
-        if side == 1:
-            raise ValueError(f"no square image divides input_size {input_size}; give core 'conv-lstm' height and width")
-        return input_size // side**2, side, side
-    if height is None or width is None:
-        raise ValueError(f"core 'conv-lstm' needs height and width together; got height={height}, width={width}")
-    planes = input_size // (height * width) if channels is None else channels
-    if not 0 < planes * height * width <= input_size:
-        raise ValueError(
-            f"an image of {channels or 'at least one'} x {height} x {width} does not fit in input_size {input_size}"
-        )
-    return planes, height, width

@@ -136,12 +136,13 @@ def unroll_step_by_step(
     any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
     outputs: list[Tensor] = []
     losses: list[Tensor] = []
-    for t in range(inputs.shape[0]):
+    # By `unbind`: the gradient of inputs[t] would be as large as all inputs.
+    for t, now in enumerate(inputs.unbind()):
         if bptt_length is not None and t > 0 and t % bptt_length == 0:
             state = map_state(torch.Tensor.detach, state)
         if any_reset[t]:
             state = reset_state(state, initial, reset[t])
-        output, state = step(inputs[t], state)
+        output, state = step(now, state)
         outputs.append(output)
         loss = core.auxiliary_loss(state)
         if loss is not None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..kernels import Linear
 from .core import Core, at_least_one, full_precision, unroll_step_by_step
 from .fast.rmc import unroll as fast
+from .parts.images import image_size
 
 Gate = Literal["unit", "memory"]
 
@@ -38,10 +39,16 @@ class RelationalBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.mlp_norm = nn.LayerNorm(width)
 
-    def forward(self, slots: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
-        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all."""
+    def forward(self, slots: Tensor, places: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
+        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all.
+
+        places [B, P, H (K + V)] are keys and values of P rows more.
+        """
         projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
+        if places.shape[1]:
+            more = places.unflatten(2, (self.num_heads, -1)).transpose(1, 2).split(self.sizes[1:], 3)
+            k, v = torch.cat([k, more[0]], 2), torch.cat([v, more[1]], 2)
         scores = q[:, :, :queries] @ k.transpose(2, 3) * self.sizes[0] ** -0.5
         attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         z = y = self.attention_norm(slots[:, :queries] + attended)
@@ -70,6 +77,14 @@ class RMC(Core):
     layers, none after the last) is one for all blocks. Differences from the paper's text, as in the released code:
     gates read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as
     the identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
+
+    With `places` every one of the P places of the image [channels, height, width] that the input begins with is a row
+    that M attends to as well, as the position planes of the paper's BoxWorld agent (A.3) suggest:
+
+        k_p, v_p = slices of c_p W_p + b_p per head              [B, P, H (K + V)], the same in every block
+
+    c_p are the channels at place p; an agent whose torso has convolutions gives the three sizes. Without them the
+    image is found as in `ConvLSTM`.
     """
 
     def __init__(
@@ -84,6 +99,10 @@ class RMC(Core):
         gate: Gate | None = "memory",
         input_bias: float = 0.0,
         forget_bias: float = 1.0,
+        places: bool = False,
+        channels: int | None = None,
+        height: int | None = None,
+        width: int | None = None,
     ) -> None:
         super().__init__()
         key_size = head_size if key_size is None else key_size
@@ -101,6 +120,19 @@ class RMC(Core):
         one = range(gate is not None)  # lists of one gate layer or none
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
+        self.place_size = num_heads * (key_size + head_size)
+        self.image = (0, 0)
+        """Channels and places of the image that is attended to."""
+        if places:
+            channels, *sides = image_size("rmc", input_size, height, width, channels)
+            self.image = (channels, sides[0] * sides[1])
+        self.place_projection = nn.ModuleList(truncated_linear(c, self.place_size) for c in self.image[:1] if c)
+        """One layer, or none without `places`."""
+
+    @classmethod
+    def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
+        """The image's sizes: see Core."""
+        return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> RMCState:
         """The identity matrix for every environment: [batch_size, N, F]."""
@@ -128,22 +160,33 @@ class RMC(Core):
         gates = projected[..., :0]
         for layer in self.input_gates:
             gates = layer(projected) + torch.cat([projected.new_full((self.gates,), bias) for bias in self.gate_biases])
+        places = self.read_places(inputs)
         if type(self) is RMC and fast.suits(self, inputs):
-            memory, last = fast.run(self, projected, gates, state.memory, reset, bptt_length)
+            memory, last = fast.run(self, projected, gates, places, state.memory, reset, bptt_length)
             return memory.flatten(2), RMCState(last), None
-        both = torch.cat([projected, gates], 2)
+        read = torch.cat([projected, gates, places.flatten(2)], 2)
         if reset is None:
-            output, state = self._step(both[0], state)
+            output, state = self._step(read[0], state)
             return output.unsqueeze(0), state, None
-        return unroll_step_by_step(self, both, reset, state, bptt_length, self._step)
+        return unroll_step_by_step(self, read, reset, state, bptt_length, self._step)
 
-    def _step(self, both: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """x' and its share of the gates [B, F + 2 G], state -> output [B, N F], next state."""
-        memory, (projected, gates) = state.memory, both.split([self.width, 2 * self.gates], 1)
+    def read_places(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., input_size] -> keys and values of the image's places [..., P, H (K + V)]; P = 0 without them."""
+        channels, count = self.image
+        image = inputs[..., : channels * count].unflatten(-1, (channels, count)) if count else inputs[..., :0, None]
+        for layer in self.place_projection:
+            return layer(image.transpose(-1, -2))
+        return image.expand(*image.shape[:-1], self.place_size)
+
+    def _step(self, read: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
+        """x', its share of the gates and the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], the next one."""
+        sizes = [self.width, 2 * self.gates, self.image[1] * self.place_size]
+        memory, (projected, gates, places) = state.memory, read.split(sizes, 1)
+        places = places.unflatten(1, (self.image[1], self.place_size))
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
         for number, block in enumerate(self.blocks, 1):
             # Only a further block reads what became of the input.
-            slots = block(slots, self.num_slots + (number < len(self.blocks)), self.mlp)
+            slots = block(slots, places, self.num_slots + (number < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
             slots = i * slots.tanh() + f * memory

@@ -16,9 +16,9 @@ from .trace import Trace
 def _(core: RMC, trace: Trace) -> list[Panel]:
     before, after = trace.before.memory, trace.after.memory
     projected = core.input_projection(trace.inputs)
-    weights = attention(core, before, projected)
+    weights = attention(core, before, projected, core.read_places(trace.inputs))
     slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
-    to_input = values(weights[..., -1])
+    to_input = values(weights[..., core.num_slots :].sum(-1))
     found = [
         Panel(
             "attention to the input",
@@ -56,20 +56,21 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     found.append(
         Panel(
             "attention at this step",
-            "A line for each slot that looks, a column for each slot and the input looked at.",
+            "A line for each slot that looks, a column for each slot, the input and each of its places looked at.",
             "matrix",
             values(weights),
             (),
             "share",
-            tables=(heads, slots, (*slots, "input")),
+            tables=(heads, slots, (*slots, "input", *numbered("place", core.image[1]))),
         )
     )
     return found
 
 
-def attention(core: RMC, memory: Tensor, projected: Tensor) -> Tensor:
-    """Attention weights of the slots in the first round: memory [T, N, F], x' [T, F] -> [T, H, N, N + 1].
+def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> Tensor:
+    """Attention weights of the slots in the first round, [T, H, N, N + 1 + P].
 
+    memory [T, N, F], x' [T, F] and keys and values of the image's places [T, P, H (K + V)] give
     softmax(q k^T / sqrt(K)), with q, k of LayerNorm(Z W_qkv + b_qkv)    (Santoro et al. 2018, equation 2)
     """
     block = cast(RelationalBlock, core.blocks[0])
@@ -77,6 +78,7 @@ def attention(core: RMC, memory: Tensor, projected: Tensor) -> Tensor:
     rows = torch.cat([memory, projected.unsqueeze(1)], 1)
     qkv = block.qkv_norm(block.qkv(rows)).unflatten(2, (block.num_heads, -1))
     q, k = qkv[..., :key_size], qkv[..., key_size : 2 * key_size]
+    k = torch.cat([k, places.unflatten(2, (block.num_heads, -1))[..., :key_size]], 1)
     scores = torch.einsum("tnhk,tmhk->thnm", q[:, : core.num_slots], k)
     return (scores * key_size**-0.5).softmax(-1)
 

@@ -7,8 +7,9 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
-from engram.agents.cores.conv_lstm import ConvLSTM, image_size, neighbourhoods
+from engram.agents.cores.conv_lstm import ConvLSTM, neighbourhoods
 from engram.agents.cores.fast import routes
+from engram.agents.cores.parts.images import image_size
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig
 from unrolls import (
@@ -140,7 +141,7 @@ def test_boxworld_baseline_has_the_size_of_the_paper():
     ],
 )
 def test_the_image_is_found_in_the_input(size, given, expected):
-    assert image_size(size, *given) == expected
+    assert image_size("conv-lstm", size, *given) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_the_image_is_found_in_the_input(size, given, expected):
 )
 def test_an_image_that_cannot_be_is_named(size, given, message):
     with pytest.raises(ValueError, match=message):
-        image_size(size, *given)
+        image_size("conv-lstm", size, *given)
 
 
 def test_an_agent_gives_the_image_of_its_torso():

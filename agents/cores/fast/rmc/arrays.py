@@ -1,7 +1,7 @@
 """The tensors and arrays that the relational memory core's compiled unroll works on.
 
 Shapes: T steps, B environments, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP,
-2 G numbers for the gates (G = 0: none).
+2 G numbers for the gates (G = 0: none), P places of an image with keys and values of E numbers in all (P = 0: none).
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +22,8 @@ class Leaves(NamedTuple):
     """[T, B, F]: the projected input."""
     gates_input: Numbers
     """[T, B, 2 G]: its share of the gates."""
+    places: Numbers
+    """[T, B, P, E]: per head keys and values of the image's places."""
     memory: Numbers
     """[B, N, F], before the first step."""
     qkv: Numbers
@@ -45,7 +47,7 @@ class Leaves(NamedTuple):
     """[2 G]."""
 
 
-VECTORS = Leaves._fields[6:]
+VECTORS = Leaves._fields[7:]
 """Biases, and gains and offsets of norms."""
 
 
@@ -68,7 +70,7 @@ class Record(NamedTuple):
     projected_rstd: Array
     """[T, B, N + 1]."""
     attention: Array
-    """[T, B, H, N, N + 1]: weights."""
+    """[T, B, H, N, N + 1 + P]: weights."""
     attended: Array
     """[T, B, N, F], normal numbers of memory + attention."""
     attended_rstd: Array
@@ -98,7 +100,7 @@ def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
         rows=room(slots + 1, width),
         projected=room(slots + 1, size),
         projected_rstd=room(slots + 1),
-        attention=room(heads, slots, slots + 1),
+        attention=room(heads, slots, slots + 1 + leaves.places.shape[2]),
         attended=room(slots, width),
         attended_rstd=room(slots),
         hidden=np.empty((layers + 1, steps, batch, slots, width), leaves.memory.dtype),
@@ -119,6 +121,7 @@ def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: in
     return Leaves(
         row=np.empty_like(leaves.row),
         gates_input=np.empty_like(leaves.gates_input),
+        places=np.empty_like(leaves.places),
         memory=grad_last.contiguous().numpy().copy(),
         qkv=np.empty_like(record.projected),
         mlp=np.empty_like(record.hidden[1:]),

@@ -4,7 +4,7 @@ Parts of the compiled loop in `kernels.py`, each for one batch element or one ro
 the processor's cache from the first operation to the last and do not depend on which others are in the batch.
 
 Shapes: N + 1 rows of F numbers, of the last of which only keys and values matter; H heads of width V = F / H; keys of
-size K; D = H (2 K + V), per head query, key and value.
+size K; D = H (2 K + V), per head query, key and value. P places of an image have keys and values alone, E = H (K + V).
 """
 
 import numpy as np
@@ -13,28 +13,35 @@ from ..elementwise import Array, add_scaled, dot, part, scale
 
 
 @part
-def attend(normal: Array, rows: Array, gain: Array, offset: Array, qkv: Array, weights: Array, out: Array) -> None:
-    """out [N, F] = the first N rows + their attention over all N + 1.
+def attend(
+    normal: Array, rows: Array, gain: Array, offset: Array, places: Array, qkv: Array, weights: Array, out: Array
+) -> None:
+    """out [N, F] = the first N rows + their attention over all N + 1 and over places [P, E].
 
     normal [N + 1, D] are the normal numbers of the rows' q, k, v; written are qkv [N + 1, D], and the attention's
-    weights [H, N, N + 1].
+    weights [H, N, N + 1 + P].
     """
     heads = len(weights)
-    width, size = out.shape[1] // heads, qkv.shape[1] // heads
+    width, size, more = out.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
     for n in range(len(qkv)):
         scale(normal[n], gain, offset, qkv[n])
     for h in range(heads):
-        _attend_head(qkv, rows, h * size, h * width, width, weights[h], out)
+        _attend_head(qkv, places, rows, h * size, h * more, h * width, width, weights[h], out)
 
 
 @part
-def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array) -> None:
-    """The adjoint of `attend`: gradient of its result [N, F] -> of q, k and v [N + 1, D]."""
+def attend_backward(
+    grad: Array, qkv: Array, places: Array, weights: Array, grad_qkv: Array, grad_places: Array
+) -> None:
+    """The adjoint of `attend`: gradient of its result [N, F] -> of q, k and v [N + 1, D] and of the places [P, E]."""
     heads = len(weights)
-    width, size = grad.shape[1] // heads, qkv.shape[1] // heads
+    width, size, more = grad.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
     grad_qkv[:] = 0
+    grad_places[:] = 0
     for h in range(heads):
-        _attend_head_backward(grad, qkv, h * size, h * width, width, weights[h], grad_qkv)
+        _attend_head_backward(
+            grad, qkv, places, h * size, h * more, h * width, width, weights[h], grad_qkv, grad_places
+        )
 
 
 @part
@@ -75,12 +82,23 @@ def mix_backward(
 
 
 @part
-def _attend_head(qkv: Array, rows: Array, first: int, column: int, width: int, weights: Array, out: Array) -> None:
-    """One head's columns of rows + A, with A = weights v and weights [Q, R + E] = softmax(q k^T / sqrt(K)).
+def _attend_head(
+    qkv: Array,
+    places: Array,
+    rows: Array,
+    first: int,
+    start: int,
+    column: int,
+    width: int,
+    weights: Array,
+    out: Array,
+) -> None:
+    """One head's columns of rows + A, with A = weights v and weights [N, N + 1 + P] = softmax(q k^T / sqrt(K)).
 
-    The head's q, k, v begin at column `first` of qkv, its share of a row at `column`.
+    The head's q, k, v begin at column `first` of qkv, its k, v at column `start` of places, its share of a row at
+    `column`.
     """
-    queries, every = weights.shape
+    queries, every = len(weights), len(qkv)
     keys = (qkv.shape[1] * width // out.shape[1] - width) // 2
     values, end = first + 2 * keys, first + 2 * keys + width
     one = qkv.dtype.type(1)  # a plain number would make all of it float64
@@ -89,18 +107,31 @@ def _attend_head(qkv: Array, rows: Array, first: int, column: int, width: int, w
         weight, y = weights[i], out[i, column : column + width]
         for j in range(every):
             weight[j] = scale * dot(qkv[i, first : first + keys], qkv[j, first + keys : values])
+        for p in range(len(places)):
+            weight[every + p] = scale * dot(qkv[i, first : first + keys], places[p, start : start + keys])
         _softmax(weight)
         y[:] = rows[i, column : column + width]
         for j in range(every):
             add_scaled(y, weight[j], qkv[j, values:end])
+        for p in range(len(places)):
+            add_scaled(y, weight[every + p], places[p, start + keys : start + keys + width])
 
 
 @part
 def _attend_head_backward(
-    grad: Array, qkv: Array, first: int, column: int, width: int, weights: Array, grad_qkv: Array
+    grad: Array,
+    qkv: Array,
+    places: Array,
+    first: int,
+    start: int,
+    column: int,
+    width: int,
+    weights: Array,
+    grad_qkv: Array,
+    grad_places: Array,
 ) -> None:
-    """The adjoint of `_attend_head`: adds to the gradient of q, k and v."""
-    queries, every = weights.shape
+    """The adjoint of `_attend_head`: adds to the gradients of q, k and v and of the places."""
+    queries, every = len(weights), len(qkv)
     keys = (qkv.shape[1] * width // grad.shape[1] - width) // 2
     values, end = first + 2 * keys, first + 2 * keys + width
     one = qkv.dtype.type(1)
@@ -112,11 +143,19 @@ def _attend_head_backward(
         for j in range(every):
             grad_weight[j] = dot(above, qkv[j, values:end])
             mean += weight[j] * grad_weight[j]
+        for p in range(len(places)):
+            grad_weight[every + p] = dot(above, places[p, start + keys : start + keys + width])
+            mean += weight[every + p] * grad_weight[every + p]
         for j in range(every):
             score = scale * weight[j] * (grad_weight[j] - mean)
             add_scaled(grad_qkv[i, first : first + keys], score, qkv[j, first + keys : values])
             add_scaled(grad_qkv[j, first + keys : values], score, qkv[i, first : first + keys])
             add_scaled(grad_qkv[j, values:end], weight[j], above)
+        for p in range(len(places)):
+            score = scale * weight[every + p] * (grad_weight[every + p] - mean)
+            add_scaled(grad_qkv[i, first : first + keys], score, places[p, start : start + keys])
+            add_scaled(grad_places[p, start : start + keys], score, qkv[i, first : first + keys])
+            add_scaled(grad_places[p, start + keys : start + keys + width], weight[every + p], above)
 
 
 @part

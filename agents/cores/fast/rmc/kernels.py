@@ -90,7 +90,8 @@ def _attention(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, q
         for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
             rstd[b, n] = normalise(projected[b, n])
-        attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, qkv, record.attention[s, b], attended[b])
+        places = w.places[own.t, own.first + b - own.start]
+        attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, places, qkv, record.attention[s, b], attended[b])
         for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalise(attended[b, n])
             scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
@@ -256,7 +257,7 @@ def _attention_backward(
             to_sum[n, :] = row
         for n in range(slots + 1):
             scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
-        attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
+        attend_backward(to_sum, qkv, w.places[t, b], record.attention[t, b], grad_qkv, grads.places[t, b])
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
             normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)

@@ -34,7 +34,13 @@ def suits(core: "RMC", inputs: Tensor) -> bool:
 
 
 def run(
-    core: "RMC", projected: Tensor, gates: Tensor, memory: Tensor, reset: Tensor | None, bptt_length: int | None
+    core: "RMC",
+    projected: Tensor,
+    gates: Tensor,
+    places: Tensor,
+    memory: Tensor,
+    reset: Tensor | None,
+    bptt_length: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Memories [T, B, N, F] after each step, and the last one.
 
@@ -42,6 +48,7 @@ def run(
         core: whose parameters and shapes these are.
         projected: input, [T, B, F].
         gates: the input's share of the gates, [T, B, 2 G].
+        places: keys and values of the image's places, [T, B, P, H (K + V)].
         memory: before the first step, [B, N, F].
         reset, bptt_length: as in `Core.unroll`; None: there is no reset.
     """
@@ -53,6 +60,7 @@ def run(
     leaves = Leaves(
         row=projected,
         gates_input=gates,
+        places=places,
         memory=memory,
         qkv=block.qkv.weight,
         mlp=torch.stack([layer.weight for layer in layers]),
@@ -86,7 +94,7 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         leaves = Leaves(*arrays(*tensors))
-        (steps, batch), memory = plan.resets.at.shape, tensors[2]
+        (steps, batch), memory = plan.resets.at.shape, Leaves(*tensors).memory
         record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
         address, numbers = gemm(out.dtype), out.numpy()
@@ -130,6 +138,7 @@ def _summed(grads: Leaves, record: Record) -> Leaves:
     return Leaves(
         row=torch.from_numpy(grads.row),
         gates_input=torch.from_numpy(grads.gates_input),
+        places=torch.from_numpy(grads.places),
         memory=torch.from_numpy(grads.memory),
         qkv=qkv,
         mlp=torch.stack(rest[: len(grads.mlp)]),
