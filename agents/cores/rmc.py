@@ -179,7 +179,7 @@ class RMC(Core):
         return image.expand(*image.shape[:-1], self.place_size)
 
     def _step(self, read: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """x', its share of the gates and the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], the next one."""
+        """x', its share of the gates, the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], next state."""
         sizes = [self.width, 2 * self.gates, self.image[1] * self.place_size]
         memory, (projected, gates, places) = state.memory, read.split(sizes, 1)
         places = places.unflatten(1, (self.image[1], self.place_size))

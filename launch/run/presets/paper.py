@@ -64,7 +64,7 @@ _LP_RNN: Preset = {
 # gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
-    "unroll_length": 128,
+    "unroll_length": 64,
     "envs_per_actor": 16,
     "agent": {
         "torso": {
