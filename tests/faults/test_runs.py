@@ -1,5 +1,6 @@
 """Faults of whole runs: disks, clocks, foreign checkpoints, notices at a bad time."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -183,11 +184,17 @@ def part_of_ray(run: "subprocess.Popen[str]", name: str) -> psutil.Process:
 
 
 def rests(pid: int) -> bool:
-    """Whether a process computed next to nothing for a second."""
-    before = psutil.Process(pid).cpu_times()
-    time.sleep(1)
+    """Whether a process computed next to nothing for a second, and did not wait for a processor either."""
+    before, waiting = psutil.Process(pid).cpu_times(), 0
+    for _ in range(20):
+        time.sleep(0.05)
+        for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # a thread that has ended
+                if file.read_text().rpartition(")")[2].split()[0] == "R":
+                    waiting += 1
+                    break
     after = psutil.Process(pid).cpu_times()
-    return after.user + after.system - before.user - before.system < 0.2
+    return waiting < 10 and after.user + after.system - before.user - before.system < 0.2
 
 
 @pytest.mark.parametrize(
