@@ -221,6 +221,7 @@ def draw(results: list[dict[str, Any]], into: Path) -> None:
         axis.axis("off")
     figure.tight_layout()
     figure.savefig(into, dpi=90)
+    plt.close(figure)
 
 
 def main() -> None:
