@@ -173,10 +173,10 @@ class RMC(Core):
     def read_places(self, inputs: Tensor) -> Tensor:
         """Inputs [..., input_size] -> keys and values of the image's places [..., P, H (K + V)]; P = 0 without them."""
         channels, count = self.image
-        image = inputs[..., : channels * count].unflatten(-1, (channels, count)) if count else inputs[..., :0, None]
-        for layer in self.place_projection:
-            return layer(image.transpose(-1, -2))
-        return image.expand(*image.shape[:-1], self.place_size)
+        if not count:
+            return inputs.new_empty(*inputs.shape[:-1], 0, self.place_size)
+        image = inputs[..., : channels * count].unflatten(-1, (channels, count))
+        return self.place_projection[0](image.transpose(-1, -2))
 
     def _step(self, read: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """x', its share of the gates, the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], next state."""
