@@ -33,13 +33,13 @@ def record(actor: Actor, file: Path, episodes: int) -> None:
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for a picture of each")
-    film = list(islice(_film(actor, episodes), MOST_FRAMES))
+    film = list(islice(film(actor, episodes), MOST_FRAMES))
     frames, durations = [frame for frame, _ in film], [duration for _, duration in film]
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
-def _film(actor: Actor, episodes: int) -> Iterator[tuple[Image.Image, int]]:
-    """Frames and how long each is shown."""
+def film(actor: Actor, episodes: int) -> Iterator[tuple[Image.Image, int]]:
+    """Frames of the first `episodes` episodes, and how many milliseconds each is shown; an actor as for `record`."""
     for number in range(1, episodes + 1):
         total, step, over = 0.0, 0, False
         while True:

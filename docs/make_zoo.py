@@ -1,0 +1,83 @@
+"""Renew the part of docs/results.md that shows the agents of the zoo: a picture of each at play, and how well it does.
+
+python docs/make_zoo.py [NAME ...]      draws these agents anew, all without a name; the text is of all of them
+"""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+
+from engram import zoo
+from engram.launch.evaluate.command import EvaluationConfig, acting
+from engram.launch.evaluate.gif import film
+from engram.launch.run.command_line import parse
+from engram.launch.run.trained import open_run
+
+PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
+BEGIN, END = "<!-- zoo -->", "<!-- end zoo -->"
+MOMENTS, IN_A_ROW, WIDTH, COLOURS = 6, 3, 380, 64
+"""Pictures of an agent, how many stand beside each other, pixels of each, colours."""
+INTRODUCTION = (
+    "## Agents that come with engram",
+    "",
+    "Each in its first episode of evaluation seed 0, at six moments from the first to the last step: what it sees, and",
+    "the whole board. Returns are the mean of so many episodes on fresh levels, with the 95% interval. `rl-eval",
+    "zoo:NAME` evaluates one again, with `--gif FILE` for the whole episode; `rl-look zoo:NAME` looks into its memory,",
+    "`rl-train --start-from zoo:NAME` goes on from it.",
+)
+
+
+def draw(name: str) -> Image.Image:
+    """An agent of the zoo at so many moments of one episode, evenly apart."""
+    noted = zoo.facts(name)["evaluation"]["env_args"]
+    words = [f"{zoo.PREFIX}{name}", *(["--env-args", *noted] if noted else [])]
+    config = parse(EvaluationConfig, words, "rl-eval", "")
+    trained, _, trainees, _ = open_run(config.run, config.checkpoint)
+    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    frames = [frame for frame, _ in film(acting(factory, trainees[0].weights, config, num_envs=1, unroll_length=1), 1)]
+    chosen = [frames[round(i * (len(frames) - 1) / (MOMENTS - 1))].convert("RGB") for i in range(MOMENTS)]
+    size = (WIDTH, round(WIDTH * chosen[0].height / chosen[0].width))
+    strip = Image.new("RGB", (size[0] * IN_A_ROW, size[1] * (MOMENTS // IN_A_ROW)))
+    for i, frame in enumerate(chosen):
+        strip.paste(frame.resize(size, Image.Resampling.LANCZOS), (size[0] * (i % IN_A_ROW), size[1] * (i // IN_A_ROW)))
+    return strip.quantize(COLOURS, dither=Image.Dither.NONE)
+
+
+def text() -> str:
+    """The part of the page, from its first mark to its last."""
+    return "\n".join([BEGIN, *INTRODUCTION, *(line for name in zoo.names() for line in _agent(name)), END])
+
+
+def _agent(name: str) -> list[str]:
+    facts = zoo.facts(name)
+    found, origin = facts["evaluation"], facts["provenance"]
+    mean, low, high = (found["return"][key] for key in ("mean", "low", "high"))
+    solved = f", {found['solved']['mean']:.1%} solved" if "solved" in found else ""
+    world = " ".join((facts["env"], *found["env_args"]))
+    return [
+        "",
+        f"### zoo:{name}",
+        "",
+        f"![zoo:{name} at play](images/zoo/{name}.png)",
+        "",
+        f"`{world}`, core `{facts['core']}`: {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in {found['episodes']:,} episodes, "
+        f"after {origin['steps'] / 1e6:,.1f} M steps (seed {origin['seed']}, commit {origin['commit'][:7]}).",
+    ]
+
+
+def main(words: list[str]) -> None:
+    """Draw the pictures and write the text."""
+    IMAGES.mkdir(exist_ok=True)
+    for name in words or zoo.names():
+        draw(name).save(IMAGES / f"{name}.png", optimize=True)
+    old = PAGE.read_text()
+    between = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    new = between.sub(lambda _: text(), old) if between.search(old) else f"{old.rstrip()}\n\n{text()}\n"
+    PAGE.write_text(new)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
