@@ -33,8 +33,8 @@ def record(actor: Actor, file: Path, episodes: int) -> None:
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for a picture of each")
-    film = list(islice(film(actor, episodes), MOST_FRAMES))
-    frames, durations = [frame for frame, _ in film], [duration for _, duration in film]
+    shown = list(islice(film(actor, episodes), MOST_FRAMES))
+    frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
