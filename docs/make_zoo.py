@@ -63,8 +63,9 @@ def _agent(name: str) -> list[str]:
         "",
         f"![zoo:{name} at play](images/zoo/{name}.png)",
         "",
-        f"`{world}`, core `{facts['core']}`: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in {found['episodes']:,} "
-        f"episodes, after {origin['steps'] / 1e6:,.1f} M steps (seed {origin['seed']}, commit {origin['commit'][:7]}).",
+        f"`{world}`, core `{facts['core']}`: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in "
+        f"{found['episodes']:,} episodes, after {origin['steps'] / 1e6:,.1f} M steps "
+        f"(seed {origin['seed']}, commit {origin['commit'][:7]}).",
     ]
 
 
