@@ -33,7 +33,7 @@ def make_factory(**agent: Any) -> ActorFactory:
 
 FACTORY = make_factory()
 with torch.random.fork_rng(devices=[]):
-    torch.manual_seed(0)  # one draw of weights in some hundreds has a value that a change of the memory leaves alone
+    torch.manual_seed(0)  # the same weights in every run
     WEIGHTS = FACTORY.make_actor(0).agent.state_dict()
 
 
