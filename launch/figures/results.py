@@ -13,6 +13,10 @@ from .runs import FigureRun, read_rows
 POINTS = 120
 """Points of a curve that are kept."""
 DPI = 110
+COLOURS, LINES = 10, ("-", "--", ":")
+"""Matplotlib's colours, and the lines of the first ten curves, the next ten and those after them."""
+MANY = 6
+"""The legend of more curves stands beside them, where it hides none."""
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     measure = document["measure"]
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
     for number, (name, curve) in enumerate(document["curves"].items()):
-        colour = f"C{number}"
+        colour, dashes = look(number)
         runs = [run for run in curve["runs"].values() if run["curve"]["step"]]
         if not runs:  # no episode has ended yet
             continue
@@ -85,7 +89,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         steps = np.linspace(0, end, POINTS)[1:]
         values = np.array([np.interp(steps, run["curve"]["step"], run["curve"][measure]) for run in runs])
         seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        axes.plot(steps / 1e6, values.mean(0), color=colour, label=f"{name}{seeds}")
+        axes.plot(steps / 1e6, values.mean(0), dashes, color=colour, label=f"{name}{seeds}")
         axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
     easier = document["size"] == "quick"
     for line in [] if easier else document["published"]:
@@ -103,11 +107,18 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     axes.set_title(f"{title}, easier variant" if easier else title)
     axes.set_xlabel("million environment steps")
     axes.set_ylabel(f"{measure} in training")
-    if axes.lines:
+    if len(document["curves"]) > MANY:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+    elif axes.lines:
         axes.legend(loc="best", fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=DPI, metadata={"Software": None})
     plt.close(figure)
+
+
+def look(number: int) -> tuple[str, str]:
+    """Colour and line of a picture's curve: no two of the first thirty have the same."""
+    return f"C{number % COLOURS}", LINES[number // COLOURS % len(LINES)]
 
 
 def _run(run: FigureRun) -> dict[str, Any]:

@@ -218,6 +218,10 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
     assert "10.0 M of 60.0 M: stopped early" in page.text("results", small, {"full": document})
 
 
+def test_no_two_curves_of_a_picture_look_the_same() -> None:
+    assert len({results.look(number) for number in range(30)}) == 30
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_changed(changed: bool) -> None:
     small = figure.parse("small", SMALL)
