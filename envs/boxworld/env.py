@@ -198,7 +198,8 @@ class BoxWorldBatch(BatchedEnv):
         )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`: the whole board, or the agent's window; a key in hand is shown below."""
+        """Copy `index`: the whole board, or what the agent sees; a key in hand is shown below."""
+        full = full or self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
         row, col = int(self.state.row[index]), int(self.state.col[index])
         reach = WINDOW // 2
         board = self.state.board[index]

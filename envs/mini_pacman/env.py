@@ -249,7 +249,8 @@ class MiniPacmanBatch(BatchedEnv):
         )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`: the whole map, or the agent's window; level and power are told below."""
+        """Copy `index`: the whole map, or what the agent sees; level and power are told below."""
+        full = full or self.params.full_view
         state, reach = self.state, WINDOW // 2
         row, col = divmod(int(state.pacman[index]), WIDTH)
         top, left = (1, 1) if full else (row - reach, col - reach)

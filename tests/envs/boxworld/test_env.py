@@ -339,6 +339,12 @@ def test_pictures_show_board_window_and_hand():
     assert (env.draw(0, full=False) != window).any()
 
 
+def test_pictures_of_the_twins_view_show_the_whole_board():
+    env = BoxWorldBatch(1, view="full")
+    env.reset(seed=2)
+    np.testing.assert_array_equal(env.draw(0, full=False), env.draw(0))
+
+
 def test_stepping_after_the_end_needs_a_reset():
     env = BoxWorld()
     with pytest.raises(error.ResetNeeded):

@@ -269,3 +269,11 @@ def test_levels_that_make_no_sense(level, message):
 def test_impossible_parameters(parameters, message):
     with pytest.raises(ValueError, match=message):
         MiniPacmanBatch(2, **parameters)
+
+
+@pytest.mark.parametrize("view", ["viewport", "full"])
+def test_pictures_show_what_the_agent_sees(view):
+    env = MiniPacmanBatch(1, view=view)
+    env.reset(seed=2)
+    seen, whole = env.draw(0, full=False), env.draw(0)
+    assert np.array_equal(seen, whole) == (view == "full")
