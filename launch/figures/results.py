@@ -81,7 +81,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     measure = document["measure"]
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
     for number, (name, curve) in enumerate(document["curves"].items()):
-        colour, dashes = look(number)
+        colour, dashes = curve_style(number)
         runs = [run for run in curve["runs"].values() if run["curve"]["step"]]
         if not runs:  # no episode has ended yet
             continue
@@ -116,7 +116,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     plt.close(figure)
 
 
-def look(number: int) -> tuple[str, str]:
+def curve_style(number: int) -> tuple[str, str]:
     """Colour and line of a picture's curve: no two of the first thirty have the same."""
     return f"C{number % COLOURS}", LINES[number // COLOURS % len(LINES)]
 

@@ -19,6 +19,7 @@ LEAST = {
     ("cued-catch", "concrete-300"): 55,
     ("cued-catch", "concrete-100"): 55,
     ("cued-catch", "concrete-20"): 55,
+    ("cued-catch", "concrete-3"): 55,
     ("sequence-recall", "concrete-20"): 1.0,
     ("mini-pacman", "rmc"): 300,
 }
