@@ -226,30 +226,41 @@ def test_mistakes_are_one_line_and_exit_code_2(words: list[str], said: str, caps
 # -- what a result carries -------------------------------------------------------------------------------------------
 
 
-def test_memory_of_a_tree_of_processes_counts_children_once() -> None:
+def test_memory_of_a_tree_of_processes_counts_shared_pages_once() -> None:
     if not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("needs Linux's /proc")
-    before = tree_memory(os.getpid())
-    program = "data = bytearray(200_000_000); print('ready', flush=True); input()"
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.readline()
-    grown = tree_memory(os.getpid()) - before
-    child.communicate(b"\n")
-    assert 200e6 < grown < 300e6
-    assert tree_memory(os.getpid()) - before < 50e6
+    program = (
+        "import os, sys\n"
+        "shared = bytearray(200_000_000)\n"
+        "if os.fork() == 0:\n"
+        "    own = bytearray(100_000_000)\n"
+        "    print('ready', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    held = tree_memory(process.pid)
+    process.communicate()
+    assert 300e6 < held < 400e6
+    assert tree_memory(process.pid) == 0
 
 
 def test_processor_time_of_a_tree_of_processes() -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("needs Linux's /proc")
-    before = tree_cpu_seconds(os.getpid())
-    program = "import time\nwhile time.process_time() < 0.5: pass\nprint('ready', flush=True); input()"
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.readline()
-    used = tree_cpu_seconds(os.getpid()) - before
-    child.communicate(b"\n")
+    program = (
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    while time.process_time() < 0.5: pass\n"
+        "    print('ready', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    used = tree_cpu_seconds(process.pid)
+    process.communicate()
     assert 0.45 < used < 1.0
 
 
