@@ -3,7 +3,6 @@
 python docs/make_zoo.py [NAME ...]      draws these agents anew, all without a name; the text is of all of them
 """
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,13 @@ from pathlib import Path
 from PIL import Image
 
 from engram import zoo
+from engram.base.files import replace_part
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
 from engram.launch.run.command_line import parse
 from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
-BEGIN, END = "<!-- zoo -->", "<!-- end zoo -->"
 MOMENTS, IN_A_ROW, WIDTH, COLOURS = 6, 3, 380, 64
 """Pictures of an agent, how many stand beside each other, pixels of each, colours."""
 INTRODUCTION = (
@@ -47,8 +46,8 @@ def draw(name: str) -> Image.Image:
 
 
 def text() -> str:
-    """The part of the page, from its first mark to its last."""
-    return "\n".join([BEGIN, *INTRODUCTION, *(line for name in zoo.names() for line in _agent(name)), END])
+    """The part of the page."""
+    return "\n".join([*INTRODUCTION, *(line for name in zoo.names() for line in _agent(name))])
 
 
 def _agent(name: str) -> list[str]:
@@ -74,10 +73,7 @@ def main(words: list[str]) -> None:
     IMAGES.mkdir(exist_ok=True)
     for name in words or zoo.names():
         draw(name).save(IMAGES / f"{name}.png", optimize=True)
-    old = PAGE.read_text()
-    between = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    new = between.sub(lambda _: text(), old) if between.search(old) else f"{old.rstrip()}\n\n{text()}\n"
-    PAGE.write_text(new)
+    replace_part(PAGE, "<!-- zoo -->", text(), "<!-- end zoo -->")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The part of docs/results.md that belongs to a figure, between two marks."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.files import replace_file
+from ...base.files import replace_part
 from .figure import Figure
 
 
@@ -19,12 +18,8 @@ def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dic
         figure: the figure.
         documents: its results by size, those of "full" among them.
     """
-    begin, end = f"<!-- figure {figure.name} -->", f"<!-- end {figure.name} -->"
-    part = f"{begin}\n{text(os.path.relpath(results, page.parent), figure, documents)}\n{end}"
-    old = page.read_text()
-    between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    new = between.sub(lambda _: part, old) if between.search(old) else f"{old.rstrip()}\n\n{part}\n"
-    replace_file(page, new.encode())
+    part = text(os.path.relpath(results, page.parent), figure, documents)
+    replace_part(page, f"<!-- figure {figure.name} -->", part, f"<!-- end {figure.name} -->")
 
 
 def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> str:
