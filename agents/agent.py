@@ -161,7 +161,8 @@ class Agent(nn.Module):
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; what came before step 0 is in the state.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
-        features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.torso.fixed_features):
+            features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)

@@ -57,6 +57,9 @@ class TorsoConfig:
     normalise_features: bool = False
     """What the torso puts out is shifted and scaled by its running mean and deviation: a memory that adds up what it is
     shown then holds what differs, not what is always there."""
+    fixed_features: bool = False
+    """The torso keeps the weights it begins with. A memory that is learnt from what it reads, not through time, as the
+    pools of Concrete are, is not learnt anew whenever the features that it holds change."""
 
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
