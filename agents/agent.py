@@ -5,7 +5,7 @@ What the agent remembers, its AgentState, is the core's state and the few facts 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
 from .normalisation import RescaledHead
-from .prediction import Prediction
+from .prediction import REWARD, Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
 from .torsos import TorsoConfig, make_torso
@@ -49,8 +49,11 @@ class AgentConfig:
     """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
     whatever the size of the rewards."""
     prediction_size: int = 0
-    """Units of the hidden layer that predicts the next observation from what the core puts out and the action. The
-    error, times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
+    """Units of the hidden layer that predicts what comes next from what the core puts out and the action. The error,
+    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
+    predict: Literal["observation", "reward"] = "observation"
+    """What is predicted: the next observation, which teaches the memory how the world goes on, or the reward, which
+    teaches it what is worth knowing once something earns one."""
 
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
@@ -81,7 +84,7 @@ class AgentUnroll(NamedTuple):
     auxiliary: Tensor | None
     """[R, B]: the core's own loss (MNM's meta loss), or None."""
     prediction: Tensor | None
-    """[R - 1, B]: the error of the observation predicted for the step after, or None."""
+    """[R - 1, B]: the error of what was predicted of the step after, or None."""
 
 
 class Agent(nn.Module):
@@ -104,7 +107,10 @@ class Agent(nn.Module):
         self.prediction = None
         if config.prediction_size:
             inputs = self.core.output_size + action.num_inputs
-            self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
+            if config.predict == "observation":
+                self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
+            else:  # levels of a curriculum reward more or less often
+                self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
 
@@ -166,15 +172,15 @@ class Agent(nn.Module):
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs)
-        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env.observation))
+        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env))
 
-    def observe(self, observation: ObservationTensor) -> None:
-        """Count observations [R, B, ...] into the running moments and shares of torso and prediction."""
+    def observe(self, env: EnvOutput) -> None:
+        """Count R steps of B environments into the running moments and shares of torso and prediction."""
         if self.prediction is not None:
-            self.prediction.observe(observation)
+            self.prediction.observe(self._to_predict(env))
         torso = self.config.torso
         if torso.normalise_observations or torso.normalise_features or torso.balance_symbols:
-            self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), observation))  # pyright: ignore
+            self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
@@ -205,12 +211,16 @@ class Agent(nn.Module):
             extra.append((elapsed / self.config.time_horizon).unsqueeze(-1))
         return torch.cat([features, *extra], -1) if extra else features
 
-    def _predicted(self, outputs: Tensor, action: Tensor, observation: ObservationTensor) -> Tensor | None:
-        """The error [R - 1, B] of predicting each observation from the step before it; None without gradients."""
+    def _to_predict(self, env: EnvOutput) -> ObservationTensor:
+        """Of R steps of B environments: observations [R, B, ...], or rewards [R, B, 1]."""
+        return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
+
+    def _predicted(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
+        """The error [R - 1, B] of predicting each step from the one before it; None without gradients."""
         if self.prediction is None or not torch.is_grad_enabled():
             return None
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
-        return self.prediction(inputs, map_leaves(lambda x: x[1:], observation))
+        return self.prediction(inputs, map_leaves(lambda x: x[1:], self._to_predict(env)))
 
     def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.policy(outputs)

@@ -1,10 +1,11 @@
-"""An auxiliary loss for the memory: the next observation is predicted from what the core puts out and the action.
+"""An auxiliary loss for the memory: the next observation or reward is predicted from the core's output and the action.
 
 What a memory keeps is otherwise learnt from rewards alone, and before the policy depends on it they say nothing about
-it. The next observation says something at every step. Sources: Oh et al. 2015, "Action-conditional video prediction
-using deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
+it. The next observation says something at every step. A predicted reward says of this one action whether it was right,
+where an advantage also holds what was earned later. Sources: Oh et al. 2015, "Action-conditional video prediction using
+deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
 predictive memory in a goal-directed agent" (predictions that teach a memory what to keep); Jaderberg et al. 2017,
-"Reinforcement learning with unsupervised auxiliary tasks" (an auxiliary loss beside the policy's).
+"Reinforcement learning with unsupervised auxiliary tasks" (a loss beside the policy's; predicted rewards).
 """
 
 import torch
@@ -17,46 +18,51 @@ from .values import ObservationTensor
 
 MOST_NUMBERS = 4096
 """An array of more numbers is predicted as averages over its parts."""
+REWARD = ArraySpec((1,))
+"""The reward, as something to predict."""
 PARTS = 20
 """Rows and columns of a picture's averages."""
 
 
 class Prediction(nn.Module):
-    """The next observation, predicted through one hidden layer.
+    """The next observation or reward, predicted through one hidden layer.
 
     Of a picture of more than 4,096 numbers 20 x 20 averages of each channel are predicted, of any other array of more
     numbers 4,096 averages of neighbours.
 
     Args:
-        spec: the observation; S numbers are predicted of it.
+        spec: the observation, or REWARD; S numbers are predicted of it.
         inputs: D, width of the core's output and the action together.
         hidden: H, units of the hidden layer.
         layout: axis of an image that holds its channels, as `TorsoConfig.image_layout`.
+        memory: the most steps that make up the running moments.
     """
 
-    def __init__(self, spec: ObservationSpec, inputs: int, hidden: int, layout: str = "auto") -> None:
+    def __init__(
+        self, spec: ObservationSpec, inputs: int, hidden: int, layout: str = "auto", memory: float = 1e7
+    ) -> None:
         super().__init__()
         self.spec, self.layout = spec, layout
         with torch.device("cpu"):  # also where the weights have no numbers
             size = _numbers(spec, layout, _zeros(spec)).shape[-1]
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, size))
-        self.moments = Moments(size, memory=1e7, floor=1e-3)
+        self.moments = Moments(size, memory, floor=1e-3)
 
     def forward(self, inputs: Tensor, following: ObservationTensor) -> Tensor:
-        """Inputs [T, B, D] and the observations after them [T, B, ...] -> the loss [T, B].
+        """Inputs [T, B, D] and what came after them [T, B, ...] -> the loss [T, B].
 
         p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
 
-        with x the S numbers of the observation, unscaled, and their running mean and deviation. p = 0 has a loss of at
-        most about 1/2: numbers that never change add nothing. 0 before anything was observed, since x has no units yet.
+        with x the S numbers, unscaled, and their running mean and deviation. p = 0 has a loss of at most about 1/2:
+        numbers that never change add nothing. 0 before anything was observed, since x has no units yet.
         """
         numbers = self.moments(_numbers(self.spec, self.layout, following))
         loss = 0.5 * (self.layers(inputs) - numbers).square().mean(-1)
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
-    def observe(self, observation: ObservationTensor) -> None:
-        """Count observations [R, B, ...] into the running moments."""
-        numbers = _numbers(self.spec, self.layout, observation).flatten(0, 1)
+    def observe(self, following: ObservationTensor) -> None:
+        """Count what is to be predicted [R, B, ...] into the running moments."""
+        numbers = _numbers(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(numbers, float(len(numbers)))
 
 

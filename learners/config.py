@@ -32,7 +32,7 @@ class LearnerConfig:
     auxiliary_cost: float = 1.0
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
     prediction_cost: float = 1.0
-    """Weight of the error of the predicted observation, at least 0; without `prediction_size` there is none."""
+    """Weight of the error of what is predicted, at least 0; without `prediction_size` there is none."""
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
     reduction: Reduction = "mean"

@@ -162,7 +162,7 @@ class Learner:
         for chosen in indices or [slice(None)]:
             theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
             done.append((yield from self._update(some_environments(batch, chosen), theirs)))
-        self.agent.observe(batch.env.observation)
+        self.agent.observe(batch.env)
         if self._first_returns:
             self._first_returns = readable(done[0]) and self._no_returns()
         return torch.stack(done)

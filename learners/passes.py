@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
     auxiliary: Tensor | None
     """The core's own loss [T, B], or None."""
     prediction: Tensor | None
-    """The error of the observation predicted for the step after [T, B], or None."""
+    """The error of what was predicted of the step after [T, B], or None."""
 
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:

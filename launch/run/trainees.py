@@ -47,7 +47,7 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
     """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one.
 
-    The prediction of observations, which acting does not use, begins anew unless both have the same.
+    The prediction, which acting does not use, begins anew unless both have the same.
     """
     own = network.state_dict()
     predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]

@@ -124,7 +124,7 @@ def test_observations_of_any_unit_look_the_same_to_the_network() -> None:
     actor = factory.make_actor(0)
     unroll = actor.unroll()
     observation = unroll.env.observation
-    actor.agent.observe(1000 * observation + 5)
+    actor.agent.observe(unroll.env._replace(observation=1000 * observation + 5))
     shown = actor.agent.torso.torso(1000 * observation[0] + 5)
     flat = observation.flatten(0, 1)
     expected = ((observation[0] - flat.mean(0)) / flat.std(0, correction=0)).clamp(-10, 10)
@@ -136,10 +136,11 @@ def test_features_reach_the_memory_with_mean_0_and_deviation_1() -> None:
     config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
     factory = ActorFactory(env="CartPole-v1", agent=config, num_envs=4, unroll_length=30, seed=2)
     agent = factory.make_actor(0).agent
-    observation = factory.make_actor(0).unroll().env.observation
+    env = factory.make_actor(0).unroll().env
+    observation = env.observation
     before = agent.torso(observation.flatten(0, 1))
     assert before.mean(0).min() > 1
-    agent.observe(observation)
+    agent.observe(env)
     features = agent.torso(observation.flatten(0, 1))
     torch.testing.assert_close(features.mean(0), torch.zeros(8), atol=1e-4, rtol=0)
     torch.testing.assert_close(features.std(0, correction=0), torch.ones(8), atol=1e-3, rtol=0)
@@ -151,7 +152,7 @@ def test_repeated_observations_count_as_often_as_they_were_seen() -> None:
     config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
     factory = ActorFactory(env="cued-catch", agent=config, num_envs=32, unroll_length=20, seed=2)
     agent = factory.make_actor(0).agent
-    observation = factory.make_actor(0).unroll().env.observation.flatten(0, 1)
-    mean = agent.torso.torso(observation).mean(0)
-    agent.observe(observation.unflatten(0, (21, 32)))
+    env = factory.make_actor(0).unroll().env
+    mean = agent.torso.torso(env.observation.flatten(0, 1)).mean(0)
+    agent.observe(env)
     torch.testing.assert_close(agent.torso.moments.mean, mean, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The next observation is predicted from memory and action: what the loss is, where it counts, what it teaches."""
+"""What comes next is predicted from memory and action: what the loss is, where it counts, what it teaches."""
 
 import pytest
 import torch
@@ -211,3 +211,49 @@ def test_the_memory_learns_from_it_without_any_reward() -> None:
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(ValueError, match="prediction_size is -1; allowed: "):
         AgentConfig(prediction_size=-1)
+
+
+def rewarding(agent: Agent) -> Unroll:
+    """Unrolls whose rewards are now and then 1."""
+    batch = alternating(agent, 12, 6)
+    return batch._replace(env=batch.env._replace(reward=(torch.rand(13, 6) < 0.3).float()))
+
+
+def predicts_rewards() -> Learner:
+    torch.manual_seed(0)
+    config = AgentConfig(core="gru", core_args={"hidden_size": 16}, prediction_size=8, predict="reward")
+    learner = LearnerConfig(algorithm="a2c", lr=1e-2, lr_schedule="constant", value_cost=0.0, entropy_cost=0.0)
+    return Learner(Agent(ArraySpec((2,)), ACTIONS, config), learner, 10**9)
+
+
+def test_each_step_predicts_the_reward_of_its_own_action() -> None:
+    agent = predicts_rewards().agent
+    batch = rewarding(agent)
+    assert agent.prediction is not None
+    silent(agent.prediction, torch.tensor([0.25]))
+    found = agent.unroll(batch.env, batch.agent.action, batch.initial_state).prediction
+    assert found is not None
+    torch.testing.assert_close(found, 0.5 * (0.25 - batch.env.reward[1:]).square())
+
+
+def test_rewards_are_predicted_in_their_running_units() -> None:
+    agent = predicts_rewards().agent
+    batch = rewarding(agent)
+    assert agent.prediction is not None
+    agent.observe(batch.env)
+    rewards = batch.env.reward
+    torch.testing.assert_close(agent.prediction.moments.mean, rewards.mean().view(1))
+    torch.testing.assert_close(agent.prediction.moments.deviation, rewards.std(correction=0).view(1))
+
+
+def test_the_memory_learns_which_action_is_rewarded() -> None:
+    """What was seen two steps ago says which action is."""
+    learner = predicts_rewards()
+    losses = []
+    for _ in range(400):
+        batch = alternating(learner.agent, 12, 16)
+        seen = torch.cat([batch.env.observation[:1], batch.env.observation[:-2]])[..., 0]
+        batch.env.reward[1:] = (batch.agent.action == seen).float()
+        losses.append(learner.step(batch)["loss/prediction"])
+    assert sum(losses[:10]) / 10 > 0.4
+    assert sum(losses[-10:]) / 10 < 0.2
