@@ -184,13 +184,13 @@ def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -
 def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
     """Every core in batches of 32 and 128."""
     from engram.launch.bench.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
-    from engram.launch.run.presets.paper import CORES
+    from engram.launch.run.presets.lookup import preset
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
     found: dict[str, Any] = {}
     for name in given.cores or both:
         world, size = SETTINGS.get(name, BOXWORLD)
-        length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), CORES.get((world, name), {})
+        length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), preset("paper", world, name).agent.core_args
         what = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
         for batch in given.batch_sizes:
             found[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from command_pages import cell
 
 from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.curriculum import CURRICULUM
+from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
 from engram.launch.run.presets.easy import EASY, EASY_CORES
-from engram.launch.run.presets.paper import CORES, OTHERS, PAPER
+from engram.launch.run.presets.paper import CORES, OTHERS, PAPER, Preset
 
 PREFIXED = ("pbt",)
 """Tables whose flags keep the table's name."""
@@ -72,16 +72,22 @@ def _type(hint: Any) -> str:
 
 def presets() -> str:
     """A table of what presets set beside the defaults."""
-    rows = [("`paper`", f"`{world}`", "any", values) for world, values in PAPER.items()]
-    rows += [("`paper`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in CORES.items()]
-    rows += [("`paper`", "all others", "any", OTHERS)]
-    rows += [("`easy`", f"`{world}`", "any", values) for world, values in EASY.items()]
-    rows += [
-        ("`easy`", f"`{world}`", f"`{core}`", {"core_args": values}) for (world, core), values in EASY_CORES.items()
+    rows = [
+        *_rows("paper", PAPER, CORES),
+        "| `paper` | all others | any | " + cell(_flat(OTHERS)) + " |",
+        *_rows("easy", EASY, EASY_CORES),
+        *_rows("curriculum", CURRICULUM, CURRICULUM_CORES),
     ]
-    rows += [("`curriculum`", f"`{world}`", "any", values) for world, values in CURRICULUM.items()]
-    lines = [f"| {name} | {world} | {core} | {cell(_flat(values))} |" for name, world, core, values in rows]
-    return "\n".join(["| preset | world | core | sets |", "|---|---|---|---|", *lines])
+    return "\n".join(["| preset | world | core | sets |", "|---|---|---|---|", *rows])
+
+
+def _rows(name: str, worlds: dict[str, Preset], cores: dict[tuple[str, str], Preset]) -> list[str]:
+    """Those of the worlds, then those of cores in them."""
+    of_worlds = [(world, "any", values) for world, values in worlds.items()]
+    of_cores = [(world, f"`{core}`", values) for (world, core), values in cores.items() if world in worlds]
+    return [
+        f"| `{name}` | `{world}` | {core} | {cell(_flat(values))} |" for world, core, values in of_worlds + of_cores
+    ]
 
 
 def _flat(values: dict[str, Any], path: str = "") -> str:

@@ -16,7 +16,7 @@ from ...envs.registration import WORLDS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
 from ..run.presets.curriculum import CURRICULUM
 from ..run.presets.easy import EASY
-from ..run.presets.paper import CORES, PAPER
+from ..run.presets.paper import CORES, PAPER, Preset
 
 Line = tuple[str, str]
 """A name and what it is."""
@@ -36,7 +36,10 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
             ("curriculum", f"the papers' worlds, learnt by stages: {', '.join(CURRICULUM)}"),
         ],
     )
-    yield "pairs with a paper's core options", [(f"{world} {core}", _options(o)) for (world, core), o in CORES.items()]
+    yield (
+        "pairs with a paper's core options",
+        [(f"{world} {core}", _options(each)) for (world, core), each in CORES.items()],
+    )
     yield "figures of papers (rl-reproduce NAME)", list(_figures())
     yield (
         "trained agents (rl-eval zoo:NAME, --start-from)",
@@ -73,5 +76,5 @@ def _module_line(thing: type) -> str:
     return (sys.modules[thing.__module__].__doc__ or "").partition("\n")[0]
 
 
-def _options(options: dict[str, object]) -> str:
-    return " ".join(f"{key}={value}" for key, value in options.items())
+def _options(preset: Preset) -> str:
+    return " ".join(f"{key}={value}" for key, value in preset["agent"]["core_args"].items())

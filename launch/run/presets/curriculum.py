@@ -1,7 +1,7 @@
 """Curricula: the papers' worlds, learnt by stages, on top of the settings of the papers."""
 
 from .easy import EASY_CORES
-from .paper import Preset
+from .paper import Preset, core
 from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
 # The paper's BoxWorld. Distractors come first in small rooms, where they are in sight. Then the room and the paths grow
@@ -99,9 +99,20 @@ CURRICULUM: dict[str, Preset] = {
 }
 """By world, on top of PAPER: the paper's world, learnt by stages."""
 
-CURRICULUM_CORES = EASY_CORES | {
-    ("cued-catch", "concrete"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
-    ("cued-catch", "parallel"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
-    ("sequence-recall", "parallel"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
+_WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)
+
+# What the pools hold says something only while the torso stays what it was; layers that read features which stay may
+# take larger steps. Each light is paid for at once: to predict what is paid teaches reading sooner than advantages do,
+# which also hold what was earned later.
+_POOLS_OF_SEQUENCE_RECALL: Preset = {
+    "agent": _WIDE_POOLS["agent"] | {"torso": {"fixed_features": True}, "prediction_size": 128, "predict": "reward"},
+    "learner": {"lr": 8e-4},
 }
-"""Changes of a curriculum to CORES."""
+
+CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
+    ("cued-catch", "concrete"): _WIDE_POOLS,
+    ("cued-catch", "parallel"): _WIDE_POOLS,
+    ("sequence-recall", "concrete"): _POOLS_OF_SEQUENCE_RECALL,
+    ("sequence-recall", "parallel"): _POOLS_OF_SEQUENCE_RECALL,
+}
+"""By world and core, on top of CURRICULUM."""

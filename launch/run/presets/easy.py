@@ -1,8 +1,6 @@
 """Settings that are learnt in minutes on two cores, on top of those of the papers."""
 
-from typing import Any
-
-from .paper import Preset
+from .paper import Preset, core
 from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
@@ -120,16 +118,16 @@ _EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
     "total_steps": 5_000_000,
 }
 
-EASY_CORES: dict[tuple[str, str], dict[str, Any]] = {
-    ("boxworld", "rmc"): {"head_size": 32},
-    ("cued-catch", "concrete"): {"viewport_size": 32, "summariser_size": 256},
-    ("mini-pacman", "rmc"): {"head_size": 32},
-    ("sequence-recall", "concrete"): {"viewport_size": 32, "summariser_size": 256, "unit_views": True},
-    ("t-maze", "concrete"): {"viewport_size": 8},
-    ("maze", "mnm-p"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
-    ("maze", "mnm-g"): {"hidden_size": 64, "memory_size": 32, "num_heads": 1, "layer_norm": True},
+EASY_CORES: dict[tuple[str, str], Preset] = {
+    ("boxworld", "rmc"): core(head_size=32),
+    ("cued-catch", "concrete"): core(viewport_size=32, summariser_size=256),
+    ("mini-pacman", "rmc"): core(head_size=32),
+    ("sequence-recall", "concrete"): core(viewport_size=32, summariser_size=256, unit_views=True),
+    ("t-maze", "concrete"): core(viewport_size=8),
+    ("maze", "mnm-p"): core(hidden_size=64, memory_size=32, num_heads=1, layer_norm=True),
+    ("maze", "mnm-g"): core(hidden_size=64, memory_size=32, num_heads=1, layer_norm=True),
 }
-"""Changes of an easy setting to CORES."""
+"""By world and core, on top of EASY."""
 
 EASY: dict[str, Preset] = {
     "boxworld": _EASY_BOXWORLD,

@@ -18,18 +18,13 @@ def preset(name: str, env: str, core: str) -> RunConfig:
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     world = world_of(env)
-    values = merge(
-        {
-            "env": env,
-            "agent": {"core": core, "core_args": CORES.get((world, core), {})},
-        },
-        PAPER.get(world, OTHERS),
-    )
+    paper = merge(PAPER.get(world, OTHERS), CORES.get((world, core), {}))
+    values = merge({"env": env, "agent": {"core": core}}, paper)
     if name in _VARIANTS:
         worlds, cores = _VARIANTS[name]
         if world not in worlds:
             raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(worlds))}")
-        values = merge(merge(values, worlds[world]), {"agent": {"core_args": cores.get((world, core), {})}})
+        values = merge(merge(values, worlds[world]), cores.get((world, core), {}))
     return from_dict(RunConfig, values)
 
 

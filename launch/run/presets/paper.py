@@ -8,6 +8,12 @@ from typing import Any
 Preset = dict[str, Any]
 """Values that differ from the defaults, in the shape of RunConfig."""
 
+
+def core(**options: Any) -> Preset:
+    """The preset that sets a core's options."""
+    return {"agent": {"core_args": options}}
+
+
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
 # optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the
 # one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
@@ -101,13 +107,13 @@ PAPER: dict[str, Preset] = {
 }
 """By world; a twin has the settings of its world."""
 
-CORES: dict[tuple[str, str], dict[str, Any]] = {
-    ("boxworld", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
-    ("mini-pacman", "rmc"): {"num_slots": 4, "num_heads": 4, "head_size": 64, "gate": "memory"},
-    ("pomdp-graph", "fwm"): {"hidden_size": 32, "memory_size": 16, "num_reads": 3},
-    ("pomdp-graph", "lstm"): {"hidden_size": 512},
-    ("maze", "mnm-p"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
-    ("maze", "mnm-g"): {"hidden_size": 200, "memory_size": 100, "num_heads": 3},
-    ("maze", "lstm"): {"hidden_size": 200},
+CORES: dict[tuple[str, str], Preset] = {
+    ("boxworld", "rmc"): core(num_slots=4, num_heads=4, head_size=64, gate="memory"),
+    ("mini-pacman", "rmc"): core(num_slots=4, num_heads=4, head_size=64, gate="memory"),
+    ("pomdp-graph", "fwm"): core(hidden_size=32, memory_size=16, num_reads=3),
+    ("pomdp-graph", "lstm"): core(hidden_size=512),
+    ("maze", "mnm-p"): core(hidden_size=200, memory_size=100, num_heads=3),
+    ("maze", "mnm-g"): core(hidden_size=200, memory_size=100, num_heads=3),
+    ("maze", "lstm"): core(hidden_size=200),
 }
-"""A paper's core options for its own pairing of world and core."""
+"""A paper's core options for its own pairing of world and core, on top of PAPER."""

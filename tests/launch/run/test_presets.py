@@ -1,14 +1,16 @@
 """The presets against what the papers say, where saying it takes more than copying numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict
-from engram.launch.run.presets.curriculum import CURRICULUM
-from engram.launch.run.presets.easy import EASY
+from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
+from engram.launch.run.presets.easy import EASY, EASY_CORES
 from engram.launch.run.presets.lookup import preset
-from engram.launch.run.presets.paper import PAPER
+from engram.launch.run.presets.paper import CORES, PAPER
 from engram.launch.run.run_flags import parse_run, with_settings
 from engram.learners.population.config import PopulationConfig
 
@@ -45,6 +47,28 @@ def test_every_preset_fits_its_world(env: str, name: str, worlds: dict) -> None:
     assert isinstance(agent.policy, torch.nn.Linear)
     for stage, _ in enumerate(config.levels.stages):
         assert factory.make_batch(num_envs=1, stage=stage).action_space == factory.make_batch(num_envs=1).action_space
+
+
+@pytest.mark.parametrize("name", ["paper", "easy", "curriculum"])
+def test_what_a_preset_sets_for_a_core_is_for_that_core_alone(name: str) -> None:
+    worlds, of_cores = {
+        "paper": (PAPER, CORES),
+        "easy": (EASY, EASY_CORES),
+        "curriculum": (CURRICULUM, CURRICULUM_CORES),
+    }[name]
+    for world, core in of_cores:
+        if world in worlds:
+            config, other = preset(name, world, core), preset(name, world, "gru")
+            factory = config.factory()
+            factory.make_agent(factory.make_batch(num_envs=1))
+            assert config != replace(other, agent=replace(other.agent, core=core)), (world, core)
+
+
+def test_concretes_preset_of_sequence_recall_learns_from_predicted_rewards_and_the_lstms_does_not() -> None:
+    concrete, lstm = (preset("curriculum", "sequence-recall", core) for core in ("concrete", "lstm"))
+    assert (concrete.agent.torso.fixed_features, concrete.agent.predict, concrete.learner.lr) == (True, "reward", 8e-4)
+    assert (lstm.agent.torso.fixed_features, lstm.agent.prediction_size, lstm.learner.lr) == (False, 0, 4e-4)
+    assert concrete.agent.torso.normalise_features, "the world's are kept"
 
 
 def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
