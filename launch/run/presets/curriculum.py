@@ -102,17 +102,17 @@ CURRICULUM: dict[str, Preset] = {
 _WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)
 
 # What the pools hold says something only while the torso stays what it was; layers that read features which stay may
-# take larger steps. Each light is paid for at once: to predict what is paid teaches reading sooner than advantages do,
-# which also hold what was earned later.
-_POOLS_OF_SEQUENCE_RECALL: Preset = {
+# take larger steps. A light or a ball is paid for at once: to predict what is paid teaches reading sooner than
+# advantages do, which also hold what was earned later.
+_READ_BY_REWARDS: Preset = {
     "agent": _WIDE_POOLS["agent"] | {"torso": {"fixed_features": True}, "prediction_size": 128, "predict": "reward"},
     "learner": {"lr": 8e-4},
 }
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
-    ("cued-catch", "concrete"): _WIDE_POOLS,
+    ("cued-catch", "concrete"): _READ_BY_REWARDS,
     ("cued-catch", "parallel"): _WIDE_POOLS,
-    ("sequence-recall", "concrete"): _POOLS_OF_SEQUENCE_RECALL,
-    ("sequence-recall", "parallel"): _POOLS_OF_SEQUENCE_RECALL,
+    ("sequence-recall", "concrete"): _READ_BY_REWARDS,
+    ("sequence-recall", "parallel"): _WIDE_POOLS,
 }
 """By world and core, on top of CURRICULUM."""

@@ -64,8 +64,9 @@ def test_what_a_preset_sets_for_a_core_is_for_that_core_alone(name: str) -> None
             assert config != replace(other, agent=replace(other.agent, core=core)), (world, core)
 
 
-def test_concretes_preset_of_sequence_recall_learns_from_predicted_rewards_and_the_lstms_does_not() -> None:
-    concrete, lstm = (preset("curriculum", "sequence-recall", core) for core in ("concrete", "lstm"))
+@pytest.mark.parametrize("env", ["cued-catch", "sequence-recall"])
+def test_concretes_preset_learns_from_predicted_rewards_and_the_lstms_does_not(env: str) -> None:
+    concrete, lstm = (preset("curriculum", env, core) for core in ("concrete", "lstm"))
     assert (concrete.agent.torso.fixed_features, concrete.agent.predict, concrete.learner.lr) == (True, "reward", 8e-4)
     assert (lstm.agent.torso.fixed_features, lstm.agent.prediction_size, lstm.learner.lr) == (False, 0, 4e-4)
     assert concrete.agent.torso.normalise_features, "the world's are kept"
