@@ -1,7 +1,7 @@
 """Curricula: the papers' worlds, learnt by stages, on top of the settings of the papers."""
 
-from .easy import EASY_CORES
-from .paper import Preset, core
+from .easy import EASY_CORES, READ_BY_REWARDS, WIDE_POOLS
+from .paper import Preset
 from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
 # The paper's BoxWorld. Distractors come first in small rooms, where they are in sight. Then the room and the paths grow
@@ -99,20 +99,13 @@ CURRICULUM: dict[str, Preset] = {
 }
 """By world, on top of PAPER: the paper's world, learnt by stages."""
 
-_WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)
-
-# What the pools hold says something only while the torso stays what it was; layers that read features which stay may
-# take larger steps. A light or a ball is paid for at once: to predict what is paid teaches reading sooner than
-# advantages do, which also hold what was earned later.
-_READ_BY_REWARDS: Preset = {
-    "agent": _WIDE_POOLS["agent"] | {"torso": {"fixed_features": True}, "prediction_size": 128, "predict": "reward"},
-    "learner": {"lr": 8e-4},
-}
+# Layers that read features which stay may take larger steps.
+_READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
     ("cued-catch", "concrete"): _READ_BY_REWARDS,
-    ("cued-catch", "parallel"): _WIDE_POOLS,
+    ("cued-catch", "parallel"): WIDE_POOLS,
     ("sequence-recall", "concrete"): _READ_BY_REWARDS,
-    ("sequence-recall", "parallel"): _WIDE_POOLS,
+    ("sequence-recall", "parallel"): WIDE_POOLS,
 }
 """By world and core, on top of CURRICULUM."""
