@@ -21,26 +21,30 @@ LEAST = {
     ("cued-catch", "concrete-20"): 59,
     ("cued-catch", "concrete-3"): 59,
     ("sequence-recall", "concrete-300"): 1.8,
-    ("sequence-recall", "concrete-20"): 1.0,
+    ("sequence-recall", "concrete-20"): 1.7,
     ("mini-pacman", "rmc"): 300,
 }
-ORDER = {
-    "graph": ("fwm", "lstm", "concrete"),
-    "graph-quick": ("fwm", "lstm"),
-    "maze-quick": ("mnm-p", "lstm"),
-    "t-maze": ("concrete-20", "lstm-20"),
-    "t-maze-quick": ("concrete-3", "lstm-3"),
-    "cued-catch": ("concrete-20", "lstm-20"),
-    "cued-catch-quick": ("concrete-3", "lstm-3"),
-    "sequence-recall": ("concrete-20", "lstm-20", "parallel-20"),
-    "sequence-recall-quick": ("concrete-3", "lstm-3"),
-    "mini-pacman": ("rmc", "lstm"),
-    "mini-pacman-quick": ("rmc", "lstm"),
-    "mini-pacman-full": ("rmc", "lstm"),
-    "mini-pacman-full-quick": ("rmc", "lstm"),
-    "boxworld": ("rmc", "feedforward"),
-    "boxworld-quick": ("rmc", "feedforward"),
-}
+ORDER = [
+    ("graph", ("fwm", "lstm", "concrete")),
+    ("graph-quick", ("fwm", "lstm")),
+    ("maze-quick", ("mnm-p", "lstm")),
+    ("t-maze", ("concrete-20", "lstm-20")),
+    ("t-maze-quick", ("concrete-3", "lstm-3")),
+    ("cued-catch", ("concrete-20", "parallel-20", "lstm-20")),
+    ("cued-catch", ("concrete-3", "parallel-3", "lstm-3")),
+    ("cued-catch", ("concrete-100", "parallel-100", "lstm-100")),
+    ("cued-catch", ("concrete-300", "parallel-300", "lstm-300")),
+    ("cued-catch-quick", ("concrete-3", "lstm-3")),
+    ("sequence-recall", ("concrete-20", "lstm-20", "parallel-20")),
+    ("sequence-recall", ("concrete-300", "lstm-300")),
+    ("sequence-recall-quick", ("concrete-3", "lstm-3")),
+    ("mini-pacman", ("rmc", "lstm")),
+    ("mini-pacman-quick", ("rmc", "lstm")),
+    ("mini-pacman-full", ("rmc", "lstm")),
+    ("mini-pacman-full-quick", ("rmc", "lstm")),
+    ("boxworld", ("rmc", "feedforward")),
+    ("boxworld-quick", ("rmc", "feedforward")),
+]
 """Best first, in the papers' order. BoxWorld's LSTM is missing: it is above the RMC (docs/results.md). So is the maze:
 its paper has no LSTM, and an LSTM that learns for as long as MNM is above it.
 """
@@ -57,9 +61,9 @@ def test_a_curve_has_reached_its_number(figure: str, curve: str) -> None:
     assert means(figure)[curve] >= LEAST[figure, curve]
 
 
-@pytest.mark.parametrize("figure", ORDER)
-def test_the_cores_of_a_figure_are_in_the_papers_order(figure: str) -> None:
+@pytest.mark.parametrize(("figure", "curves"), ORDER)
+def test_the_cores_of_a_figure_are_in_the_papers_order(figure: str, curves: tuple[str, ...]) -> None:
     found = means(figure)
-    in_order = [found[curve] for curve in ORDER[figure]]
+    in_order = [found[curve] for curve in curves]
     assert in_order == sorted(in_order, reverse=True)
     assert len(set(in_order)) == len(in_order)
