@@ -1,5 +1,6 @@
 """Results of a figure's runs as one JSON document and one picture."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics.provenance import provenance
+from ..run.config import RunConfig, differences
 from .figure import Curve, Figure
 from .runs import FigureRun, read_rows
 
@@ -23,21 +25,22 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
 
     Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), are kept as they are
-    there if their command is still the curve's: their directories may be on another machine, or gone. So are those that
-    went further than the runs of now.
+    there if their command and what it stands for are still the curve's: their directories may be on another machine, or
+    gone. So are those that went further than the runs of now.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
     for curve in setting.curves:
-        command = _command(curve)
-        earlier = recorded.get("curves", {}).get(curve.name, {})
-        found = dict(earlier["runs"]) if earlier.get("command") == command else {}
+        entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
+        entry = entry if entry and _is_of(curve, entry) else {"command": _command(curve), "runs": {}}
+        found: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), found.get(str(run.seed))
             if not before or now["steps"] >= before["steps"]:
                 found[str(run.seed)] = now
+                entry = entry | {"settings": _settings(curve)}
         if found:
-            curves[curve.name] = {"command": command, "runs": dict(sorted(found.items(), key=lambda run: int(run[0])))}
+            curves[curve.name] = entry | {"runs": dict(sorted(found.items(), key=lambda run: int(run[0])))}
     return provenance() | {
         "figure": figure.name,
         "size": size,
@@ -49,13 +52,31 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
 
 
 def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
-    """The curves of an earlier document of the figure that `collect` leaves out: their command is another one now."""
-    commands = {curve.name: _command(curve) for curve in figure.settings[size].curves}
-    return [name for name, curve in recorded.get("curves", {}).items() if curve["command"] != commands.get(name)]
+    """The curves of an earlier document of the figure that `collect` leaves out: they are of other settings."""
+    curves = {curve.name: curve for curve in figure.settings[size].curves}
+    return [
+        name
+        for name, entry in recorded.get("curves", {}).items()
+        if name not in curves or not _is_of(curves[name], entry)
+    ]
+
+
+def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
+    """Whether a recorded curve has the command of this one, and the settings: those of a preset change with it.
+
+    Documents of before settings were kept say nothing of them.
+    """
+    return entry["command"] == _command(curve) and entry.get("settings") in (None, _settings(curve))
 
 
 def _command(curve: Curve) -> str:
     return " ".join(("rl-train", *curve.arguments))
+
+
+def _settings(curve: Curve) -> dict[str, Any]:
+    """What the command stands for, as far as it differs from the defaults, as JSON has it."""
+    found = {name: now for name, _, now in differences(RunConfig(), curve.config)}
+    return json.loads(json.dumps(found))
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:

@@ -14,6 +14,7 @@ from engram.launch.figures import command, figure, page, results
 from engram.launch.figures.runs import FigureRun
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
+from engram.launch.run.config import RunConfig, differences
 from engram.learners import checkpoints
 
 SMALL = '''
@@ -222,16 +223,18 @@ def test_no_two_curves_of_a_picture_look_the_same() -> None:
     assert len({results.curve_style(number) for number in range(30)}) == 30
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_recorded_runs_whose_directories_are_gone_stay_unless_their_command_changed(changed: bool) -> None:
+@pytest.mark.parametrize("changed", ["nothing", "command", "settings"])
+def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_changed(changed: str) -> None:
     small = figure.parse("small", SMALL)
     curve = small.settings["full"].curves[0]
-    words = " ".join(("rl-train", *curve.arguments)) + " --lr 1e-3" * changed
-    kept = {"command": words, "runs": {"3": {"steps": 7}}}
+    words = " ".join(("rl-train", *curve.arguments)) + " --lr 1e-3" * (changed == "command")
+    settings = {name: now for name, _, now in differences(RunConfig(), curve.config)}
+    settings |= {"learner.lr": 2e-3} if changed == "settings" else {}  # what a preset stands for is another thing now
+    kept = {"command": words, "settings": json.loads(json.dumps(settings)), "runs": {"3": {"steps": 7}}}
     recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
-    assert document["curves"] == ({} if changed else {"lstm": kept})
-    assert results.outdated(small, "full", recorded) == ["lstm"] * changed + ["gone"]
+    assert document["curves"] == ({"lstm": kept} if changed == "nothing" else {})
+    assert results.outdated(small, "full", recorded) == ["lstm"] * (changed != "nothing") + ["gone"]
 
 
 def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:
