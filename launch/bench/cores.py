@@ -22,7 +22,7 @@ from ...agents.process import prepare_process
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse
 from ..run.device import find_device
-from ..run.presets.paper import CORES
+from ..run.presets.lookup import preset
 
 SETTINGS = {
     "concrete": ("t-maze", 128),
@@ -189,7 +189,7 @@ def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
         return make_core(core, input_size or size, **options), input_size or size
     world, size = SETTINGS.get(name, BOXWORLD)
     size = input_size or size
-    return make_core(name, size, **CORES.get((world, name), {})), size
+    return make_core(name, size, **preset("paper", world, name).agent.core_args), size
 
 
 def main(arguments: Sequence[str]) -> int:
