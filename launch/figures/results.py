@@ -74,7 +74,7 @@ def _command(curve: Curve) -> str:
 
 
 def _settings(curve: Curve) -> dict[str, Any]:
-    """What the command stands for, as far as it differs from the defaults, as JSON has it."""
+    """Values of the command that differ from the defaults, by dotted name, in the types that JSON keeps."""
     found = {name: now for name, _, now in differences(RunConfig(), curve.config)}
     return json.loads(json.dumps(found))
 
