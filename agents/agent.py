@@ -52,8 +52,8 @@ class AgentConfig:
     """Units of the hidden layer that predicts what comes next from what the core puts out and the action. The error,
     times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
     predict: Literal["observation", "reward"] = "observation"
-    """What is predicted: the next observation, which teaches the memory how the world goes on, or the reward, which
-    teaches it what is worth knowing once something earns one."""
+    """The target of the prediction: the next observation, which teaches the memory how the world goes on, or the
+    reward, which teaches it what is worth knowing once something earns one."""
 
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)

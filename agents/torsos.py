@@ -55,7 +55,7 @@ class TorsoConfig:
     normalise_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
     normalise_features: bool = False
-    """What the torso puts out is shifted and scaled by its running mean and deviation: a memory that adds up what it is
+    """The torso's features are shifted and scaled by their running mean and deviation: a memory that adds up what it is
     shown then holds what differs, not what is always there."""
     fixed_features: bool = False
     """The torso keeps the weights it begins with. A memory that is learnt from what it reads, not through time, as the

@@ -38,7 +38,7 @@ WORTH = 0.6
 
 
 class Player:
-    """What one player has seen of its room, and where it walks."""
+    """A player: the cells of its room that it has seen, and where it walks."""
 
     def __init__(self, strategy: str, side: int) -> None:
         self.strategy = strategy

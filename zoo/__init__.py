@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..base.files import replace_file
@@ -65,6 +65,6 @@ def add(name: str, config: bytes, weights: dict[str, Tensor], found: dict[str, A
     folder = _HERE / name
     folder.mkdir(exist_ok=True)
     replace_file(folder / _CONFIG, config)
-    save_file({key: value.contiguous() for key, value in weights.items()}, folder / _WEIGHTS)
+    replace_file(folder / _WEIGHTS, save({key: value.contiguous() for key, value in weights.items()}))
     replace_file(folder / _FACTS, (json.dumps(found, indent=1) + "\n").encode())
     return folder

@@ -65,7 +65,7 @@ class EvaluationConfig:
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world that differ from the training run's, KEY=VALUE."""
     gif: str = ""
-    """File for a moving picture of the first episodes: what the agent sees beside the whole board."""
+    """File for a moving picture of the first episodes: what the agent sees beside the whole board, if it is not all."""
     gif_episodes: int = 3
     """Episodes in it."""
     intervene: str = ""

@@ -1,13 +1,15 @@
-"""Moving pictures of an agent at play: what it sees beside the whole board."""
+"""Moving pictures of an agent at play: its view beside the whole board."""
 
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...actors.actor import Actor
+from ...envs.arrays import Array
 
 HEIGHT, MARGIN, TEXT = 360, 12, 16
 """Pixels: the pictures, the space around them, the letters."""
@@ -33,18 +35,36 @@ def record(actor: Actor, file: Path, episodes: int) -> None:
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for a picture of each")
-    shown = list(islice(film(actor, episodes), MOST_FRAMES))
+    shown = film(actor, episodes)
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
-def film(actor: Actor, episodes: int) -> Iterator[tuple[Image.Image, int]]:
-    """Frames of the first `episodes` episodes, and how many milliseconds each is shown; an actor as for `record`."""
+def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
+    """Frames of the first `episodes` episodes, and how many milliseconds each is shown; an actor as for `record`.
+
+    Where the agent sees all there is to see, the board is shown once.
+    """
+    moments = list(islice(_moments(actor, episodes), MOST_FRAMES))
+    once = all(np.array_equal(moment.seen, moment.board) for moment in moments)
+    return [(_frame(moment, once), moment.milliseconds) for moment in moments]
+
+
+class _Moment(NamedTuple):
+    seen: Array
+    board: Array
+    """Pictures of environment 0, uint8 [H, W, 3]: what the agent sees, and the whole board."""
+    words: str
+    milliseconds: int
+
+
+def _moments(actor: Actor, episodes: int) -> Iterator[_Moment]:
     for number in range(1, episodes + 1):
         total, step, over = 0.0, 0, False
         while True:
             words = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
-            yield _frame(actor.batch, words), LAST_MILLISECONDS if over else MILLISECONDS
+            seen, board = (_picture(actor.batch, full) for full in (False, True))
+            yield _Moment(seen, board, words, LAST_MILLISECONDS if over else MILLISECONDS)
             row = actor.unroll().env
             if over:
                 break  # this step was the one whose action is ignored: the board is the next episode's
@@ -52,25 +72,29 @@ def film(actor: Actor, episodes: int) -> Iterator[tuple[Image.Image, int]]:
             total, step = total + float(row.reward[1, 0]), step + 1
 
 
-def _frame(batch: Any, words: str) -> Image.Image:
-    """The observation of environment 0, the whole board, and a line of words."""
-    pictures = [_picture(batch, full) for full in (False, True)]
-    width = sum(picture.width for picture in pictures) + MARGIN * 3
+def _frame(moment: _Moment, once: bool) -> Image.Image:
+    """Both pictures of a moment, or one where they are the same, and a line of words."""
+    arrays = [moment.board] if once else [moment.seen, moment.board]
+    pictures = [_of_height(Image.fromarray(array)) for array in arrays]
+    width = sum(picture.width for picture in pictures) + MARGIN * (len(pictures) + 1)
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
     left = MARGIN
     for picture in pictures:
         frame.paste(picture, (left, MARGIN))
         left += picture.width + MARGIN
     pen = ImageDraw.Draw(frame)
-    pen.text((MARGIN, HEIGHT + 2 * MARGIN), words, WORDS, ImageFont.load_default(TEXT))
+    pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.words, WORDS, ImageFont.load_default(TEXT))
     return frame.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
-def _picture(batch: Any, full: bool) -> Image.Image:
+def _of_height(image: Image.Image) -> Image.Image:
+    return image.resize((round(image.width * HEIGHT / image.height), HEIGHT), Image.Resampling.BILINEAR)
+
+
+def _picture(batch: Any, full: bool) -> Array:
     if not hasattr(batch, "draw"):
         raise ValueError("this world draws no pictures")
     try:
-        image = Image.fromarray(batch.draw(0, full=full))
+        return batch.draw(0, full=full)
     except NotImplementedError as problem:
         raise ValueError("this world draws no pictures") from problem
-    return image.resize((round(image.width * HEIGHT / image.height), HEIGHT), Image.Resampling.BILINEAR)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from engram import zoo
 from engram.launch.evaluate import command as evaluate
@@ -37,6 +38,17 @@ def test_an_agent_plays_as_well_as_its_file_says(name: str, tmp_path: Path) -> N
     found = json.loads((tmp_path / "found.json").read_text())["all"]["return"]
     error = sum(((each["high"] - each["low"]) / 3.92) ** 2 for each in (found, noted["return"])) ** 0.5
     assert abs(found["mean"] - noted["return"]["mean"]) <= 3 * error + 1e-6
+
+
+def test_an_added_agent_can_be_read_by_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = zoo.load(zoo.names()[0])
+    monkeypatch.setattr(zoo, "_HERE", tmp_path)
+    folder = zoo.add("own", (kept.folder / "config.toml").read_bytes(), kept.weights, kept.facts)
+    again = zoo.load("own")
+    assert again.facts == kept.facts
+    assert again.weights.keys() == kept.weights.keys()
+    assert all(torch.equal(again.weights[key], kept.weights[key]) for key in kept.weights)
+    assert {file.stat().st_mode & 0o444 for file in folder.iterdir()} == {0o444}
 
 
 @agents

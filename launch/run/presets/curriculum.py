@@ -1,6 +1,6 @@
 """Curricula: the papers' worlds, learnt by stages, on top of the settings of the papers."""
 
-from .easy import EASY_CORES, READ_BY_REWARDS, WIDE_POOLS
+from .easy import EASY_CORES, READ_BY_REWARDS
 from .paper import Preset
 from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
@@ -104,8 +104,8 @@ _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
     ("cued-catch", "concrete"): _READ_BY_REWARDS,
-    ("cued-catch", "parallel"): WIDE_POOLS,
+    ("cued-catch", "parallel"): _READ_BY_REWARDS,
     ("sequence-recall", "concrete"): _READ_BY_REWARDS,
-    ("sequence-recall", "parallel"): WIDE_POOLS,
+    ("sequence-recall", "parallel"): _READ_BY_REWARDS,
 }
 """By world and core, on top of CURRICULUM."""

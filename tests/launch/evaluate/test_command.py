@@ -270,6 +270,17 @@ def test_gif_has_a_frame_for_every_board_of_the_episodes(trained: Path, tmp_path
     assert image.width > 1.5 * image.height
 
 
+def test_gif_shows_the_board_once_where_the_agent_sees_all_of_it(tmp_path: Path) -> None:
+    agent = AgentConfig(core="feedforward")
+    factory = ActorFactory(env="mini-pacman-twin", agent=agent, num_envs=1, unroll_length=1, seed=0)
+    record(factory.make_actor(0), tmp_path / "twin.gif", 1)
+    actor = factory.make_actor(0)
+    board = Image.fromarray(actor.batch.draw(0))
+    image = Image.open(tmp_path / "twin.gif")
+    assert image.width < 1.2 * image.height * board.width / board.height
+    assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 3, "the board is drawn"
+
+
 def test_gif_of_a_world_without_pictures_is_refused(tmp_path: Path) -> None:
     agent = AgentConfig(core="feedforward")
     factory = ActorFactory(
