@@ -25,14 +25,14 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
 
     Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), are kept as they are
-    there if their command and what it stands for are still the curve's: their directories may be on another machine, or
-    gone. So are those that went further than the runs of now.
+    there if their settings are still the curve's: their directories may be on another machine, or gone. So are those
+    that went further than the runs of now.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
-        entry = entry if entry and _is_of(curve, entry) else {"command": _command(curve), "runs": {}}
+        entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
         found: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), found.get(str(run.seed))
@@ -62,11 +62,12 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has the command of this one, and the settings: those of a preset change with it.
+    """Whether a recorded curve has this one's settings, in whatever words; what a preset stands for may change.
 
-    Documents of before settings were kept say nothing of them.
+    Documents of before settings were kept have the command alone.
     """
-    return entry["command"] == _command(curve) and entry.get("settings") in (None, _settings(curve))
+    settings = entry.get("settings")
+    return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
 
 
 def _command(curve: Curve) -> str:

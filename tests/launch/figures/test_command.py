@@ -223,18 +223,30 @@ def test_no_two_curves_of_a_picture_look_the_same() -> None:
     assert len({results.curve_style(number) for number in range(30)}) == 30
 
 
-@pytest.mark.parametrize("changed", ["nothing", "command", "settings"])
-def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_changed(changed: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "lr", "stays"),
+    [
+        ("", None, True),  # of before settings were kept
+        (" --lr 1e-3", None, False),
+        ("", 0, True),
+        (" --core lstm", 0, True),  # other words for the same
+        ("", 2e-3, False),  # what a preset stands for is another thing now
+    ],
+)
+def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_changed(
+    words: str, lr: float | None, stays: bool
+) -> None:
     small = figure.parse("small", SMALL)
     curve = small.settings["full"].curves[0]
-    words = " ".join(("rl-train", *curve.arguments)) + " --lr 1e-3" * (changed == "command")
-    settings = {name: now for name, _, now in differences(RunConfig(), curve.config)}
-    settings |= {"learner.lr": 2e-3} if changed == "settings" else {}  # what a preset stands for is another thing now
-    kept = {"command": words, "settings": json.loads(json.dumps(settings)), "runs": {"3": {"steps": 7}}}
+    command = " ".join(("rl-train", *curve.arguments))
+    kept = {"command": command + words, "runs": {"3": {"steps": 7}}}
+    if lr is not None:
+        settings = {name: now for name, _, now in differences(RunConfig(), curve.config)}
+        kept["settings"] = json.loads(json.dumps(settings | ({"learner.lr": lr} if lr else {})))
     recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
-    assert document["curves"] == ({"lstm": kept} if changed == "nothing" else {})
-    assert results.outdated(small, "full", recorded) == ["lstm"] * (changed != "nothing") + ["gone"]
+    assert document["curves"] == ({"lstm": kept | {"command": command}} if stays else {})
+    assert results.outdated(small, "full", recorded) == ["lstm"] * (not stays) + ["gone"]
 
 
 def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:
