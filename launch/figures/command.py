@@ -122,21 +122,23 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 
 def listing(folder: Path) -> Table:
-    """Every figure in a row: the paper's result, ours where there is one, steps and hours."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("figure", "paper", "the paper", "ours", "steps", "core-hours", "quick"):
-        table.add_column(column, no_wrap=column in ("figure", "steps", "core-hours", "quick"), overflow="fold")
+    """Every figure in a row: where the paper has it and its result, ours curve by curve, steps and hours."""
+    table = Table(box=None, pad_edge=False, caption="hours of one core, all curves and seeds", caption_justify="left")
+    for column in ("figure", "the paper", "ours", "steps", "hours", "quick"):
+        table.add_column(column, no_wrap=column != "the paper", overflow="fold")
     for name in names():
         figure = load(name)
         full, quick = figure.settings["full"], figure.settings.get("quick")
         table.add_row(
             name,
-            figure.paper,
-            "; ".join(f"{line.label} {line.value:g}" for line in figure.published),
+            "\n".join(
+                (f"{figure.paper}, {figure.place}", *(f"{line.label} {line.value:g}" for line in figure.published))
+            ),
             _ours(folder / f"{name}.json"),
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}",
             f"{60 * quick.core_hours:,.0f} min" if quick else "-",
+            end_section=True,
         )
     return table
 
@@ -227,7 +229,7 @@ def _ours(file: Path) -> str:
     if not file.is_file():
         return "-"
     reached = results.reached(json.loads(file.read_text()))
-    return ", ".join(f"{name} {mean:.3g}" for name, (mean, _) in reached.items()) or "-"
+    return "\n".join(f"{name} {mean:.3g}" for name, (mean, _) in reached.items()) or "-"
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
