@@ -109,7 +109,7 @@ class Actor:
         if weights.beginnings != self.beginnings:
             self.beginnings = weights.beginnings
             self._enter(weights.stage)
-            self._restart(int(torch.randint(2**62, (), generator=self.generator)))
+            self._restart(int(torch.randint(2**62, (), generator=self.generator, device=self.device)))
 
     def _enter(self, stage: int) -> None:
         """Have the environments of this stage; they are to be restarted or restored."""
@@ -241,7 +241,7 @@ class Actor:
         self._enter(saved.get("stage", 0))
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
-        self.state = map_state(lambda _: torch.as_tensor(next(leaves)).clone(), self.state)
+        self.state = map_state(lambda _: torch.as_tensor(next(leaves)).to(self.device, copy=True), self.state)
         self._said = map_leaves(np.array, EnvOutput(**saved["row"]))
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none

@@ -117,6 +117,11 @@ def verify(path: Path) -> None:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
+def is_intact(path: Path) -> bool:
+    """Whether there is a checkpoint at `path`, bit for bit as it was written."""
+    return _problem_of(path) is None
+
+
 def latest(directory: Path) -> Path | None:
     """The newest intact checkpoint, or None; damaged ones on the way are named in a warning and left alone."""
     return next(intact(directory), None)

@@ -1,7 +1,8 @@
 """When the next stage of a curriculum begins: where the agent is good enough in the one it is in.
 
-A stage is left when the mean of a measure over its last episodes reaches a score, or after so many steps. The first
-episodes of a stage to end are the short ones, so the mean counts from when every environment has ended one.
+A stage is left when the mean of a measure over its last episodes reaches a score, or after so many steps. Of episodes
+that begin together, in a new stage or with other actors, the short ones end first, so the mean counts from when every
+environment has ended one.
 """
 
 from collections import deque
@@ -58,9 +59,13 @@ class Curriculum:
             return False
         self.stage += 1
         self._began = steps
+        self.begin_episodes()
+        return True
+
+    def begin_episodes(self) -> None:
+        """Every environment begins a new episode now: the first ones to end are the short ones, so all count anew."""
         self._window.clear()
         self._ended.clear()
-        return True
 
     def metrics(self) -> dict[str, float]:
         """The stage, counted from 1, and, from its first episode on, the mean that it is left by."""

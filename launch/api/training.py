@@ -277,7 +277,8 @@ def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mi
     from ..train.mirror import Mirror  # its file systems are imported where they are wanted
 
     assert config.checkpoint_url is not None
-    return Mirror(config.checkpoint_url, directory.path / CONFIG, config.keep_checkpoints, panel.message)
+    beside = directory.path / CONFIG, directory.population_file
+    return Mirror(config.checkpoint_url, beside, config.keep_checkpoints, panel.message)
 
 
 def steps_of(saved: dict[str, Any] | None) -> int:

@@ -151,6 +151,11 @@ class Accumulator:
         """Means over the last episodes by name (`return`, `length`, the world's own); empty before the first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
+    def begin_anew(self) -> None:
+        """Other weights or another stage begin now, with new episodes: those of before say nothing of them."""
+        self._window.clear()
+        self.begin_episodes()
+
     def begin_episodes(self) -> None:
         """Every environment begins a new episode now, as at the start: the first ones to end are the short ones."""
         self._begun = 0

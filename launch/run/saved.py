@@ -1,6 +1,7 @@
 """The state in a run's checkpoints: checked, in today's layout, and the figures behind the best one."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +25,12 @@ class Best(NamedTuple):
     """How many there were; None where an older run did not note it."""
     error: float | None = None
     """Standard error of the mean; None where it was not noted, as of evaluations."""
+    version: int | None = None
+    """The member's weights that were evaluated; None of training episodes and where it was not noted."""
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
         """Whether a checkpoint of another mean, with its standard error, is the best one instead."""
-        if self.episodes is None:  # an older run's mean of few episodes: any other says more
+        if self.episodes is None or not math.isfinite(self.mean):  # of few episodes, or of one that was no number
             return True
         # A mean of training episodes and one of an evaluation cannot be compared: the kind of now counts.
         return mean >= self.mean or (self.error is None) != (error is None)

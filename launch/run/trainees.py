@@ -22,7 +22,7 @@ def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
     """The members in the state that `saved.read` gives; a run without a population has one."""
     found: list[Trainee] = []
     for member in saved["members"]:
-        returns = [episode[0] for episode in member["accumulator"]["window"]]
+        returns = [episode[0] for episode in member["accumulator"]["window"] if math.isfinite(episode[0])]
         found.append(Trainee(member["learner"]["agent"], math.fsum(returns) / len(returns) if returns else None))
     return found
 

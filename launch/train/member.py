@@ -200,8 +200,14 @@ class Member:
         """Actors begin new episodes with the next weights; nothing that they did before is learnt from any more."""
         self._beginnings += 1
         self._own_from = self.version
-        self.accumulator.begin_episodes()
+        self.accumulator.begin_anew()
         self.batcher, self._next = Batcher(self.config.columns), None
+
+    def begin_episodes(self) -> None:
+        """All environments begin new episodes with the weights of now, as a run does that goes on with other actors."""
+        self.accumulator.begin_episodes()
+        if self.curriculum:
+            self.curriculum.begin_episodes()
 
     def show_settings(self) -> None:
         """Show what this member learns with in TensorBoard."""

@@ -1,6 +1,7 @@
 """A second home for a run's checkpoints: any URL that fsspec can write to (s3://, gs://, file://, ...).
 
     URL/config.toml
+    URL/population.jsonl        of a population: its log, as it was when the last copy was begun
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
 A checkpoint goes there when it is finished on the local disk, in a thread of its own: training does not wait for a
@@ -13,14 +14,15 @@ import shutil
 import tempfile
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 
 from ...learners import checkpoints
+from ..run import saved
 from ..run.command_line import UsageError
 from ..run.imports import announce_imports
 from ..run.run_directory import CONFIG, RunDirectory, new_path
@@ -35,14 +37,14 @@ class Mirror:
 
     Args:
         url: where to; nothing but this run may be there.
-        config: the run's config.toml.
+        beside: the run's files that are copied with every checkpoint, as far as they are there.
         keep: how many of the newest are kept there, besides those that the run directory keeps.
         warn: shows a warning to a person.
     """
 
-    def __init__(self, url: str, config: Path, keep: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, url: str, beside: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
         self._files, self._root = _open(url)
-        self._config, self._keep, self._warn = config, keep, warn
+        self._beside, self._keep, self._warn = beside, keep, warn
         self._secret, self._url = url, redacted(url)
         self._changed = threading.Condition()
         self._waiting: Path | None = None
@@ -95,10 +97,15 @@ class Mirror:
             if self._files.exists(f"{folder}/{marker}"):
                 self._files.rm(f"{folder}/{marker}")
             self._files.makedirs(folder, exist_ok=True)
-            self._files.pipe_file(f"{self._root}/{CONFIG}", self._config.read_bytes())
+            for file in filter(Path.exists, self._beside):
+                with file.open("rb") as source:
+                    self._send(source, f"{self._root}/{file.name}")
             for name, source in sources.items():
-                with self._files.open(f"{folder}/{name}", "wb") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
+                self._send(source, f"{folder}/{name}")
+
+    def _send(self, source: BinaryIO, target: str) -> None:
+        with self._files.open(target, "wb") as there:
+            shutil.copyfileobj(source, there, 1 << 20)
 
     def _prune(self, local: Path) -> None:
         there = _steps(self._files, self._root)
@@ -117,7 +124,8 @@ def holds_run(url: str) -> bool:
 
 
 def fetch(url: str, target: str | None) -> Path:
-    """A run directory with the configuration and the newest intact checkpoint at `url`, to resume from.
+    """A run directory with what a run goes on from at `url`: the configuration, the newest intact checkpoint, the one
+    that it says is best, and of a population its log.
 
     Args:
         url: where a run's Mirror wrote.
@@ -135,21 +143,41 @@ def fetch(url: str, target: str | None) -> Path:
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
         raise UsageError(f"{run} is not empty; to go on with the run there: --resume {run}")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in reversed(names):
+    directory = RunDirectory(run)
+
+    def fetched(name: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             try:
                 files.get(f"{root}/checkpoints/{name}/", str(path), recursive=True)
                 checkpoints.verify(path)
             except Exception as problem:
                 print(f"skipped a checkpoint at {redacted(url)}: {_said(problem, url)}")
-                continue
-            shutil.copytree(path, RunDirectory(run).checkpoints / name)
-            (run / CONFIG).write_bytes(config)
-            with contextlib.suppress(ValueError):  # resuming says what is wrong with it
-                announce_imports(tomllib.loads(config.decode()), run / CONFIG, fetched=True)
-            return run
-    raise UsageError(f"{redacted(url)} has no intact checkpoint to resume from")
+                return False
+            shutil.copytree(path, directory.checkpoints / name)
+            return True
+
+    newest = next(filter(fetched, reversed(names)), None)
+    if newest is None:
+        raise UsageError(f"{redacted(url)} has no intact checkpoint to resume from")
+    best = _best(directory.checkpoints / newest)
+    if best in names and best != newest:
+        fetched(best)
+    if files.exists(log := f"{root}/{directory.population_file.name}"):
+        files.get(log, str(directory.population_file))
+    (run / CONFIG).write_bytes(config)
+    with contextlib.suppress(ValueError):  # resuming says what is wrong with it
+        announce_imports(tomllib.loads(config.decode()), run / CONFIG, fetched=True)
+    return run
+
+
+def _best(path: Path) -> str:
+    """Name of the best checkpoint, as this one says; empty where it says nothing of that."""
+    try:
+        best = saved.read(path)["best"]
+    except checkpoints.CheckpointError:  # resuming says what is wrong with it
+        return ""
+    return checkpoints.path_of(path.parent, best.step).name if best else ""
 
 
 def _open(url: str) -> tuple[Any, str]:

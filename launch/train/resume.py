@@ -71,6 +71,8 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
         if why := _foreign(state, config):
             _log.warning("skipped a foreign checkpoint: %s %s", path, why)
             continue
+        if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
+            state["best"] = None  # it did not come along, or is damaged: one that is here has to be the best
         return state
     if checkpoints.any_in(directory.checkpoints):
         raise UsageError(

@@ -245,8 +245,13 @@ class Trainer:
         best = self.best
         for member in self.members:
             seen = member.score()
-            if seen and (best is None or best.gives_way_to(seen.mean, seen.error)):
-                best = Best(seen.mean, self.steps, member.number, seen.episodes, seen.error)
+            if seen is None or not math.isfinite(seen.mean):
+                continue
+            evaluated = None if seen.error is not None else member.version
+            if best and evaluated is not None and (best.member, best.version) == (member.number, evaluated):
+                continue  # the evaluation that made it the best one
+            if best is None or best.gives_way_to(seen.mean, seen.error):
+                best = Best(seen.mean, self.steps, member.number, seen.episodes, seen.error, evaluated)
         return best
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
@@ -277,7 +282,7 @@ class Trainer:
             self.pool.restore(state["actors"])
         else:
             for member in self.members:
-                member.accumulator.begin_episodes()
+                member.begin_episodes()
             if "actors" in state:
                 self.warn(
                     f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "

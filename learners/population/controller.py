@@ -50,8 +50,9 @@ class PopulationController:
         """Episodes of each member at which it is evaluated next."""
 
     def record(self, member: int, returns: NDArray[np.floating[Any]]) -> None:
-        """Note the returns [K] of episodes that a member has finished."""
+        """Note the returns [K] of episodes that a member has finished; those that are no numbers are counted alone."""
         self.episodes[member] += len(returns)
+        returns = returns[np.isfinite(returns)]
         # The shortest decimal that is the same float32: exact in the log, and a third of the digits.
         self._windows[member].extend(float(str(np.float32(x))) for x in returns[-self.config.window :])
 
@@ -107,4 +108,5 @@ class PopulationController:
         self.values = [dict(each) for each in state["values"]]
         self.ancestors, self.episodes = list(state["ancestors"]), list(state["episodes"])
         self._due_at = list(state["due_at"])
-        self._windows = [deque(window.tolist(), maxlen=self.config.window) for window in state["windows"]]
+        finite = [window[np.isfinite(window)] for window in state["windows"]]  # older runs kept what is no number, too
+        self._windows = [deque(window.tolist(), maxlen=self.config.window) for window in finite]

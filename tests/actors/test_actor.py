@@ -122,6 +122,14 @@ def test_save_and_restore_continue_exactly() -> None:
     assert torch.equal(found.episodes, expected.episodes)
 
 
+def test_a_restored_memory_is_where_the_agent_is() -> None:
+    saved = make_factory("lstm").make_actor(0).save()
+    actor = make_factory("lstm").make_actor(0)
+    actor.device = torch.device("meta")  # in place of a GPU: tensors without numbers, and no others fit to them
+    actor.restore(saved)
+    assert {leaf.device.type for leaf in state_leaves(actor.state)} == {"meta"}
+
+
 def test_the_first_state_is_that_of_the_weights_that_act() -> None:
     """MNM's is learnt: that of the actor's own first weights is nobody's."""
     agent = AgentConfig(core="mnm-p", core_args={"hidden_size": 8, "memory_size": 4})

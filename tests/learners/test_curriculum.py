@@ -48,6 +48,15 @@ def test_environments_that_have_ended_no_episode_are_waited_for() -> None:
     assert levels.add(episodes(1, env=2), 0)
 
 
+def test_after_all_environments_began_anew_all_are_waited_for_again() -> None:
+    levels = curriculum(num_envs=3)
+    assert not levels.add(episodes(0, 0, 0), 0)
+    levels.begin_episodes()
+    assert not levels.add(episodes(1, 1, 1, 1, env=0), 0)
+    assert not levels.add(episodes(1, 1), 0)
+    assert levels.add(episodes(1, env=2), 0)
+
+
 def test_each_stage_may_have_a_score_of_its_own_and_any_measure() -> None:
     scores = {"curriculum_score": (-2.0, 60.0), "curriculum_measure": "length", "curriculum_episodes": 1}
     levels = curriculum(LevelsConfig(curriculum={"x": [1, 2]}, **scores), num_envs=0)

@@ -370,6 +370,8 @@ def test_after_a_new_beginning_episodes_of_before_do_not_count() -> None:
     again = Accumulator(1, FIELDS, 2)
     again.load_state_dict(json.loads(json.dumps(collected.state_dict())))
     assert again.settled() == found
+    collected.begin_anew()
+    assert collected.window() == {}, "other weights: what was earned before says nothing of them"
 
 
 def test_what_is_not_known_of_an_episode_is_left_out_of_the_means() -> None:

@@ -49,6 +49,21 @@ def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
+def test_a_resume_whose_environments_begin_anew_waits_for_all_of_them(tmp_path: Path) -> None:
+    """Without the state of the actors the short episodes are the first to end, as at the beginning of a stage."""
+    words = [*TINY, "--local", "--curriculum", "max_steps=12", "--curriculum-score", 1, "--run-dir", tmp_path / "run"]
+
+    def ended() -> list[int]:
+        path = checkpoints.latest(tmp_path / "run" / "checkpoints")
+        assert path is not None
+        return saved.read(path)["members"][0]["curriculum"]["ended"]
+
+    assert run_train(*words, "--total-steps", 400) == 0
+    assert ended() == [0, 1, 2, 3]
+    assert run_train("--resume", tmp_path / "run", "--total-steps", 409) == 0
+    assert len(ended()) < 4, "one update, of half as many steps as an episode may have"
+
+
 def test_levels_that_come_again_are_the_same_after_a_stop(tmp_path: Path) -> None:
     levels = ["--level-replay", 0.7, "--level-replay-size", 6, "--stagger", 9]
     words = [*TINY, *levels, "--local", "--sync", "--num-actors", 2, "--lr-schedule", "constant"]

@@ -1,6 +1,7 @@
 """`--eval-every`: rows with eval/*, the best checkpoint by them, and a training that does not notice."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,24 @@ def test_the_best_checkpoint_holds_the_weights_of_the_highest_evaluation(tmp_pat
     held = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoints", best.step))
     assert held["members"][0]["evaluated"] == best.mean
     assert held["members"][0]["evaluated_version"] == held["members"][0]["learner"]["updates"]
+
+
+def test_an_evaluation_is_the_best_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates of the other members change nothing about it, and ask for no checkpoint."""
+    found: list[tuple[int, int]] = []
+    """Of every checkpoint the best member, and which of its weights were evaluated."""
+    save = checkpoints.save
+
+    def note(folder: Path, step: int, state: dict[str, Any]) -> Path:
+        member = state["best"].member
+        found.append((member, state["members"][member]["evaluated_version"]))
+        return save(folder, step, state)
+
+    monkeypatch.setattr(checkpoints, "save", note)
+    words = [*EVALUATED, *CATCH, "--checkpoint-every", "1e9", "--population", "4"]
+    assert command.main([*words, "--total-steps", "288", "--run-dir", str(tmp_path / "run")]) == 0
+    assert found
+    assert len(set(found)) >= len(found) - 1, "one at the end besides"
 
 
 def test_a_run_that_begins_to_be_evaluated_has_a_new_best(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Copies of checkpoints at a URL: whole or not there, pruned, fetched and resumed; a store that fails is a warning."""
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from engram.launch.metrics.accumulator import Accumulator, Settled
+from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from engram.launch.train.mirror import Mirror, fetch, holds_run
@@ -40,7 +45,7 @@ def never(message: str) -> None:
 def mirrored(url: str, config: Path, steps: list[int], warn: Callable[[str], None] = never, keep: int = 2) -> None:
     """Write checkpoints of these steps and copy each of them; the run directory keeps only the last."""
     for step in steps:
-        with Mirror(url, config, keep, warn) as mirror:
+        with Mirror(url, [config], keep, warn) as mirror:
             path = checkpoints.save(config.parent / "checkpoints", step, {"step": step})
             mirror.push(path)
         checkpoints.prune(config.parent / "checkpoints", 1)
@@ -98,6 +103,47 @@ def test_a_run_goes_on_elsewhere_as_if_it_had_stayed(tmp_path: Path) -> None:
     assert len(after) > 2
     copied = {path.name for path in (tmp_path / "store" / "checkpoints").iterdir()}
     assert f"step-{steps_saved(tmp_path / 'there')[-1]:012d}" in copied
+
+
+def test_a_population_goes_on_elsewhere_with_its_log(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    population = ["--population", 2, "--pbt.warmup", 4, "--pbt.interval", 4, "--pbt.window", 4]
+    words = [*LOCAL, *population, "--run-dir", tmp_path / "here", "--checkpoint-url", url]
+    assert run_train(*words, "--total-steps", 200) == 0
+    assert run_train("--resume", url, "--total-steps", 400, "--run-dir", tmp_path / "there") == 0
+    before, after = ((tmp_path / name / "population.jsonl").read_text() for name in ("here", "there"))
+    assert after.startswith(before)
+    assert json.loads(after.splitlines()[len(before.splitlines())])["event"] == "resume"
+
+
+def test_the_best_checkpoint_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = [9.0]
+    monkeypatch.setattr(Accumulator, "settled", lambda _: Settled(returns.pop() if returns else 1.0, 1000, 0.1))
+    url, words = f"file://{tmp_path}/store", ["--checkpoint-every", 0, "--keep-checkpoints", 1]
+    run = [*LOCAL, *words, "--total-steps", 200, "--run-dir", tmp_path / "here", "--checkpoint-url", url]
+    assert run_train(*run) == 0
+    newest = checkpoints.latest(tmp_path / "here" / "checkpoints")
+    assert newest is not None
+    best = saved.read(newest)["best"]
+    assert best.mean == 9.0
+    assert best.step in [checkpoints.step_of(Path(name)) for name in os.listdir(tmp_path / "store" / "checkpoints")]
+    found = fetch(url, str(tmp_path / "there"))
+    assert sorted(path.name for path in (found / "checkpoints").iterdir()) == sorted(
+        [f"step-{best.step:012d}", newest.name]
+    )
+
+
+def test_a_best_checkpoint_that_did_not_come_along_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = [9.0]
+    monkeypatch.setattr(Accumulator, "settled", lambda _: Settled(returns.pop() if returns else 1.0, 1000, 0.1))
+    run = tmp_path / "run"
+    assert run_train(*LOCAL, "--checkpoint-every", 0, "--total-steps", 200, "--run-dir", run) == 0
+    shutil.rmtree(run / "checkpoints" / f"step-{steps_saved(run)[0]:012d}")
+    assert run_train("--resume", run, "--total-steps", 300) == 0
+    newest = checkpoints.latest(run / "checkpoints")
+    assert newest is not None
+    best = saved.read(newest)["best"]
+    assert (best.mean, best.step in steps_saved(run)) == (1.0, True)
 
 
 def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints of a run: what is kept, what is noted, what is said when something cannot be written."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -80,6 +81,14 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best(
     if how == "interrupted":  # what the newest valid state names is there after any number of resumes
         assert run_train("--resume", run, "--total-steps", 300) == 0
         assert best.step in steps_saved(run)
+
+
+def test_a_mean_that_is_no_number_is_never_the_best(tmp_path: Path, returns: list[float]) -> None:
+    returns[:] = [math.nan, 2.0, math.nan, 1.0]
+    words = ["--total-steps", 200, "--checkpoint-every", 0, "--run-dir", tmp_path / "run"]
+    assert run_train(*LOCAL, *words) == 0
+    assert newest(tmp_path / "run")["best"].mean == 2.0
+    assert saved.Best(math.nan, 7, 0, 1000, 0.1).gives_way_to(-5.0, 0.1), "as older runs have it"
 
 
 def test_after_a_foreign_checkpoint_was_passed_over_a_runs_own_are_kept(tmp_path: Path) -> None:

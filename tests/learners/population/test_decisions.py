@@ -203,6 +203,17 @@ def test_recorded_scores_are_exact_and_short() -> None:
     assert all(len(json.dumps(x)) <= 13 for x in population.scores()[1])
 
 
+def test_returns_that_are_no_numbers_are_counted_and_have_no_score() -> None:
+    population = controller()
+    population.record(1, np.array([1.0, np.nan, np.inf, 2.0], np.float32))
+    assert population.episodes[1] == 4
+    assert population.scores()[1] == [1.0, 2.0]
+    state = population.state_dict()
+    state["windows"][1] = np.array([1.0, np.nan])  # as older runs have it
+    population.load_state_dict(state)
+    assert population.scores()[1] == [1.0]
+
+
 @pytest.mark.parametrize("scheme", ["lp-rnn", "truncation"])
 def test_a_restored_controller_decides_as_the_first_one(scheme: str) -> None:
     def play(population: PopulationController, rounds: range) -> list[object]:
