@@ -75,11 +75,20 @@ def nearest(word: object, allowed: Iterable[str], count: int = 3) -> str:
     return ", ".join(names[:MANY]) + f" and {len(names) - MANY} others"
 
 
+def advice(word: object, allowed: Iterable[str], count: int = 3) -> str:
+    """The end of a message about a name that does not exist: those that are like it, or which there are."""
+    names = list(allowed)
+    near = difflib.get_close_matches(str(word), names, n=count)
+    if near:
+        return f"did you mean: {', '.join(near)}?"
+    return f"there are: {nearest(word, names)}" if names else "there is none"
+
+
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
     """Raise ValueError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)
     if name not in names:
-        raise ValueError(f"unknown {kind} {name!r}; did you mean: {nearest(name, names)}?")
+        raise ValueError(f"unknown {kind} {name!r}; {advice(name, names)}")
 
 
 def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable[str]) -> None:
@@ -87,16 +96,16 @@ def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable
     names = list(allowed)
     for key in given:
         if key not in names:
-            raise ValueError(
-                f"{owner} has no {kind} {key!r}; did you mean: {nearest(key, names or ['(it has none)'])}?"
-            )
+            raise ValueError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
 
 
-def check_new_file(name: str, path: str) -> None:
-    """Raise ValueError naming the parameter if `path` is a directory or its directory does not exist."""
+def check_new_file(name: str, path: str, ending: str = "") -> None:
+    """Raise ValueError naming the parameter if `path` is a directory, has no such ending, or no directory to be in."""
     file = Path(path)
     if path and file.is_dir():
         raise ValueError(f"{name} is {path!r}, which is a directory; expected: a file")
+    if path and not path.lower().endswith(ending):
+        raise ValueError(f"{name} is {path!r}; allowed: a name that ends in {ending}, which is what is written")
     if not file.parent.is_dir():
         raise ValueError(f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 

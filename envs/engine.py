@@ -46,6 +46,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Those of them that may be missing; the world then draws what they would say."""
     replayable: bool = True
     """Whether a level depends on `streams` alone, whichever copy plays it."""
+    fixed_levels: int = 0
+    """Of a world in which copy i plays level i mod so many for ever; 0: every episode has a level of its own."""
     trusted: bool = False
     """Whether `restore` may run code from a saved state; it has none of this engine's."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from ..base.messages import check_keys, nearest
+from ..base.messages import advice, check_keys
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def find_world(name: str) -> tuple[World, dict[str, Any]]:
     short = next((world.name for world in WORLDS.values() if world.id == name), name)
     world = WORLDS.get(short.removesuffix("-twin"))
     if world is None or (short.endswith("-twin") and not world.twin):
-        near = nearest(name, [*world_names(), *gymnasium.registry], count=4)
-        raise ValueError(f"unknown environment {name!r}; did you mean: {near}?")
+        known = [*world_names(), *gymnasium.registry]
+        raise ValueError(f"unknown environment {name!r}; {advice(name, known, count=4)}")
     return world, dict(world.twin) if short.endswith("-twin") else {}
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..base.files import replace_file
-from ..base.messages import nearest
+from ..base.messages import advice
 
 PREFIX = "zoo:"
 _HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def names() -> list[str]:
 def facts(name: str) -> dict[str, Any]:
     """Evaluation and provenance of an agent, without its weights. Raises ZooError."""
     if name not in names():
-        raise ZooError(f"there is no agent zoo:{name}; did you mean: {nearest(name, names())}?")
+        raise ZooError(f"there is no agent zoo:{name}; {advice(name, names())}")
     return json.loads((_HERE / name / _FACTS).read_text())
 
 

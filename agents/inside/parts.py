@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...base.messages import nearest
+from ...base.messages import advice, nearest
 from ..cores.concrete import Concrete
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.core import Core, CoreState, map_state, named_leaves
@@ -96,7 +96,7 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
         leaves = list(named_leaves(form))
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
         if which not in (*leaves, *groups):
-            raise ValueError(f"leaf is {which!r}; did you mean: {nearest(which, [*leaves, *sorted(groups)])}?")
+            raise ValueError(f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
         return _marked(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
     axes = axes_of(core)
     if name not in axes:

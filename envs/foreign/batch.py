@@ -100,7 +100,7 @@ class ForeignBatch:
         try:
             picture = self.vector.envs[index].render()
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} draws no pictures {problem}".strip()) from problem
+            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise ValueError(f"{self.name} draws no pictures")
         return picture.astype(np.uint8)

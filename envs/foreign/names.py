@@ -1,6 +1,6 @@
 """Foreign worlds by name: any Gymnasium id, or `module:Class`."""
 
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,12 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         _refuse_old(name)
         return _maker_of_id(name)
     module_name, colon, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        meant = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
+        raise ValueError(f"environment {name!r} names a file; expected: a module and a class, {meant}")
     if not colon:
+        if name.isidentifier() and importlib.util.find_spec(name):
+            raise ValueError(f"environment {name!r} is a module; expected: a class of it, {name}:CLASS")
         return None
     if not module_name or not attribute:
         raise ValueError(f"environment {name!r} is incomplete; expected module:Class, such as my_worlds:MyWorld")

@@ -137,6 +137,7 @@ class PomdpGraphBatch(BatchedEnv):
             render_mode=render_mode,
         )
         self.replayable = assignment == "drawn"
+        self.fixed_levels = num_graphs if assignment == "fixed" else 0
 
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
 from ...base.files import parsed_row
+from ...base.messages import check_keys
+from ...envs.registration import find_world, is_world, world_parameters
 from ..evaluate.episodes import Summary
 from ..metrics.panel import Panel
 from ..run.command_line import UsageError
@@ -179,7 +181,13 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     given = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
     if given.get("ray_address") is not None and given.get("local"):
         raise UsageError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")
-    return with_settings(given)
+    config = with_settings(given)
+    if is_world(config.env):  # of another one only making it tells what it takes
+        try:
+            check_keys(config.env, "parameter", config.env_args, world_parameters(find_world(config.env)[0]))
+        except ValueError as problem:
+            raise UsageError(str(problem)) from problem
+    return config
 
 
 def train(

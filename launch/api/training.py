@@ -34,7 +34,7 @@ from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
 from ..train.member import Member
-from ..train.resume import change_of_schedules, drop_code, is_own, newest_state
+from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_shorter
 from ..train.sizes import check_counts, check_memory
 from ..train.trainer import Trainer
 
@@ -117,6 +117,8 @@ def train(
     factory, device = config.factory(), find_device(config.device)
     agents, fields = make_agents(config, factory, device)
     saved = newest_state(directory, config) if directory else None
+    if directory and saved:
+        refuse_shorter(directory, saved, config)
     if directory and config.population:
         check_population(directory, saved)
     if config.start_from is not None and not saved:

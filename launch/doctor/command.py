@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ...agents.process import prepare_process
-from ..run.command_line import UsageError, make_console, run_command, unknown_word
+from ..run.command_line import UsageError, make_console, run_command
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
 from ..run.trained import run_config
+from ..train.sizes import check_memory
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict
@@ -57,9 +58,12 @@ def main(arguments: Sequence[str]) -> int:
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
     print("rl-doctor: a few seconds of the run's own work are measured", file=sys.stderr, flush=True)
     try:
+        check_memory(config, factory := config.factory(), factory.make_batch(num_envs=1))
         prediction = predict(config, device, actors, cores)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
+    except MemoryError as problem:
+        raise UsageError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, prediction, actors)]
     if problem := cuda_problem():
         findings.append(Finding("GPU", problem, "warning", "install torch for the GPU's driver, or --device cpu"))
@@ -73,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 def examine_run(path: str, words: Sequence[str]) -> int:
     """Say what looks wrong in a run's metrics, of a population in those of every member; 1 if something does."""
     if wrong := [word for word in words if word != "--json"]:
-        raise UsageError(unknown_word(wrong[0], {"--json"}, "rl-doctor"))
+        raise UsageError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
     try:
         run = RunDirectory.open(path, lock=False)
         config = run_config(run)
@@ -165,7 +169,7 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """A table of findings."""
     table = Table("what", "found", "", "what to do", box=None)
     for what, found, verdict, advice in findings:
-        table.add_row(what, escape(found), f"[{_COLOURS[verdict]}]{verdict}[/]", escape(advice))
+        table.add_row(what, found, Text(verdict, _COLOURS[verdict]), advice)
     console.print(table)
 
 

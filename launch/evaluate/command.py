@@ -24,15 +24,13 @@ from ...base.messages import SEEDS, check_fields, check_new_file
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.config import RunConfig, to_dict
-from ..run.trained import make_actor, open_run
+from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, make_actor, open_run
 from ..run.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, summarise
 from .gif import record
 from .study import decoding_study, intervention_study
 from .zoo_table import zoo_table
 
-NUM_ENVS = 128
-"""Environments that play together; more do not make inference faster."""
 UNROLL_LENGTH = 20
 OTHER_EPISODES = 200
 """Episodes at most with the other way to choose actions."""
@@ -95,8 +93,8 @@ class EvaluationConfig:
             raise ValueError("sweep is given without intervene, which it repeats")
         if self.picture and not (self.sweep or self.decode):
             raise ValueError(f"picture is {self.picture!r}; allowed with sweep or decode")
-        for name in ("gif", "json", "picture"):
-            check_new_file(name, getattr(self, name))
+        for name, ending in (("gif", ".gif"), ("json", ""), ("picture", "")):
+            check_new_file(name, getattr(self, name), ending)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -125,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         said = described(trainees, chosen[0])
         show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
         if text := comparison(factory, trainees[chosen[0]].weights, config, summaries[chosen[0]], console):
-            console.print(text, highlight=False, markup=False)
+            console.print(text)
     if best:
         console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
     console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
@@ -155,9 +153,11 @@ def evaluate(
     most_steps: float = math.inf,
 ) -> Summary:
     """Summary of the episodes of these weights; `report` and `most_steps` as in `play`."""
-    actor = acting(factory, weights, config, num_envs=min(config.episodes, NUM_ENVS), unroll_length=UNROLL_LENGTH)
+    num_envs = evaluation_envs(factory, config.episodes)
+    actor = acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)
     episodes = play(actor, config.episodes, report, most_steps)
-    return summarise(episodes, actor.batch.episode_fields, getattr(actor.batch, "level_fields", ()))
+    level_fields, fixed = (getattr(actor.batch, name, ()) for name in ("level_fields", "fixed_levels"))
+    return summarise(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 
 
 def acting(
@@ -196,7 +196,7 @@ def study(
                 make,
                 config.intervene,
                 episodes=config.episodes,
-                batch=NUM_ENVS,
+                batch=EVALUATED_TOGETHER,
                 sweep=config.sweep,
                 every=config.every,
                 seed=config.seed,
@@ -219,7 +219,7 @@ def comparison(
 ) -> str:
     """Line about the other way to choose actions; empty where it makes no difference."""
     other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
-    played = own.all.estimates["length"].mean * own.all.episodes / min(config.episodes, NUM_ENVS)
+    played = own.all.estimates["length"].mean * own.all.episodes / evaluation_envs(factory, config.episodes)
     try:
         found = evaluated(factory, weights, other, console, max(OTHER_STEPS, OTHER_TIMES * played))
     except UnfinishedError as problem:

@@ -68,13 +68,17 @@ class Summary(NamedTuple):
         return f"{self.all.episodes:,} episodes: {', '.join(said)}"
 
 
-def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str]) -> Summary:
+def summarise(
+    episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str], *, by_environment: bool = False
+) -> Summary:
     """Estimates from episodes.
 
     Args:
         episodes: as `play` returns them.
         fields: names of the world's own columns.
         level_fields: those of them that describe the level; episodes are split by the ones with few whole values.
+        by_environment: whether each environment plays one level for ever. What its episodes have in common says nothing
+            of other levels, so means and intervals are then those of the environments' means.
     """
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))
@@ -84,6 +88,9 @@ def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[
     def group(chosen: NDArray[np.bool_]) -> Group:
         counted = {name: column[chosen & there[name]] for name, column in outcomes.items()}
         kinds = {name: rate_interval if name in RATES else mean_interval for name in outcomes}
+        if by_environment:
+            counted = {name: _means(x, episodes[chosen & there[name], 0]) for name, x in counted.items()}
+            kinds = dict.fromkeys(outcomes, mean_interval)
         return Group(int(chosen.sum()), {name: kinds[name](values) for name, values in counted.items() if len(values)})
 
     split: dict[str, dict[int, Group]] = {}
@@ -92,3 +99,9 @@ def summarise(episodes: Episodes, fields: Sequence[str], level_fields: Sequence[
         if len(values) <= MOST_VALUES and (values == np.round(values)).all():
             split[name] = {int(value): group(columns[name] == value) for value in values}
     return Summary(group(np.ones(len(episodes), np.bool_)), split)
+
+
+def _means(values: NDArray[np.floating[Any]], environments: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """The mean of the values [K] of each environment."""
+    _, which, count = np.unique(environments, return_inverse=True, return_counts=True)
+    return np.bincount(which, values) / count

@@ -148,9 +148,12 @@ def intervention_study(
         def at(one: Intervention) -> Effect:
             return effect(without, play_all(make, episodes, batch, one, seed), fields, one.step)
 
-        if not sweep:
-            return Effects([at(what)])
         longest = int(without.episodes[:, EPISODE_COLUMNS.index("length")].max())
+        first = at(what)
+        if not first.reached:
+            raise ValueError(f"no episode reaches step {what.step}; the longest has {longest} steps")
+        if not sweep:
+            return Effects([first])
         return Effects([at(what.shifted(by)) for by in range(0, max(longest - what.step, 1), every)])
     except ValueError as problem:
         raise UsageError(f"--intervene: {problem}") from problem

@@ -16,7 +16,7 @@ from ...agents.inside import panels
 from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
 from ...base.files import replace_file
-from ...base.messages import SEEDS, check_fields, check_new_file, nearest
+from ...base.messages import SEEDS, advice, check_fields, check_new_file
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.trained import evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
@@ -58,8 +58,8 @@ class LookConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, episodes=(1, None), seed=SEEDS, member=(-1, None))
-        for name in ("html", "gif"):
-            check_new_file(name, getattr(self, name))
+        for name, ending in (("html", ""), ("gif", ".gif")):
+            check_new_file(name, getattr(self, name), ending)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -138,7 +138,7 @@ def level_index(factory: ActorFactory, config: LookConfig) -> int:
     facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
     for name, value in config.level.items():
         if name not in names:
-            raise UsageError(f"--level: unknown fact {name!r}; did you mean: {nearest(name, names)}?")
+            raise UsageError(f"--level: unknown fact {name!r}; {advice(name, names)}")
         fits &= facts[name] == number_of(name, value, names[name])
     if not fits.any():
         raise UsageError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.messages import check_whole, nearest
+from ...base.messages import advice, check_whole
 from ...envs.registration import is_world, make_batch, world_names
 
 FORMAT = 1
@@ -37,7 +37,7 @@ class Game:
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
         if not is_world(name):
-            raise ValueError(f"unknown world {name!r}; did you mean: {nearest(name, world_names())}?")
+            raise ValueError(f"unknown world {name!r}; {advice(name, world_names())}")
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []

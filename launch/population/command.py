@@ -1,5 +1,6 @@
 """`rl-population`: the members of a population, their settings over time and where their weights come from."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from .replay import Replay
 SHOWN_CHANGES = 5
 """Last values of a setting that are shown."""
 SHOWN_COPIES = 12
+WIDEST = 8
+"""Characters of a number; names of settings are broken where they are longer."""
 
 _HELP = """Show a population: its members, their settings over time, and whose weights they have."""
 
@@ -134,7 +137,8 @@ def show(population: Population, console: Console) -> None:
     start, lineage = population.start, population.lineage
     console.print(
         f"{population.path}: {population.members} members, {start['scheme']}, seed {start['seed']}; "
-        f"{lineage.generation} evaluations, {len(population.copies)} copies in {short(lineage.step)} steps",
+        f"{_counted(lineage.generation, 'evaluation')}, {_counted(len(population.copies), 'cop', 'y', 'ies')} in "
+        f"{short(lineage.step)} steps",
         markup=False,
         soft_wrap=True,
     )
@@ -147,6 +151,10 @@ def show(population: Population, console: Console) -> None:
         console.print(f"families (first member: members that descend from it now)  {said}", soft_wrap=True)
 
 
+def _counted(number: int, what: str, one: str = "", more: str = "s") -> str:
+    return f"{number} {what}{one if number == 1 else more}"
+
+
 def members_table(population: Population) -> Table:
     """One row per member, as of the last evaluation; without one, only settings and descent are known."""
     judged = population.lineage.generation > 0
@@ -155,13 +163,13 @@ def members_table(population: Population) -> Table:
     names = list(population.histories[0])
     table.add_column("member", justify="right", no_wrap=True)
     for name in ("return", "steps", "episodes", *map(short_name, names)):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold", min_width=min(len(name), WIDEST))
     table.add_column("weights from", overflow="fold")
     best = population.lineage.best() if judged else None
     for member in range(population.members):
         table.add_row(
             f"{member}",
-            f"{population.lineage.score(member):.3f}" if judged else "-",
+            "-" if math.isnan(score := population.lineage.score(member)) else f"{score:.3f}",
             short(population.last("member_steps", member)) if judged else "-",
             short(population.last("episodes", member)) if judged else "-",
             *(f"{population.histories[member][name][-1]:.3g}" for name in names),

@@ -18,10 +18,10 @@ from .run import STOPPED, ProbeRun, start_from
 
 _HELP = """Teach a memory core a supervised task and test it on fresh data.
 
-rl-probe TASK [flags]            one core on one task
-rl-probe --list                  all tasks, with chance and published numbers
-rl-probe --resume RUN            go on with a run; --minutes or --updates may be larger
-rl-probe suite [flags]           every core on every task: a leaderboard (see rl-probe suite --help)"""
+rl-probe TASK [flags]   one core on one task
+rl-probe --list         all tasks, with chance and published numbers
+rl-probe --resume RUN   go on with a run; --minutes and --updates may grow
+rl-probe suite [flags]  every core on every task (see rl-probe suite --help)"""
 
 MAY_CHANGE = {"minutes", "updates", "run_dir", "test_sequences", "log_every", "checkpoint_every", "device"}
 """Settings that may be given with --resume."""

@@ -9,7 +9,9 @@ import difflib
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -23,6 +25,25 @@ VERSION = "--version"
 TRUST, LIST = "--trust-checkpoint", "--list"
 WIDE = 1000
 """Columns where output is no terminal."""
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "gamma": "discount",
+    "steps": "total_steps",
+    "timesteps": "total_steps",
+    "total_timesteps": "total_steps",
+    "num_envs": "envs_per_actor",
+    "n_envs": "envs_per_actor",
+    "num_workers": "num_actors",
+    "n_steps": "unroll_length",
+    "ent_coef": "entropy_cost",
+    "vf_coef": "value_cost",
+    "clip_range": "algorithm_args",
+    "log_dir": "run_dir",
+    "logdir": "run_dir",
+    "output_dir": "run_dir",
+    "world": "env",
+}
+"""Settings of other libraries, by the names that they have there."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells count it."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
@@ -65,9 +86,13 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """A console for tables: as wide as the terminal, or where output is no terminal as wide as the tables are."""
-    console = Console(highlight=False)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=WIDE)
+    """A console for tables: as wide as the terminal, or where output is no terminal as wide as the tables are.
+
+    Brackets are what they are, for names of files and messages of other libraries have them.
+    """
+    console = Console(highlight=False, markup=False)
+    wide = console.is_terminal or "COLUMNS" in os.environ
+    return console if wide else Console(highlight=False, markup=False, width=WIDE)
 
 
 def version() -> str:
@@ -111,7 +136,7 @@ def parse(
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
-            description=f"{description}\n\n{VERSION} prints the version of engram.",
+            description=_wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
             args=words,
             **given,
             return_unknown_args=True,
@@ -120,6 +145,19 @@ def parse(
     if unknown:
         raise UsageError(unknown_word(unknown[0], known, prog))
     return config
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs as wide as the terminal, at most 100 columns; those in columns keep their lines.
+
+    Every line begins with a space: tyro puts lines that begin with a letter behind one another.
+    """
+    width = min(100, shutil.get_terminal_size().columns) - 2
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        aligned = "  " in paragraph
+        lines += ["", *(paragraph.splitlines() if aligned else textwrap.wrap(paragraph, width))]
+    return "\n".join(line and f" {line}" for line in lines[1:])
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
@@ -213,7 +251,9 @@ def unknown_word(word: str, known: set[str], prog: str) -> str:
     name = word.partition("=")[0]
     dashes = name.startswith("-")
     said = f"unknown flag {name!r}" if dashes else f"unexpected word {word!r}"
-    near = difflib.get_close_matches("--" + name.lstrip("-").lower(), sorted(known), n=3)
+    plain = name.lstrip("-").lower()
+    meant = "--" + OTHER_NAMES.get(plain.replace("-", "_"), "").replace("_", "-")
+    near = [meant] if meant in known else difflib.get_close_matches(f"--{plain}", sorted(known), n=3)
     if near and (dashes or "=" in word):
         return f"{said}; did you mean: {', '.join(near)}?"
     return f"{said}; {prog} --help names the flags"

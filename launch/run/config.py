@@ -16,7 +16,7 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
-from ...base.messages import SEEDS, check_fields, check_finite, nearest
+from ...base.messages import SEEDS, advice, check_fields, check_finite
 from ...base.processes import num_cores
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
@@ -277,7 +277,7 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
         if path + key in GONE:
             continue
         if key not in hints:
-            raise ValueError(f"unknown setting {path + key!r}; did you mean: {nearest(key, sorted(hints), 1)}?")
+            raise ValueError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
         hint = hints[key]
         if is_dataclass(hint):
             if not isinstance(value, dict):
@@ -318,6 +318,8 @@ def typed(hint: Any, value: Any, name: str) -> Any:
     elif hint is float and type(value) in (int, float):
         if abs(value) < float("inf"):
             return float(value)
+    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # 1e6, as in words
+        return int(value)
     elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
         return value
     raise ValueError(f"{name} is {value!r}; expected {_type_in_words(hint)}")

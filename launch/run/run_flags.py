@@ -11,10 +11,10 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ...base.messages import nearest
+from ...base.messages import advice
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
-from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
+from .command_line import LIST, OTHER_NAMES, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
 from .presets.lookup import PRESETS
@@ -83,7 +83,7 @@ def _by_path(settings: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
                 f"unknown setting {name!r}; it is one of {MOVED[name]}: algorithm_args={{{name!r}: VALUE}}"
             )
         if name not in known:
-            raise UsageError(f"unknown setting {name!r}; did you mean: {nearest(name, known)}?")
+            raise UsageError(f"unknown setting {name!r}; {advice(OTHER_NAMES.get(name, name), known)}")
     return {known[name]: value for name, value in flat.items()}
 
 

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 EVALUATION = 0xE7A1
 """Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
 
+EVALUATED_TOGETHER = 128
+"""Environments of an evaluation; more do not make inference faster."""
 
 MAY_CHANGE = {
     "total_steps",
@@ -142,6 +144,19 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
 def evaluation_seed(seed: int) -> int:
     """The seed of the worlds and actions of evaluations with `--seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
+
+
+def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
+    """Environments of an evaluation of so many episodes: where each plays one level for ever, one for every level.
+
+    Raises UsageError if the world cannot be made.
+    """
+    try:
+        batch = factory.make_batch(num_envs=1)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    batch.close()
+    return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
 
 
 def make_actor(

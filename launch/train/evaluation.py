@@ -8,10 +8,9 @@ import torch
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from ..run.config import RunConfig
-from ..run.trained import make_actor
+from ..run.trained import evaluation_envs, make_actor
 from .member import Member
 
-MOST_ENVS = 128
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000
 """Of an episode. A policy that is stuck in a world without a time limit would play its evaluation for ever."""
@@ -45,7 +44,7 @@ class Evaluator:
                 {name: value.cpu() for name, value in weights.items()},
                 seed=int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
                 greedy=False,
-                num_envs=min(self.config.eval_episodes, MOST_ENVS),
+                num_envs=evaluation_envs(self.factory, self.config.eval_episodes),
                 unroll_length=UNROLL_LENGTH,
             )
         most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)

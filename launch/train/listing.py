@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ... import zoo
@@ -62,7 +61,7 @@ def show(console: Console) -> None:
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(overflow="fold")
         for name, line in lines:
-            table.add_row(name, escape(line))
+            table.add_row(name, line)
         console.print(table)
         console.print()
 

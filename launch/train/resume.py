@@ -81,6 +81,17 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
     return None
 
 
+def refuse_shorter(directory: RunDirectory, state: dict[str, Any], config: RunConfig) -> None:
+    """Raise UsageError if another --total-steps was given than the run's, which its checkpoint has reached already."""
+    before = state.get("config", {}).get("total_steps", config.total_steps)
+    reached = min(member["learner"]["steps"] for member in state["members"])
+    if config.total_steps != before and config.total_steps <= reached:
+        raise UsageError(
+            f"{directory.path} has learnt from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
+            "which counts from the beginning of the run: it must be larger"
+        )
+
+
 def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
     """Say in words how another --total-steps moves settings that fall linearly over the run; empty if it does not.
 

@@ -10,7 +10,10 @@ from ...agents.sizes import check_fits, training_bytes, without_memory
 from ...agents.values import map_leaves
 from ...base.processes import memory_bytes
 from ..run.config import RunConfig
+from ..run.device import find_device
 
+FLOAT = 4
+"""Bytes of a number in a network."""
 LARGE_NETWORK = 10_000_000
 """Parameters from which a network's size is said before it is built."""
 LARGEST = sys.maxsize
@@ -51,6 +54,8 @@ def check_memory(
     available = available or memory_bytes()
     steps = _bytes(map_leaves, batch.new_observation()) * (config.unroll_length + 1)
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
+    unrolls = actors * factory.num_envs * config.num_members
+    together = config.columns * steps + unrolls * steps
     chosen = factory.agent
     what = f"a network with core {chosen.core} {chosen.core_args} and embedding_size {chosen.torso.embedding_size}"
     agent = without_memory(lambda: factory.make_agent(batch), what)
@@ -58,9 +63,15 @@ def check_memory(
         if sizes := large_parts(agent):
             say(sizes)
         check_fits("networks and optimisers", config.num_members, "members", training_bytes(agent), available)
+        together += config.num_members * training_bytes(agent)
     check_fits("the observations of an update", config.columns, "environments", steps, available)
-    unrolls = actors * factory.num_envs * config.num_members
     check_fits("the unrolls of all actors", unrolls, "environments", steps, available)
+    if agent is not None and find_device(config.device).type == "cpu":
+        at_once = -(-config.columns // config.learner.algorithm_args.get("minibatches", 1))
+        features = FLOAT * int(agent.torso.output_size) * (config.unroll_length + 1)
+        check_fits("what the core reads in an update", at_once, "environments", features, available)
+        together += at_once * features
+    check_fits("networks, observations and what the core reads", 1, "runs", together, available)
 
 
 def large_parts(agent: Agent) -> str:

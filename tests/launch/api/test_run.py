@@ -219,6 +219,9 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
     ("settings", "said"),
     [
         ({"totl_steps": 3}, "unknown setting 'totl_steps'; did you mean: total_steps"),
+        ({"learning_rate": 0.1}, "unknown setting 'learning_rate'; did you mean: lr?"),
+        ({"zzzzzz": 3}, "unknown setting 'zzzzzz'; there are: env, "),
+        ({"total_steps": 1.5}, "total_steps is 1.5; expected a whole number"),
         ({"core": "lsmt"}, "unknown core 'lsmt'; did you mean: lstm"),
         ({"env": "boxwrld"}, "unknown environment 'boxwrld'; did you mean: boxworld"),
         ({"env": 5}, "env is 5; expected a name"),
@@ -240,6 +243,15 @@ def test_a_mistake_is_named_with_what_is_meant(settings, said, tmp_path):
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace("{", r"\{")):
         engram.train(**SMALL | {"run_dir": str(tmp_path / "a")} | settings)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_configuration_names_parameters_that_a_world_does_not_have():
+    with pytest.raises(ValueError, match="boxworld has no parameter 'size'; did you mean: grid_size"):
+        engram.configure("boxworld", "gru", env_args={"size": 9})
+
+
+def test_whole_numbers_may_be_written_as_in_words():
+    assert engram.configure("boxworld", "gru", total_steps=1e5).total_steps == 100_000
 
 
 def test_settings_mean_what_the_flags_mean(tmp_path):

@@ -140,7 +140,11 @@ def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["/no/such"], "holds no run"), (["x", "--jsn"], "did you mean: --json")]
+    ("words", "message"),
+    [
+        (["/no/such"], "holds no run"),
+        (["x", "--seed", "3"], "'--seed' stands beside the run directory 'x'"),
+    ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

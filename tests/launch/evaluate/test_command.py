@@ -18,7 +18,7 @@ from engram.launch.evaluate.command import compared, run, show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.metrics import accumulator
-from engram.launch.run.trained import make_actor
+from engram.launch.run.trained import evaluation_envs, make_actor
 from engram.launch.run.trainees import Trainee
 from engram.launch.train import command as train
 from engram.learners import checkpoints
@@ -101,6 +101,19 @@ def test_mean_interval_covers_the_true_mean_as_often_as_it_says() -> None:
         _, low, high = mean_interval(rng.normal(3.0, 2.0, size=5))
         hits += low <= 3.0 <= high
     assert 0.935 < hits / 2000 < 0.965
+
+
+def test_levels_that_are_played_for_ever_are_all_played_and_counted_once() -> None:
+    """Copy i of the graph's fixed assignment has graph i mod 150, so 150 copies are one each."""
+    agent = AgentConfig(core="lstm", core_args={"hidden_size": 8})
+    for assignment, expected in (("fixed", 150), ("drawn", 128)):
+        world = {"assignment": assignment, "num_graphs": 150}
+        factory = ActorFactory(env="pomdp-graph", env_args=world, agent=agent, num_envs=7, unroll_length=5, seed=3)
+        assert evaluation_envs(factory, 1000) == expected
+        assert evaluation_envs(factory, 20) == 20
+    rows = [[level, 10.0 * level + k, 5.0] for level in range(4) for k in (-1, 1)]
+    found = summarise(np.array(rows, np.float32), (), (), by_environment=True).estimates["return"]
+    assert found == pytest.approx(mean_interval(np.array([0.0, 10.0, 20.0, 30.0])))
 
 
 def test_one_episode_has_no_interval() -> None:
@@ -225,6 +238,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         (["{run}", "--env-args", "path_length=3"], "did you mean: path_lengths"),
         (["{run}", "--env-args", "grid_size=3"], "grid_size is 3; allowed: 5..64"),
         (["{run}", "--env-args", "view=full"], "does not fit"),
+        (["{run}", "--gif", "episode.mp4"], "gif is 'episode.mp4'; allowed: a name that ends in .gif"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -252,6 +266,12 @@ def test_a_run_without_checkpoints(trained: Path, tmp_path: Path, capsys: pytest
 
 
 # -- moving pictures -------------------------------------------------------------------------------------------------
+
+
+def test_brackets_are_what_they_are(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "[red]x[bold].gif"
+    assert evaluate(trained, "--episodes", 2, "--gif", file, "--gif-episodes", 1) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
 
 
 def test_gif_has_a_frame_for_every_board_of_the_episodes(trained: Path, tmp_path: Path) -> None:

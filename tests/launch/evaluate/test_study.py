@@ -285,6 +285,7 @@ def test_decoding_is_shown_and_written(trained: Path, tmp_path: Path, capsys: py
     [
         (["--intervene", "wipe@3:slot=1"], "no part 'slot'"),
         (["--intervene", "swop@3"], "did you mean: swap"),
+        (["--intervene", "wipe@9999"], "no episode reaches step 9999; the longest has "),
         (["--decode", "gaol"], "this world tells: goal"),
         (["--decode", "goal", "--episodes", "5"], "needed: at least 40"),
         (["--decode", "goal:pool=2", "--episodes", "40"], "no part 'pool'"),

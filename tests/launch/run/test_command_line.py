@@ -21,6 +21,9 @@ COMMANDS = {
     "rl-doctor": "doctor",
     "rl-population": "population",
     "rl-probe": "probe",
+    "rl-look": "look",
+    "rl-play": "play",
+    "rl-reproduce": "figures",
 }
 
 
@@ -53,7 +56,7 @@ MISTAKES = [
         "empty.toml: it is empty; expected: settings, such as the config.toml of a run",
     ),
     ("rl-train --config {good} --preset easy --total-steps 1", "--preset easy has no effect with --config"),
-    ("rl-train --config {unlike}", " others?"),
+    ("rl-train --config {unlike}", "unknown setting 'zzzzzz'; there are: "),
     (
         "rl-train --seed 100000000000000000000000000",
         "seed is 100000000000000000000000000; allowed: 0..18446744073709551615",
@@ -86,6 +89,14 @@ MISTAKES = [
     ("rl-train --population 2 --pbt.explore learner.lr=normal(1,2)", "allowed: loguniform, uniform, choice"),
     ("rl-train --local --env CartPole-v0", "CartPole-v0 is an old version; expected: CartPole-v1"),
     ("rl-train --local --env Acrobot-v9", "unknown environment 'Acrobot-v9'; did you mean: Acrobot-v1"),
+    ("rl-train --learning_rate 0.1", "unknown flag '--learning-rate'; did you mean: --lr?"),
+    ("rl-train --gamma=0.9", "unknown flag '--gamma'; did you mean: --discount?"),
+    ("rl-train --local --env nope", "unknown environment 'nope'; there are: boxworld"),
+    (
+        "rl-train --local --env fractions",
+        "environment 'fractions' is a module; expected: a class of it, fractions:CLASS",
+    ),
+    ("rl-train --local --env my/worlds.py", "names a file; expected: a module and a class, my.worlds:CLASS"),
     ("rl-eval", "missing: RUN, Run directory"),
     ("rl-eval --epsiodes", "unknown flag '--epsiodes'; did you mean: --episodes"),
     ("rl-population --replai x", "unknown flag '--replai'; did you mean: --replay"),
@@ -171,3 +182,14 @@ def test_the_largest_seed_trains_and_is_evaluated(tmp_path: Path) -> None:
 def test_a_saved_configuration_comes_back() -> None:
     config = RunConfig(env="t-maze", num_actors="auto", population=3, run_dir="x")
     assert from_dict(RunConfig, to_dict(config)) == config
+
+
+def test_help_is_as_wide_as_the_terminal_and_keeps_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("rl-probe", "rl-play", "rl-train", "rl-reproduce", "rl-look"):
+        assert run(command, "--help") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80, command
+        assert command != "rl-probe" or any(line.strip().startswith("rl-probe suite [flags]  every") for line in lines)

@@ -193,6 +193,16 @@ def test_what_fits_is_let_through() -> None:
         check_memory(config, factory, batch, available=1000)
 
 
+@pytest.mark.parametrize(("factor", "what"), [(0.5, "what the core reads in an update"), (1.1, "networks, obs")])
+def test_what_a_network_makes_of_observations_counts_and_all_of_it_together(factor: float, what: str) -> None:
+    config = parse_run([*TINY, "--local", "--device", "cpu", "--batch-size", "4000"])
+    factory = config.factory()
+    batch = factory.make_batch(num_envs=1)
+    features = 4 * factory.make_agent(batch).torso.output_size * (config.unroll_length + 1) * 4000
+    with pytest.raises(ValueError, match=what):
+        check_memory(config, factory, batch, available=int(factor * features))
+
+
 def test_a_large_network_says_its_size_before_it_is_built() -> None:
     said: list[str] = []
     for size in (8, 2000):

@@ -14,6 +14,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.launch.evaluate import command as evaluate
 from engram.launch.run import saved
+from engram.launch.run.command_line import UsageError
 from engram.launch.run.stop_flag import StopFlag
 from engram.launch.train import acting
 from engram.launch.train import command as train
@@ -199,3 +200,16 @@ def test_a_constant_learning_rate_stands_where_it_stood(tmp_path: Path, capsys: 
     assert run_train(*LOCAL, "--total-steps", 100, "--run-dir", run) == 0
     assert run_train("--resume", run, "--total-steps", 200) == 0
     assert "of the first value" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("total", [100, 60])
+def test_a_resume_to_where_the_run_has_been_already_is_refused_and_changes_nothing(tmp_path: Path, total: int) -> None:
+    run = tmp_path / "run"
+    assert run_train(*LOCAL, "--total-steps", 120, "--run-dir", run) == 0
+    before = (run / "config.toml").read_bytes()
+    with pytest.raises(
+        UsageError, match=rf"learnt from \d+ steps already; --total-steps is {total}, which counts from"
+    ):
+        run_train("--resume", run, "--total-steps", total)
+    assert (run / "config.toml").read_bytes() == before
+    assert run_train("--resume", run) == 0
