@@ -68,7 +68,8 @@ def check_memory(
     check_fits("the unrolls of all actors", unrolls, "environments", steps, available)
     if agent is not None and find_device(config.device).type == "cpu":
         at_once = -(-config.columns // config.learner.algorithm_args.get("minibatches", 1))
-        features = FLOAT * int(agent.torso.output_size) * (config.unroll_length + 1)
+        size = int(agent.torso.output_size)  # pyright: ignore[reportArgumentType]
+        features = FLOAT * size * (config.unroll_length + 1)
         check_fits("what the core reads in an update", at_once, "environments", features, available)
         together += at_once * features
     check_fits("networks, observations and what the core reads", 1, "runs", together, available)

@@ -22,7 +22,6 @@ COMMANDS = {
     "rl-population": "population",
     "rl-probe": "probe",
     "rl-look": "look",
-    "rl-play": "play",
     "rl-reproduce": "figures",
 }
 
