@@ -5,6 +5,7 @@ by `stop` or because the parent is gone. News come back as lines of JSON: {"say"
 {"outcome": {...}}, and in between {"step": steps, "metrics": {...} or null, "path": directory}.
 """
 
+import contextlib
 import json
 import os
 import pickle
@@ -28,6 +29,8 @@ from ..run.stop_flag import StopFlag
 from .training import Outcome, train
 
 STOPPED = "stop()"
+STOP = b"."
+"""What the parent says for it."""
 """Why a run ended whose parent has closed its standard input."""
 NEWS_SECONDS = 0.3
 """Between two news of steps without metrics."""
@@ -90,7 +93,11 @@ class Child:
     def stop(self) -> None:
         """Ask for the end, after the update that is under way; `join` waits for it."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        # A word besides the end of the file: a process that the caller has forked meanwhile keeps the pipe open.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(STOP)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def join(self, look: Callable[[], None] = lambda: None, until: Callable[[], bool] = lambda: False) -> None:
         """Wait for the end, or until something is true; `look` is called now and then."""
@@ -203,5 +210,6 @@ def _train(order: Order, stop: StopFlag, send: Callable[..., None]) -> int:
 
 
 def _wait_for_the_end(orders: BinaryIO, stop: StopFlag) -> None:
-    orders.read()
+    """Until the parent says so or is gone."""
+    orders.read(len(STOP))
     stop.reason = stop.reason or STOPPED

@@ -99,8 +99,10 @@ class Interference:
         return map_state(self._noisy, state.core)
 
     def _noisy(self, leaf: Tensor) -> Tensor:
+        if not (self.what.sigma and leaf.is_floating_point()):  # a count is no memory that noise could blur
+            return leaf
         noise = torch.empty_like(leaf).normal_(generator=self.generator)
-        return leaf if self.what.sigma == 0 else leaf + self.what.sigma * leaf.std() * noise
+        return leaf + self.what.sigma * leaf.std() * noise
 
     def _mixed(self, state: CoreState, other: CoreState) -> CoreState:
         return map_state(lambda inside, new, old: torch.where(inside, new, old), self.mask, other, state)
@@ -118,19 +120,20 @@ class Played(NamedTuple):
 Before = Callable[[int, AgentState, Flags], AgentState]
 
 
-def play_first(actor: Actor, before: Before | None = None, step: int = 0) -> Played:
+def play_first(actor: Actor, before: Before | None = None, step: int = 0, least: int = 1) -> Played:
     """The first episode of every environment: the same levels and the same random numbers at every call of this.
 
     Args:
         actor: fresh, with an unroll length of 1.
         before: changes the state before a step.
         step: the step that episodes should last to.
+        least: episodes of the batch that must last to it; with fewer none counts.
     """
     n = actor.batch.num_envs
     playing, reached, kept, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
     while playing.any():
         if t == step:
-            reached = playing.copy()
+            reached = playing & (playing.sum() >= least)
         if before is not None:
             actor.state = before(t, actor.state, playing)
         for episode in actor.unroll().episodes.numpy():
@@ -158,5 +161,6 @@ def play_all(
     for first in range(0, episodes, batch):
         actor = make(min(batch, episodes - first), first)
         before = None if what is None else Interference(actor.agent.core, what, seed + first)
-        found.append(play_first(actor, before, 0 if what is None else what.step))
+        least = 2 if what and what.kind == "swap" else 1  # there is nobody to swap with
+        found.append(play_first(actor, before, 0 if what is None else what.step, least))
     return Played(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

@@ -20,7 +20,7 @@ from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError
 from ..run.trained import fixed_differences, run_config
 from .figure import Curve, Figure
 
@@ -64,8 +64,13 @@ class FigureRun:
         return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
 
     @property
+    def begun(self) -> bool:
+        """Whether there is a run to go on with, be it from its beginning: what killed it may have come first."""
+        return (self.folder / CONFIG).exists()
+
+    @property
     def started(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint, which can be evaluated."""
         return self.checkpoint() is not None
 
     def checkpoint(self) -> Path | None:
@@ -92,7 +97,7 @@ class FigureRun:
 
     def check(self) -> None:
         """Raise UsageError if the run was begun with settings that are not the curve's."""
-        if not self.started:
+        if not self.begun:
             return
         wanted = replace(self.curve.config, seed=self.seed)
         for name, then, now in fixed_differences(self._config(), wanted):
@@ -115,7 +120,7 @@ class FigureRun:
 
     def command(self) -> list[str]:
         """The words that start the run, or continue it, to the curve's end if that is later now than it was."""
-        if self.started:
+        if self.begun:
             words, steps = [_tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
             return [*words, "--total-steps", str(steps)] if steps > self._config().total_steps else words
         words = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]

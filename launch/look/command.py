@@ -82,10 +82,11 @@ def main(arguments: Sequence[str]) -> int:
         first_index=index,
     )
     with console.status("playing"):
-        recordings = [record(actor) for _ in range(config.episodes)]
-    for recording in recordings:
-        if not recording.fields:
-            console.print(f"cut off after {MOST_STEPS} steps: the episode goes on", highlight=False)
+        recordings = [record(actor)]
+        while recordings[-1].fields and len(recordings) < config.episodes:
+            recordings.append(record(actor))
+    if not recordings[-1].fields:
+        console.print(f"episode {len(recordings)} is cut off after {MOST_STEPS} steps, and the last one")
     title = f"{factory.env} with {trained.agent.core}"
     who = [text for text in (path.name, described(trainees, chosen)) if text]
     lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]

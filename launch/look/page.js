@@ -257,7 +257,7 @@ $("title").textContent = data.title;
 $("about").textContent = data.lines.join(" \u00b7 ");
 $("chooser").hidden = data.episodes.length < 2;
 $("episode").append(...data.episodes.map((each, k) => {
-  const option = element("option", "", `${k + 1}: return ${number(each.fields.return ?? 0)}`);
+  const option = element("option", "", `${k + 1}: ${"return" in each.fields ? `return ${number(each.fields.return)}` : "cut off"}`);
   option.value = k;
   return option;
 }));

@@ -42,6 +42,12 @@ def say_result(result: dict[str, Any], console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if result["skipped"]:
+        console.print(
+            f"  {result['skipped']:,} of the updates were left out: their loss or gradient was not finite "
+            "(a smaller --lr helps)",
+            soft_wrap=True,
+        )
     for each in result["tests"]:
         label = f"{each['test']:<18}" if each["test"] else "fresh data"
         more = f", perplexity {math.exp(min(each['nats'], 700)):.3f}" if result["chance"] == 0 else ""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...agents.cores.core import CoreState, map_state, state_leaves
+from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
 from ...envs.tasks.registry import make_task
 from ...envs.tasks.task import Task
 from ..optimisers import clip_global_norm, make_optimiser, set_hyperparameters
@@ -58,7 +58,7 @@ class SupervisedLearner:
         state = self.model.core.initial_state(asked.shape[1]) if self._state is None else self._state
         logits, state, auxiliary = self.model(batch.inputs, batch.reset, asked, state, self.config.bptt_length or None)
         if self.stream:
-            self._state = map_state(Tensor.detach, state)
+            self._state = self._finite(map_state(Tensor.detach, state))
         wanted = batch.targets[asked]
         entropy = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum")
         entropy = entropy / (wanted >= 0).sum().clamp(min=1)
@@ -69,6 +69,14 @@ class SupervisedLearner:
         if found.asked:
             metrics |= {"probe/accuracy": found.accuracy, "probe/perfect": found.perfect_share}
         return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
+
+    def _finite(self, state: CoreState) -> CoreState:
+        """The state in which streams whose numbers are not finite, and would never be again, begin anew."""
+        finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
+        bad = ~torch.stack(finite).all(0)
+        if not bad.any():
+            return state
+        return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from."""

@@ -1,5 +1,6 @@
 """engram.train and engram.Run: real runs, the numbers of `rl-train`, and a process that is afterwards as it was."""
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -174,6 +175,19 @@ def test_a_run_in_a_process_of_its_own(tmp_path):
     assert steps_saved(run.path) == [run.progress().steps]
     assert not run.progress().running
     assert run.stop().reason == "stop()"
+
+
+def test_a_run_is_stopped_beside_a_process_that_was_forked_meanwhile(tmp_path):
+    """A worker of a data loader or of AsyncVectorEnv holds the pipe through which the run is told."""
+    run = engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "a"))
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    worker.start()
+    try:
+        assert run.stop().reason == "stop()"
+        assert worker.is_alive()
+    finally:
+        worker.kill()
+        worker.join()
 
 
 def test_a_run_with_ray_leaves_nothing_behind(tmp_path):

@@ -12,7 +12,7 @@ from engram.actors.actor import Actor
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.agents.cores import make_core
+from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
 from engram.launch.evaluate.command import run
@@ -87,6 +87,25 @@ def test_every_kind_changes_the_values_that_follow_and_none_before() -> None:
         changed = values(words)
         assert torch.equal(changed[:first], plain[:first]), words
         assert (changed[first] != plain[first]).all(), words
+
+
+@pytest.mark.parametrize("core", [name for name in core_names() if name != "feedforward"])
+@pytest.mark.parametrize("words", ["wipe@3", "swap@3", "freeze@3:5", "noise@3:0.5"])
+def test_every_kind_works_on_every_core(core: str, words: str) -> None:
+    factory = make_factory(core=core, core_args={})
+    with torch.random.fork_rng(devices=[]):
+        weights = factory.make_actor(0).agent.state_dict()
+    actor = make_actor(factory, weights, seed=1, greedy=False, num_envs=N, unroll_length=1)
+    change = Interference(actor.agent.core, parsed(words), 0)
+    for t in range(6):
+        actor.state = change(t, actor.state, np.ones(N, np.bool_))
+        assert actor.unroll().agent.value.isfinite().all()
+
+
+def test_an_episode_with_none_to_swap_with_has_not_reached_the_swap() -> None:
+    assert play_all(fresh, N, N, parsed("swap@3"), 0).reached.all()
+    assert play_all(fresh, N + 1, N, parsed("swap@3"), 0).reached.sum() == N
+    assert play_all(fresh, N + 1, N, parsed("wipe@3"), 0).reached.sum() == N + 1
 
 
 def test_wiped_swapped_and_frozen_states_are_what_they_are_called() -> None:

@@ -16,6 +16,7 @@ from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, differences
 from engram.learners import checkpoints
+from runs import wait_for
 
 SMALL = '''
 title = "A small figure"
@@ -247,6 +248,20 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_cha
     document = results.collect(small, "full", [], recorded)
     assert document["curves"] == ({"lstm": kept | {"command": command}} if stays else {})
     assert results.outdated(small, "full", recorded) == ["lstm"] * (not stays) + ["gone"]
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(tmp_path: Path) -> None:
+    small = figure.parse("small", SMALL)
+    curve = small.settings["quick"].curves[0]
+    run = FigureRun(small, curve, 3, tmp_path / "lstm-3")
+    begun = [str(Path(sys.executable).with_name("rl-train")), *curve.arguments, "--seed", "3", "--run-dir"]
+    with subprocess.Popen([*begun, str(run.folder)], stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: (run.folder / "config.toml").exists())
+        process.kill()
+    assert not run.started
+    run.check()
+    assert subprocess.run(run.command(), capture_output=True, timeout=300, check=False).returncode == 0
+    assert run.checkpoint_step() >= 2000
 
 
 def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:

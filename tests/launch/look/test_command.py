@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from engram.launch.look import command, recording
 from engram.launch.look.command import run
 from engram.launch.train import command as train
 
@@ -37,6 +38,17 @@ def test_writes_a_page_and_a_moving_picture(trained: Path, tmp_path: Path, capsy
     assert "t-maze with gru" in text
     assert '"goal":{"values":[1,1' in text
     assert getattr(Image.open(gif), "n_frames", 1) > 5
+
+
+def test_nothing_is_recorded_after_an_episode_that_was_cut_off(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What would follow is the rest of it, which does not begin with an empty memory."""
+    monkeypatch.setattr(command, "record", lambda actor: recording.record(actor, most=4))
+    html = tmp_path / "page.html"
+    assert look(trained, "--html", html, "--episodes", 3) == 0
+    assert "episode 1 is cut off after" in capsys.readouterr().out
+    assert html.read_text().count('"steps":') == 1
 
 
 @pytest.mark.parametrize(
