@@ -78,7 +78,7 @@ class Dictionary(Task):
     symbols = True
     inputs = LETTERS + 4
     classes = LETTERS
-    chance = 1 / SOURCES
+    chance = 1 / LETTERS  # which letters are answers at all is to be remembered, too
 
     def __init__(self, num_sequences: int, *, num_pairs: int = 8, length: int = 4, **common: Any) -> None:
         super().__init__(num_sequences, **common)

@@ -59,7 +59,7 @@ class Task:
     stream: ClassVar[bool] = False
     """Whether sequences go on from batch to batch."""
     chance: float
-    """The share of right answers without memory; 0 where it depends on a text."""
+    """The share of right answers of the best guess that remembers nothing; 0 where it depends on a text."""
     batches: int | None = None
     """How many batches hold all there is, of the parts of files that are read once; else None."""
 

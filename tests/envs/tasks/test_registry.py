@@ -47,6 +47,28 @@ def test_batches_have_the_shapes_that_the_task_says(name, files):
 
 
 @pytest.mark.parametrize("name", GENERATED)
+def test_chance_is_not_below_the_likeliest_answer(name):
+    """Who always gives it remembers nothing."""
+    task = make_task(name, 200, seed=3)
+    answers = np.concatenate([batch.targets[batch.scored].ravel() for batch in (task.next() for _ in range(4))])
+    answers = answers[answers != NOT_ASKED]
+    share = np.bincount(answers).max() / len(answers)
+    assert share <= task.chance + 4 * (task.chance * (1 - task.chance) / len(answers)) ** 0.5 + 0.01
+
+
+def test_the_last_step_of_nth_farthest_alone_tells_twice_as_much_as_a_guess():
+    task = make_task("nth-farthest", 500, seed=3)
+    right = []
+    for _ in range(4):
+        batch = task.next()
+        shown = batch.inputs[-1, :, -2 * task.classes :]
+        m, n = shown[:, : task.classes].argmax(1), shown[:, task.classes :].argmax(1)
+        guess = np.where(n == task.classes - 1, m, (m + 1) % task.classes)
+        right.append(guess == batch.targets[-1, :, 0])
+    assert abs(np.mean(right) - task.chance) < 0.04
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_sequence_depends_on_its_index_alone(name):
     whole = make_task(name, 4, seed=3).next()
     _, parameters = find_task(name)
