@@ -30,7 +30,7 @@ def write_leaderboard(out: Path, minutes: float) -> None:
     summary = {
         "minutes": minutes,
         "machine": machine(),
-        "results": [{**results[key], "tests": results[key]["tests"]} for key in sorted(results)],
+        "results": [results[key] for key in sorted(results)],
     }
     (out / "leaderboard.json").write_text(json.dumps(summary, indent=1))
     draw(out / "leaderboard.png", results, tasks, cores, minutes)

@@ -191,7 +191,6 @@ def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float
     sizes = SMALL.get(cell.core, {}) if config.small else {}
     words = [cell.task, "--core", cell.core, "--lr", str(lr), "--minutes", str(minutes), "--seed", str(config.seed)]
     words += ["--test-sequences", str(config.test_sequences), "--run-dir", str(run)]
-    words += ["--max-grad-norm", str(recipe(cell.task, cell.core).learner.max_grad_norm)]
     words += ["--core-args", *_pairs(sizes)] if sizes else []
     return _call([*words, *(["--task-args", *_pairs(args)] if args else [])])
 
