@@ -30,12 +30,12 @@ from ..run.command_line import TRUST, UsageError
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
 from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
+from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
 from ..train.member import Member
 from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_shorter
-from ..train.sizes import check_counts, check_memory
 from ..train.trainer import Trainer
 
 if TYPE_CHECKING:

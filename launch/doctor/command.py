@@ -14,8 +14,8 @@ from ..run.command_line import UsageError, make_console, run_command
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
+from ..run.sizes import check_memory
 from ..run.trained import run_config
-from ..train.sizes import check_memory
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict

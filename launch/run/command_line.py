@@ -9,9 +9,7 @@ import difflib
 import io
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -20,30 +18,14 @@ import tyro
 from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from .other_names import OTHER_NAMES
+from .paragraphs import wrapped
+
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
 TRUST, LIST = "--trust-checkpoint", "--list"
 WIDE = 1000
 """Columns where output is no terminal."""
-OTHER_NAMES = {
-    "learning_rate": "lr",
-    "gamma": "discount",
-    "steps": "total_steps",
-    "timesteps": "total_steps",
-    "total_timesteps": "total_steps",
-    "num_envs": "envs_per_actor",
-    "n_envs": "envs_per_actor",
-    "num_workers": "num_actors",
-    "n_steps": "unroll_length",
-    "ent_coef": "entropy_cost",
-    "vf_coef": "value_cost",
-    "clip_range": "algorithm_args",
-    "log_dir": "run_dir",
-    "logdir": "run_dir",
-    "output_dir": "run_dir",
-    "world": "env",
-}
-"""Settings of other libraries, by the names that they have there."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells count it."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
@@ -136,7 +118,7 @@ def parse(
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
-            description=_wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
+            description=wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
             args=words,
             **given,
             return_unknown_args=True,
@@ -145,19 +127,6 @@ def parse(
     if unknown:
         raise UsageError(unknown_word(unknown[0], known, prog))
     return config
-
-
-def _wrapped(text: str) -> str:
-    """Paragraphs as wide as the terminal, at most 100 columns; those in columns keep their lines.
-
-    Every line begins with a space: tyro puts lines that begin with a letter behind one another.
-    """
-    width = min(100, shutil.get_terminal_size().columns) - 2
-    lines: list[str] = []
-    for paragraph in text.split("\n\n"):
-        aligned = "  " in paragraph
-        lines += ["", *(paragraph.splitlines() if aligned else textwrap.wrap(paragraph, width))]
-    return "\n".join(line and f" {line}" for line in lines[1:])
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:

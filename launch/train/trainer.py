@@ -17,6 +17,7 @@ from ..run.config import RunConfig, to_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.saved import Best
 from ..run.stop_flag import StopFlag
+from .best import best_now
 from .evaluation import Evaluator
 from .member import Member
 
@@ -242,17 +243,7 @@ class Trainer:
 
     def _best_now(self) -> Best | None:
         """The best checkpoint, if one is written now."""
-        best = self.best
-        for member in self.members:
-            seen = member.score()
-            if seen is None or not math.isfinite(seen.mean):
-                continue
-            evaluated = None if seen.error is not None else member.version
-            if best and evaluated is not None and (best.member, best.version) == (member.number, evaluated):
-                continue  # the evaluation that made it the best one
-            if best is None or best.gives_way_to(seen.mean, seen.error):
-                best = Best(seen.mean, self.steps, member.number, seen.episodes, seen.error, evaluated)
-        return best
+        return best_now(self.best, self.members, self.steps)
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
         """Everything that a continued run depends on, `best` being its best checkpoint."""

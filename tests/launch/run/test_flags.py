@@ -13,11 +13,11 @@ from engram.launch.run.config import RunConfig, from_dict, to_dict
 from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import changed_from_preset, parse_run
+from engram.launch.run.sizes import check_counts, check_memory
 from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
 from engram.launch.train import command as train
 from engram.launch.train.resume import resumed_by_words
-from engram.launch.train.sizes import check_counts, check_memory
 from runs import TINY
 
 

@@ -30,6 +30,6 @@ def test_brackets_of_a_docstring_are_shown() -> None:
     lines = [(core_class(name).__doc__ or "").partition("\n")[0] for name in core_names()]
     assert any("[" in line for line in lines)
     out = io.StringIO()
-    show(Console(width=400, file=out, highlight=False))
+    show(Console(width=400, file=out, highlight=False, markup=False))
     said = " ".join(out.getvalue().split())
     assert [line for line in lines if line not in said] == []

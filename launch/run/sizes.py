@@ -9,8 +9,8 @@ from ...agents.agent import Agent
 from ...agents.sizes import check_fits, training_bytes, without_memory
 from ...agents.values import map_leaves
 from ...base.processes import memory_bytes
-from ..run.config import RunConfig
-from ..run.device import find_device
+from .config import RunConfig
+from .device import find_device
 
 FLOAT = 4
 """Bytes of a number in a network."""
