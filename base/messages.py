@@ -84,6 +84,26 @@ def advice(word: object, allowed: Iterable[str], count: int = 3) -> str:
     return f"there are: {nearest(word, names)}" if names else "there is none"
 
 
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "gamma": "discount",
+    "steps": "total_steps",
+    "timesteps": "total_steps",
+    "total_timesteps": "total_steps",
+    "num_envs": "envs_per_actor",
+    "n_envs": "envs_per_actor",
+    "num_workers": "num_actors",
+    "n_steps": "unroll_length",
+    "ent_coef": "entropy_cost",
+    "vf_coef": "value_cost",
+    "log_dir": "run_dir",
+    "logdir": "run_dir",
+    "output_dir": "run_dir",
+    "world": "env",
+}
+"""Settings of a run by the names that they have in other libraries: what is meant where a name is unknown."""
+
+
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
     """Raise ValueError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)

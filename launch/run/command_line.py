@@ -18,8 +18,8 @@ import tyro
 from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from .other_names import OTHER_NAMES
-from .paragraphs import wrapped
+from ...base.messages import OTHER_NAMES
+from ...base.paragraphs import wrapped
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"

@@ -11,13 +11,12 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ...base.messages import advice
+from ...base.messages import OTHER_NAMES, advice
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
 from .imports import announce_imports
-from .other_names import OTHER_NAMES
 from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
 from .run_directory import differing
