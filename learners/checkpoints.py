@@ -73,7 +73,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             _sync_directory(partial)
             _put_in_place(partial, path)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            _sweep(directory)  # the one that was begun, or the one whose place it took
             raise
     except OSError as problem:
         raise CheckpointError(
@@ -258,7 +258,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what a killed writer left unfinished."""
+    """Remove what a writer left unfinished."""
     for path in directory.glob(f"{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 
