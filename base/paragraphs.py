@@ -1,4 +1,4 @@
-"""What `--help` says first, as wide as the terminal."""
+"""The description at the top of `--help`, broken into lines as wide as the terminal."""
 
 import shutil
 import textwrap

@@ -66,9 +66,8 @@ class NthFarthest(Task):
         self.steps = self.classes = num_objects
         self.features = num_features
         self.inputs = num_features + 3 * num_objects
-        self.chance = (
-            2 / num_objects
-        )  # the last step shows n and m: the n-th farthest is m itself, or one of the others
+        # The last step shows n and m: for the last n the answer is m, for every other n one of the other labels.
+        self.chance = 2 / num_objects
         self._labels, self._distances = np.zeros(num_objects, np.int64), np.zeros(num_objects, np.float64)
 
     def _fill(self, batch: Batch) -> None:

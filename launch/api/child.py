@@ -30,7 +30,7 @@ from .training import Outcome, train
 
 STOPPED = "stop()"
 STOP = b"."
-"""What the parent says for it."""
+"""Byte on the child's standard input that asks for the end."""
 """Why a run ended whose parent has closed its standard input."""
 NEWS_SECONDS = 0.3
 """Between two news of steps without metrics."""

@@ -25,6 +25,7 @@ class Evaluator:
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.factory = config, config.factory()
+        self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
 
     def look(self, member: Member, before: int) -> None:
         """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it."""
@@ -44,7 +45,7 @@ class Evaluator:
                 {name: value.cpu() for name, value in weights.items()},
                 seed=int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
                 greedy=False,
-                num_envs=evaluation_envs(self.factory, self.config.eval_episodes),
+                num_envs=self._num_envs,
                 unroll_length=UNROLL_LENGTH,
             )
         most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)

@@ -73,8 +73,9 @@ class SupervisedLearner:
     def _finite(self, state: CoreState) -> CoreState:
         """The state in which streams whose numbers are not finite, and would never be again, begin anew."""
         finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
-        if not finite or (bad := ~torch.stack(finite).all(0)).logical_not().all():
+        if all(each.all() for each in finite):
             return state
+        bad = ~torch.stack(finite).all(0)
         return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
 
     def state_dict(self) -> dict[str, Any]:
