@@ -21,7 +21,7 @@ from .algorithms.algorithm import Targets
 from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
-from .optimisers import clip_global_norm, make_optimiser, scheduled, set_hyperparameters
+from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
 from .passes import METRICS, Found, Gradient, evaluate, rescaled
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
@@ -183,8 +183,7 @@ class Learner:
         """One update of the weights, unless its loss or gradient is not finite."""
         found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share)
         parameters = list(self.agent.parameters())
-        for parameter, gradient in zip(parameters, found.gradients, strict=True):
-            parameter.grad = gradient
+        set_gradients(parameters, found.gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([found.metrics, norm.reshape(1)])
         finite = row.isfinite().all()

@@ -31,7 +31,17 @@ class Adam(WithoutCompiler, torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient. Raises RuntimeError for a gradient in another memory layout."""
+        # The fused kernel reads weights, gradients and moments as flat memory and ignores strides.
+        for group in self.param_groups:
+            for p in group["params"]:
+                moments = [x for x in self.state[p].values() if x.shape == p.shape] if p in self.state else []
+                for each in [x for x in (p.grad, *moments) if x is not None]:
+                    if not _same_layout(p, each):
+                        raise RuntimeError(
+                            f"Adam: a parameter {list(p.shape)} has strides {p.stride()}, its gradient or a moment "
+                            f"{each.stride()}; expected: equal strides (assign gradients with set_gradients)"
+                        )
         return self._step(closure)
 
 
@@ -135,6 +145,25 @@ def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, 
     """Use these numbers from the next step on, in every parameter group; those it does not have are passed over."""
     for group in optimiser.param_groups:
         group.update({name: number for name, number in numbers.items() if name in group})
+
+
+def _same_layout(parameter: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape have their elements in the same order in memory."""
+    # The stride of a dimension with one element, or of an empty tensor, has no meaning.
+    strides = zip(parameter.shape, parameter.stride(), other.stride(), strict=True)
+    return parameter.stride() == other.stride() or all(a == b for size, a, b in strides if size > 1)
+
+
+def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
+    """Assign gradients to parameters, each in the memory layout of its parameter.
+
+    `backward()` brings gradients to that layout; `torch.autograd.grad` returns them in the layout in which they were
+    computed, channels-last for a convolution's kernels, for example.
+    """
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and not _same_layout(parameter, gradient):
+            gradient = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
+        parameter.grad = gradient
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
