@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..envs.foreign.check import ContractError
+
 FORGIVEN_AFTER = 50
 """Unrolls after which an actor's failures are forgotten."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
@@ -51,8 +53,13 @@ class Failures:
         self._rows: dict[int, _Row] = {}
         self._reported: set[str] = set()
 
-    def add(self, number: int, trace: str) -> None:
-        """Note a failure of actor `number`. Raises ActorFailureError if it is one too many."""
+    def add(self, number: int, trace: str, cause: object = None) -> None:
+        """Note a failure of actor `number`.
+
+        Raises ActorFailureError if it is one too many, or if every replacement would fail alike: a ContractError.
+        """
+        if isinstance(cause, ContractError):
+            raise ActorFailureError(str(cause))
         self.total += 1
         row = self._rows.setdefault(number, _Row(trace))
         row.count, row.unrolls = row.count + 1, 0

@@ -210,8 +210,8 @@ class LocalPool(InProcess):
             for number, unrolls in list(under_way.items()):
                 try:
                     over = unrolls.advance()
-                except (Exception, SystemExit):
-                    self._replace(number)
+                except (Exception, SystemExit) as problem:
+                    self._replace(number, problem)
                     over = True
                 else:
                     if over:
@@ -222,16 +222,16 @@ class LocalPool(InProcess):
         alone = {number: [self._unroll(number, each) for each in weights] for number in numbers if number not in done}
         return [unroll for number in numbers for unroll in (done | alone)[number]]
 
-    def _replace(self, number: int) -> None:
-        self._failures.add(number, traceback.format_exc())
+    def _replace(self, number: int, problem: BaseException) -> None:
+        self._failures.add(number, traceback.format_exc(), problem)
         self._actors[number] = MemberActors(self._make_actor, number, self._actors[number].life + 1)
 
     def _unroll(self, number: int, weights: Weights) -> Unroll:
         while True:
             try:
                 unroll = self._actors[number].unroll(weights)
-            except (Exception, SystemExit):
-                self._replace(number)
+            except (Exception, SystemExit) as problem:
+                self._replace(number, problem)
             else:
                 self._failures.forgive(number)
                 return unroll

@@ -5,14 +5,15 @@ from torch import Tensor, nn
 
 from .kernels import Linear
 from .normalisation import Moments
-from .specs import scaled, with_channels_last
+from .specs import picture_size, scaled, with_channels_last
 
 
 class PictureTorso(nn.Module):
     """Convolutions over a picture and one linear layer with a ReLU; for the layers see the subclasses.
 
     Args:
-        shape: [rows, cols, channels], or channels first.
+        shape: [rows, cols], [rows, cols, channels], or [frames, rows, cols, channels], whose frames become channels;
+            with `first`, channels come before rows.
         scale: the network sees observation * scale.
         first: whether the channels are the first axis.
         moments: running moments of the channels; None for none.
@@ -24,7 +25,7 @@ class PictureTorso(nn.Module):
     def __init__(self, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
         super().__init__()
         self.scale, self.first, self.moments = scale, first, moments
-        channels, rows, cols = shape if first else (shape[2], *shape[:2])
+        channels, rows, cols = picture_size(shape, first)
         self.layers, size = self._layers(channels, rows, cols)
         self.linear = Linear(size, self.width)
         self.output_size = self.width
@@ -45,8 +46,14 @@ class PictureTorso(nn.Module):
             self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
 
     def _numbers(self, observation: Tensor) -> Tensor:
-        """[N, rows, cols, channels] as float32, scaled."""
-        return with_channels_last(scaled(observation, self.scale), self.first)
+        """[N, rows, cols, frames * channels] as float32, scaled."""
+        x = scaled(observation, self.scale)
+        if x.ndim == 3:
+            return x.unsqueeze(3)
+        if x.ndim == 4:
+            return with_channels_last(x, self.first)
+        # [N, frames, rows, cols, channels] -> [N, rows, cols, frames, channels] -> [N, rows, cols, frames * channels]
+        return x.permute((0, 3, 4, 1, 2) if self.first else (0, 2, 3, 1, 4)).flatten(3)
 
 
 class NatureTorso(PictureTorso):

@@ -96,6 +96,17 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
     )
 
 
+def picture_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
+    """(channels, rows, columns) of a picture [rows, columns], [rows, columns, channels] or [frames, ...] of these.
+
+    Frames of a stack are channels. With `first`, channels come before rows.
+    """
+    if len(shape) == 2:
+        return 1, *shape
+    channels, rows, cols = shape[-3:] if first else (shape[-1], *shape[-3:-1])
+    return math.prod(shape[:-3]) * channels, rows, cols
+
+
 def with_channels_last(x: Tensor, first: bool) -> Tensor:
     """[N, rows, cols, channels] of a picture in either layout."""
     return x.permute(0, 2, 3, 1) if first else x

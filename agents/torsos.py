@@ -17,11 +17,13 @@ from .kernels import Linear
 from .normalisation import Moments, Shares
 from .pictures import PICTURE_TORSOS
 from .repeats import once_each
-from .specs import ArraySpec, ObservationSpec, channels_first, scaled, with_channels_last
+from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
 from .values import ObservationTensor
 
 MOST_CELLS = 20
 """Rows or columns beyond which an image of bytes is a picture of pixels, not of symbols."""
+PICTURE_AXES = (2, 3, 4)
+"""Axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]."""
 RAREST = 0.01
 """Share of cells below which a symbol is scaled up no further."""
 
@@ -32,7 +34,8 @@ class TorsoConfig:
 
     torso: Literal["grid", "atari", "atari-resnet"] = "grid"
     """Network over an image: grid (2x2 convolutions, for worlds of cells), atari (strided convolutions of Mnih et al.
-    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels."""
+    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels: [rows,
+    columns], with channels, or a stack of such frames."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
     """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
@@ -237,7 +240,17 @@ class NormalisedTorso(nn.Module):
 
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
-    """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest."""
+    """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest.
+
+    Torsos for pictures also read [rows, columns] and stacked frames [frames, rows, columns, channels]. Raises
+    ValueError if such a torso is named and no entry of the observation is a picture.
+    """
+    if config.torso != "grid" and not _has_picture(spec):
+        shapes = f"shape {list(spec.shape)}" if isinstance(spec, ArraySpec) else f"entries {', '.join(sorted(spec))}"
+        raise ValueError(
+            f"torso is {config.torso!r}, and the observation of {shapes} is no picture; allowed: torso 'grid', or an "
+            "observation [rows, columns], [rows, columns, channels] or [frames, rows, columns, channels]"
+        )
     torso = _torso(spec, config)
     torso = EmbeddingTorso(torso, config) if config.embedding_size else torso
     return NormalisedTorso(torso) if config.normalise_features else torso
@@ -246,13 +259,18 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if isinstance(spec, dict):
         return DictTorso(spec, config)
-    if len(spec.shape) != 3:
-        return FlatTorso(spec, config)
-    if config.torso != "grid":
-        first = channels_first(spec.shape, config.image_layout)
-        features = spec.shape[0 if first else 2]
-        return PICTURE_TORSOS[config.torso](spec.shape, spec.scale, first, _moments(features, config))
-    return ConvTorso(spec, config) if config.conv_channels else FlatTorso(spec, config)
+    if config.torso != "grid" and len(spec.shape) in PICTURE_AXES:
+        first = len(spec.shape) > 2 and channels_first(spec.shape[-3:], config.image_layout)
+        moments = _moments(picture_size(spec.shape, first)[0], config)
+        return PICTURE_TORSOS[config.torso](spec.shape, spec.scale, first, moments)
+    return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
+
+
+def _has_picture(spec: ObservationSpec) -> bool:
+    """Whether an entry of an observation has the axes of a picture."""
+    if isinstance(spec, dict):
+        return any(_has_picture(part) for part in spec.values())
+    return len(spec.shape) in PICTURE_AXES
 
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:

@@ -300,7 +300,7 @@ class RayPool:
             slot.versions.clear()  # it may have been the weights that were lost
             self._failures.add(slot.number, _message(answer))  # the process may live; if not, the next answer tells
         elif isinstance(answer, RayError):
-            self._lose(slot, _message(answer))
+            self._lose(slot, _message(answer), getattr(answer, "cause", None))
         elif ref == slot.starting:
             slot.starting, slot.place, slot.since = None, answer, time.monotonic()
         else:
@@ -315,11 +315,11 @@ class RayPool:
             assert slot.place is not None, "it said where it is before its first request"
             self._unrolls_from[slot.place.machine] += request.unrolls
 
-    def _lose(self, slot: ActorSlot, why: str) -> None:
+    def _lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """The end of a slot's process: its open requests go down with it."""
         for request in list(slot.requests):
             self._drop(request)
-        self._slots.lose(slot, why)
+        self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
         """An answer that will not come: its member is asked for another one before the others have their turn."""

@@ -158,13 +158,13 @@ class ActorSlots:
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
                 yield slot, f"actor {slot.number} has not {what} for {limit:.0f} s"
 
-    def lose(self, slot: ActorSlot, why: str) -> None:
+    def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """End a slot's process; another one follows after a pause. Raises ActorFailureError if it is one too many."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
         slot.handle = slot.starting = slot.place = None
-        self._failures.add(slot.number, why)
+        self._failures.add(slot.number, why, cause)
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
     def close(self) -> None:

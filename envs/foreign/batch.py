@@ -14,7 +14,7 @@ from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, check_behaviour, check_spaces
+from .check import OUTSIDE, check_behaviour, check_observation, check_spaces
 from .spaces import action_form, empty, observation_form
 
 
@@ -40,7 +40,7 @@ class ForeignBatch:
         check_integer("num_envs", num_envs, 1, None)
         check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
-        makers = [lambda: _environment(make_env, name)] * num_envs
+        makers = [lambda env=env: env for env in _environments(make_env, num_envs, name)]
         self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, name=name)
         self._observations = observation_form(self.vector.single_observation_space, name)
         self._actions = action_form(self.vector.single_action_space, name)
@@ -70,7 +70,12 @@ class ForeignBatch:
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
         taken = self._actions.read(self._checked(actions))
-        values, reward[:], terminated[:], truncated[:], _ = self._staying(lambda: self.vector.step(taken))
+        try:
+            values, reward[:], terminated[:], truncated[:], _ = self._staying(lambda: self.vector.step(taken))
+        except (TypeError, ValueError):
+            for env, value in zip(self.vector.envs, self.vector._env_obs, strict=True):
+                check_observation(env.observation_space, f"{self.name}.step", value)
+            raise
         self._observations.write(values, observation)
 
     def cut(self, where: Array) -> None:
@@ -164,9 +169,21 @@ class ForeignBatch:
         return whole
 
 
-def _environment(make_env: Callable[[], Any], name: str) -> Any:
-    env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
-    if not isinstance(env, gymnasium.Env):
-        raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
-    check_spaces(env, name)
-    return env
+def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
+    """`num_envs` environments, each an object of its own and all with the same spaces; ValueError otherwise."""
+    envs: list[Any] = []
+    objects: set[int] = set()
+    for i in range(num_envs):
+        env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
+        check_spaces(env, name)
+        objects.add(id(env.unwrapped))
+        if len(objects) == i:
+            raise ValueError(f"{name} returned the same object for two environments; expected: a new one at each call")
+        for space in ("observation_space", "action_space"):
+            own, first = getattr(env, space), getattr(envs[0] if envs else env, space)
+            if own != first:
+                raise ValueError(f"{name}: environment {i} has the {space} {own}; expected that of the first, {first}")
+        envs.append(env)
+    return envs

@@ -13,6 +13,10 @@ OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np._
 """Frames in these places are not the user's own."""
 
 
+class ContractError(ValueError):
+    """An environment returned what it does not declare. A new environment would do the same."""
+
+
 def check_spaces(env: Any, name: str) -> None:
     """Raise ValueError unless an environment says what it shows and takes."""
     for attribute in ("observation_space", "action_space"):
@@ -27,7 +31,7 @@ def check_behaviour(env: Any, name: str) -> None:
     made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
-    _check_observation(env, f"{name}.reset", made[0])
+    check_observation(env.observation_space, f"{name}.reset", made[0])
     env.action_space.seed(0)
     action = calling(f"{name}.action_space.sample", env.action_space.sample, OUTSIDE)
     done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
@@ -36,7 +40,7 @@ def check_behaviour(env: Any, name: str) -> None:
         old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
         raise ValueError(f"{name}.step returned {_shown(done)}; expected {fields}{old}")
     observation, reward, terminated, truncated, info = done
-    _check_observation(env, f"{name}.step", observation)
+    check_observation(env.observation_space, f"{name}.step", observation)
     try:
         number = np.ndim(reward) == 0 and not isinstance(reward, str) and np.isfinite(float(reward))
     except (TypeError, ValueError):
@@ -50,14 +54,25 @@ def check_behaviour(env: Any, name: str) -> None:
         raise ValueError(f"{name}.step returned info = {_shown(info)}; expected a dict")
 
 
-def _check_observation(env: Any, method: str, observation: Any) -> None:
-    space = env.observation_space
-    if isinstance(space, spaces.Box):
-        shape = getattr(observation, "shape", None) or np.shape(observation)
-        if shape != space.shape:
-            raise ValueError(f"{method} returned an observation of shape {shape}; observation_space says {space.shape}")
-    elif not space.contains(observation):
-        raise ValueError(f"{method} returned the observation {_shown(observation)}; observation_space is {space}")
+def check_observation(space: spaces.Space[Any], method: str, observation: Any, entry: str = "") -> None:
+    """Raise ContractError for an observation that arrays of `space` cannot store; `entry` is its path in a Dict."""
+    place = f" in entry {entry!r}" if entry else ""
+    if isinstance(space, spaces.Dict) and isinstance(observation, dict) and space.spaces.keys() <= observation.keys():
+        for key, part in space.spaces.items():
+            check_observation(part, method, observation[key], f"{entry}.{key}".removeprefix("."))
+    elif not isinstance(space, spaces.Box):
+        if not space.contains(observation):
+            said = f"{method} returned the observation {_shown(observation)}{place}"
+            raise ContractError(f"{said}; observation_space is {space}")
+    else:
+        array = np.asarray(observation)
+        for returned, declared, fits in (
+            (f"shape {array.shape}", space.shape, array.shape == space.shape),
+            (array.dtype, space.dtype, np.can_cast(array.dtype, space.dtype, "same_kind")),
+        ):
+            if not fits:
+                said = f"{method} returned an observation of {returned}{place}"
+                raise ContractError(f"{said}; observation_space says {declared}")
 
 
 def _length(value: Any) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from ..arrays import Array
+from .check import ContractError
 
 SOLVED = ("solved", "success", "is_success")
 """Keys under which worlds say whether the goal was reached; all of them become the field `solved`."""
@@ -23,7 +24,7 @@ class InfoVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that keeps every environment's `info` as it is.
 
     Gymnasium merges them into arrays of the type of whichever value came first: 0.5 after an integer becomes 0.
-    An `info` that is no dict is a ValueError with the world's name.
+    An `info` that is no dict is a ContractError with the world's name.
     """
 
     def __init__(self, *args: Any, name: str, **options: Any) -> None:
@@ -34,7 +35,7 @@ class InfoVectorEnv(SyncVectorEnv):
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         if not isinstance(env_info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{self._name} returned info = {env_info!r}; expected a dict")
+            raise ContractError(f"{self._name} returned info = {env_info!r}; expected a dict")
         self.infos[env_num] = env_info
         return vector_infos
 
@@ -65,8 +66,8 @@ def _solved(info: Mapping[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(())[()]
     if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
         return np.nan
     return float(value) if -_LARGEST <= value <= _LARGEST else np.nan

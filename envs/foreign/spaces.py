@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..arrays import Array, Observation
+from .check import ContractError
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
@@ -136,7 +137,7 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
         places = np.reshape(values, (len(out), -1)).astype(np.int64, copy=False) - first
         if ((places < 0) | (places >= sizes)).any():
             bad = int(np.argwhere((places < 0) | (places >= sizes))[0, 0])
-            raise ValueError(f"{name} returned the observation {values[bad]}; observation_space is {space}")
+            raise ContractError(f"{name} returned the observation {values[bad]}; observation_space is {space}")
         out[...] = 0
         np.put_along_axis(out, places + (ends - sizes), 1, axis=1)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from engram.actors.failures import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, ActorFailureError, Failures
+from engram.envs.foreign.check import ContractError
 
 
 def survive(failures: Failures, number: int, trace: str = "trace", unrolls: int = 0) -> None:
@@ -59,3 +60,9 @@ def test_pauses_double_up_to_a_limit_and_end_with_the_row() -> None:
     for _ in range(FORGIVEN_AFTER):
         failures.forgive(0)
     assert failures.pause(0) == 0
+
+
+def test_an_environment_that_breaks_its_declaration_is_not_tried_again():
+    failures = Failures(10, print)
+    with pytest.raises(ActorFailureError, match=r"^mine returned an observation of float32$"):
+        failures.add(0, "a traceback", ContractError("mine returned an observation of float32"))

@@ -88,3 +88,32 @@ def test_worlds_of_ours_need_no_layout() -> None:
         agent = factory.make_agent(factory.make_batch())
         assert agent.config.torso.image_layout == "channels-last"
         assert not isinstance(agent.torso, ConvTorso) or agent.torso.first is False
+
+
+@pytest.mark.parametrize("torso", ["atari", "atari-resnet"])
+def test_gray_pictures_and_stacked_frames_are_read_as_pictures(torso: str) -> None:
+    def features(picture: torch.Tensor, layout: str = "auto") -> torch.Tensor:
+        torch.manual_seed(0)
+        config = TorsoConfig(torso=torso, image_layout=layout, normalise_observations=True)  # type: ignore[arg-type]
+        net = make_torso({"eye": ArraySpec(tuple(picture.shape[1:])), "body": ArraySpec((3,))}, config)
+        net.observe({"eye": picture, "body": torch.zeros(len(picture), 3)})  # type: ignore[operator]
+        return net({"eye": picture, "body": torch.zeros(len(picture), 3)})
+
+    gray = torch.rand(2, 40, 44)
+    assert torch.equal(features(gray), features(gray.unsqueeze(3)))
+    frames = torch.rand(2, 4, 40, 44, 3)
+    # channel f * 3 + c is channel c of frame f
+    merged = torch.cat([frames[:, f] for f in range(4)], 3)
+    assert torch.equal(features(frames), features(merged))
+    assert torch.equal(features(frames.permute(0, 1, 4, 2, 3)), features(merged))
+
+
+def test_a_torso_for_pictures_without_a_picture_is_refused() -> None:
+    for spec, shown in (
+        (ArraySpec((4,)), r"shape \[4\]"),
+        (ArraySpec((2, 3, 40, 40, 3)), r"shape \[2, 3, 40, 40, 3\]"),
+        ({"b": ArraySpec((4,)), "a": ArraySpec((2,))}, "entries a, b"),
+    ):
+        expected = f"torso is 'atari', and the observation of {shown} is no picture; allowed: torso 'grid'"
+        with pytest.raises(ValueError, match=expected):
+            make_torso(spec, TorsoConfig(torso="atari"))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Foreign worlds against the same worlds stepped by hand, and every space that can and cannot be read."""
 
+import copy
 import pickle
 import re
 import sys
@@ -76,7 +77,7 @@ def started(env: gymnasium.Env | str, num_envs: int = 3, **parameters: Any) -> t
     if isinstance(env, str):
         batch = make_batch(env, num_envs, **parameters)
     else:
-        batch = ForeignBatch(lambda: env, num_envs, name="echo")
+        batch = ForeignBatch(lambda: copy.copy(env), num_envs, name="echo")
     rows = room(batch)
     batch.reset_into(rows[0], 1)
     return batch, rows

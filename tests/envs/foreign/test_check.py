@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.envs.foreign import ForeignBatch
+from engram.launch.train import command
 
 
 class Right(gymnasium.Env):
@@ -47,6 +48,40 @@ class TextReward(Right):
 class WrongShape(Right):
     def step(self, action: int) -> Any:
         return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+class WrongType(Right):
+    """Declares bytes and returns floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
+
+
+class WrongEntry(Right):
+    """One entry of its Dict is of another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"deep": spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)})})
+
+    def reset(self, **_: Any) -> Any:
+        return {"deep": {"image": np.zeros(2)}}, {}
+
+
+class WrongAtTheEnd(Right):
+    """Returns bytes as declared, but at an episode's last step."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 255, (2,), np.uint8), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        self.time = 0
+        return np.zeros(2, np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.time += 1
+        return np.zeros(2, np.float32 if self.time == 15 else np.uint8), 1.0, self.time == 15, False, {}
 
 
 class Flags(Right):
@@ -92,6 +127,8 @@ class Unmakeable(Right):
         (OldStep, "mine.step returned 4 values .*; expected .observation, reward, terminated.*Gym's old form"),
         (TextReward, "mine.step returned the reward 'good'; expected a finite number"),
         (WrongShape, "mine.step returned an observation of shape .3,.; observation_space says .2,."),
+        (WrongType, "mine.reset returned an observation of float32; observation_space says uint8"),
+        (WrongEntry, "mine.reset returned an observation of float64 in entry 'deep.image'; .* says uint8"),
         (Flags, "mine.step returned terminated = 0; expected True or False"),
         (Leaves, r"mine\.step raised SystemExit: 0"),
         (TooWide, r"mine\.action_space\.sample raised OverflowError"),
@@ -115,3 +152,35 @@ def test_an_exception_inside_a_world_shows_the_worlds_own_lines():
     assert said.count("File ") == 2
     assert "in look_up" in said
     assert "check.py" not in said.replace("test_check.py", "")
+
+
+def test_a_factory_that_returns_one_object_for_all_environments_is_refused():
+    env = Right()
+    for make in (lambda: env, lambda: gymnasium.wrappers.TimeLimit(env, 5)):
+        ForeignBatch(make, 1, name="mine")
+        with pytest.raises(ValueError, match="mine returned the same object for two environments; expected: a new one"):
+            ForeignBatch(make, 2, name="mine")
+
+
+def test_environments_of_different_spaces_are_refused():
+    sizes = iter((2, 2, 3))
+
+    def make() -> Right:
+        env = Right()
+        env.action_space = spaces.Discrete(next(sizes))
+        return env
+
+    expected = "mine: environment 2 has the action_space Discrete.3.; expected that of the first, Discrete.2."
+    with pytest.raises(ValueError, match=expected):
+        ForeignBatch(make, 3, name="mine")
+
+
+def test_what_breaks_its_declaration_later_ends_the_run_at_once_without_a_retry(tmp_path, capsys):
+    words = f"--env {__name__}:WrongAtTheEnd --core gru --core-args hidden_size=4 --local --algorithm a2c".split()
+    code = command.main([*words, "--total-steps", "10_000", "--run-dir", str(tmp_path / "run")])
+    said = capsys.readouterr()
+    assert code == 1
+    line = f"{__name__}:WrongAtTheEnd.step returned an observation of float32; observation_space says uint8"
+    assert f"rl-train: {line}" in said.err
+    assert "Traceback" not in said.err + said.out
+    assert "replaced" not in said.err + said.out

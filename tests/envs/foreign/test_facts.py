@@ -118,6 +118,7 @@ def test_only_single_finite_numbers_count(value: Any, number: float):
         ({"solved": 1}, 1),
         ({"success": 1.0}, 1),
         ({"is_success": False}, 0),
+        ({"is_success": np.array([True])}, 1),
         ({"success": 0.4}, 0),
         ({"success": -1}, 0),
         ({}, np.nan),
