@@ -34,8 +34,8 @@ class TorsoConfig:
 
     torso: Literal["grid", "atari", "atari-resnet"] = "grid"
     """Network over an image: grid (2x2 convolutions, for worlds of cells), atari (strided convolutions of Mnih et al.
-    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels: [rows,
-    columns], with channels, or a stack of such frames."""
+    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels, also
+    without channels and in stacks of frames."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
     """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
