@@ -155,14 +155,18 @@ def _same_layout(parameter: Tensor, other: Tensor) -> bool:
 
 
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Assign gradients to parameters, each in the memory layout of its parameter.
+    """Assign gradients to parameters, each in the memory layout of its parameter and in memory of its own.
 
-    `backward()` brings gradients to that layout; `torch.autograd.grad` returns them in the layout in which they were
-    computed, channels-last for a convolution's kernels, for example.
+    `backward()` does both; `torch.autograd.grad` returns gradients in the layout in which they were computed,
+    channels-last for a convolution's kernels, for example, and one tensor for two parameters that are added up, such as
+    the biases of an LSTM. Clipping, which works in place, would scale that tensor twice.
     """
+    taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None and not _same_layout(parameter, gradient):
-            gradient = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
+        if gradient is not None:
+            if not _same_layout(parameter, gradient) or gradient.data_ptr() in taken:
+                gradient = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
+            taken.add(gradient.data_ptr())
         parameter.grad = gradient
 
 

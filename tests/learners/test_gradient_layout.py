@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from engram.learners.optimisers import make_optimiser, set_gradients
 from torch import nn
+
+from engram.learners.optimisers import clip_global_norm, make_optimiser, set_gradients
 
 SHAPE = (4, 3, 2, 2)
 
@@ -41,3 +42,13 @@ def test_strides_of_dimensions_with_one_element_do_not_matter() -> None:
     parameter, optimizer = fused(torch.randn(4, 1, 1))
     parameter.grad = torch.randn(4, 1, 1).as_strided((4, 1, 1), (1, 7, 9))
     optimizer.step()
+
+
+def test_parameters_that_are_added_up_are_clipped_once() -> None:
+    """`torch.autograd.grad` returns one tensor for both, as for the two biases of an LSTM."""
+    ours, theirs = ([nn.Parameter(torch.ones(3)) for _ in range(2)] for _ in range(2))
+    set_gradients(ours, torch.autograd.grad((10 * (ours[0] + ours[1])).sum(), ours))
+    (10 * (theirs[0] + theirs[1])).sum().backward()
+    assert clip_global_norm(ours, 1.0) == clip_global_norm(theirs, 1.0)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
