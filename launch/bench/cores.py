@@ -1,7 +1,6 @@
 """`rl-bench cores`: size and speed of every memory core alone, at its paper's setting."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -194,7 +193,6 @@ def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure as the words say; returns the exit code."""
-    sys.path.append("")  # so that module:Class finds a user's own files
     config = parse(CoresConfig, arguments, "rl-bench cores", _HELP)
     console = make_console()
     device = find_device(config.device)

@@ -1,8 +1,6 @@
 """`rl-check-core`: a certificate of correct memory for a core, ours or anyone's."""
 
-import os
 import pickle
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,7 +62,6 @@ class CheckConfig:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the certificate of the core that the words name; returns the exit code."""
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
     console = make_console()

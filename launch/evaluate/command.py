@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -99,7 +97,6 @@ class EvaluationConfig:
 
 def main(arguments: Sequence[str]) -> int:
     """Evaluate as the words say; returns the exit code."""
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = make_console()

@@ -1,7 +1,5 @@
 """`rl-look`: a page that shows an episode of a trained agent, and its memory at every step."""
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,7 +62,6 @@ class LookConfig:
 
 def main(arguments: Sequence[str]) -> int:
     """Play, record and write as the words say; returns the exit code."""
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()

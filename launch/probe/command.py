@@ -1,7 +1,5 @@
 """`rl-probe`: teach a memory a task and say what it can hold; `rl-probe suite` compares cores."""
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,6 @@ MAY_CHANGE = {"minutes", "updates", "run_dir", "test_sequences", "log_every", "c
 
 def main(arguments: Sequence[str]) -> int:
     """Probe as the words say; returns the exit code."""
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     words = dashed(arguments)
     if words[:1] == ["--list"]:
         list_tasks(make_console())

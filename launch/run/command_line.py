@@ -45,9 +45,12 @@ class NotAvailableError(RuntimeError):
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command line's `main` and exit: one line and 2 for a usage error, 3 for what may go better later.
 
-    Ctrl-C where nobody else heeds it ends with 130.
+    Ctrl-C where nobody else heeds it ends with 130. `module:Class` is found in the working directory.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    with contextlib.suppress(OSError):  # it may have been removed
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last: a user's module must not replace one of a library
     if VERSION in words:
         print(f"{name} {version()}")
         sys.exit(0)

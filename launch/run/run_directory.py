@@ -28,7 +28,7 @@ from typing import Any
 import tomli_w
 
 from ...base.files import replace_file
-from .imports import announce_imports
+from .imports import announce_imports, refuse_inside
 
 CONFIG, LOCK = "config.toml", ".lock"
 _SHOWN_DIFFERENCES = 3
@@ -131,6 +131,10 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path / CONFIG} is damaged: {problem}") from problem
         if not found:
             raise RunDirectoryError(f"{self.path / CONFIG} is damaged: it is empty")
+        try:
+            refuse_inside(found, self.path)
+        except ValueError as problem:
+            raise RunDirectoryError(f"{self.path / CONFIG}: {problem}") from problem
         announce_imports(found, self.path / CONFIG)
         return found
 

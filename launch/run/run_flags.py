@@ -16,10 +16,10 @@ from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
 from .config import MOVED, RunConfig, from_dict, to_dict, typed
-from .imports import announce_imports
+from .imports import announce_imports, refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
-from .run_directory import differing
+from .run_directory import CONFIG, differing
 
 OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
 """Flags of `rl-train` that are no settings of a run."""
@@ -204,6 +204,8 @@ def saved_config(file: Path) -> RunConfig:
     if not data:
         raise UsageError(f"--config {file}: it is empty; expected: settings, such as the config.toml of a run")
     try:
+        if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
+            refuse_inside(data, file.parent)  # it is a run's
         announce_imports(data, file)
         return from_dict(RunConfig, data)
     except (ValueError, TypeError) as problem:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...learners import checkpoints
 from ...learners.checkpoints import CheckpointError
+from .imports import refuse_inside
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def read(path: Path) -> dict[str, Any]:
     state = checkpoints.load(path)
     try:
         state = upgraded(state)
+        refuse_inside(state.get("config", {}), path.absolute().parent.parent)
         _check(state)
     except (TypeError, ValueError, LookupError, AttributeError) as problem:
         raise CheckpointError(f"{path}: holds no state of a run ({type(problem).__name__}: {problem})") from problem

@@ -1,6 +1,5 @@
 """`rl-train`: train an agent with memory, from a command line to a run directory."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str], early: EarlyRay | None = None, stop: StopFlag | None = None) -> int:
     """Train as the words say, on a Ray that is being started already if there is one; returns the exit code."""
     stop = stop or StopFlag.of_a_command()
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     if LIST in arguments:
         from .listing import show
 

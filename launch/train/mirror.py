@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError
-from ..run.imports import announce_imports
+from ..run.imports import announce_imports, refuse_inside
 from ..run.run_directory import CONFIG, RunDirectory, new_path
 from ..run.urls import redacted
 
@@ -136,10 +137,19 @@ def fetch(url: str, target: str | None) -> Path:
     """
     files, root = _open(url)
     try:
+        _refuse_link(files, f"{root}/{CONFIG}")
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)
     except Exception as problem:
         raise UsageError(f"{redacted(url)} holds no run: {_said(problem, url)}") from problem
+    settings = dict[str, Any]()
+    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming says what is wrong with it
+        settings = tomllib.loads(config.decode())
+    if isinstance(files, LocalFileSystem):
+        try:
+            refuse_inside(settings, Path(root))
+        except ValueError as problem:
+            raise UsageError(f"{redacted(url)}: {problem}") from problem
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
         raise UsageError(f"{run} is not empty; to go on with the run there: --resume {run}")
@@ -149,7 +159,8 @@ def fetch(url: str, target: str | None) -> Path:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             try:
-                files.get(f"{root}/checkpoints/{name}/", str(path), recursive=True)
+                for file in checkpoints.FILES:
+                    _get(files, f"{root}/checkpoints/{name}/{file}", path / file)
                 checkpoints.verify(path)
             except Exception as problem:
                 print(f"skipped a checkpoint at {redacted(url)}: {_said(problem, url)}")
@@ -164,11 +175,23 @@ def fetch(url: str, target: str | None) -> Path:
     if best in names and best != newest:
         fetched(best)
     if files.exists(log := f"{root}/{directory.population_file.name}"):
-        files.get(log, str(directory.population_file))
+        _get(files, log, directory.population_file)
     (run / CONFIG).write_bytes(config)
-    with contextlib.suppress(ValueError):  # resuming says what is wrong with it
-        announce_imports(tomllib.loads(config.decode()), run / CONFIG, fetched=True)
+    announce_imports(settings, run / CONFIG, fetched=True)
     return run
+
+
+def _get(files: Any, source: str, target: Path) -> None:
+    """Copy one file here. Raises UsageError for a link."""
+    _refuse_link(files, source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.get_file(source, str(target))
+
+
+def _refuse_link(files: Any, source: str) -> None:
+    """Raise UsageError for a link, which may point to any file of this machine."""
+    if files.info(source).get("islink"):
+        raise UsageError(f"{source.rpartition('/')[2]} is a link; expected: a file")
 
 
 def _best(path: Path) -> str:

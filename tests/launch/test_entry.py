@@ -1,6 +1,8 @@
 """The scripts of the commands: a signal while libraries are imported ends a command in one line, and nothing else."""
 
+import importlib
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -68,3 +70,32 @@ def test_every_script_is_a_function_for_a_command_that_exists() -> None:
     for name in wanted:
         assert callable(getattr(entry, name.replace("-", "_")))
         assert importlib.util.find_spec(entry.module_of(name)) is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("rl-train", ["--local", "--env"]),
+        ("rl-doctor", ["--local", "--env"]),
+        ("rl-bench", ["--local", "--env"]),
+        ("rl-play", ["run"]),
+        ("rl-check-core", []),
+        ("rl-probe", ["recall", "--core"]),
+    ],
+)
+def test_every_command_finds_a_module_in_the_working_directory(
+    command: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in_this_folder.py").write_text("")
+    run = Path(shutil.copytree(Path(__file__).parents[1] / "fixtures" / "run-4d2bf2e", tmp_path / "run"))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('core = "lstm"', 'core = "in_this_folder:Missing"'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "in_this_folder", raising=False)
+    module = importlib.import_module(entry.module_of(command))
+    with pytest.raises(SystemExit) as end:
+        module.run(words if words == ["run"] else [*words, "in_this_folder:Missing"])
+    assert end.value.code == 2
+    assert "'Missing'" in capsys.readouterr().err
+    assert "in_this_folder" in sys.modules

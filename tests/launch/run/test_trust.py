@@ -1,15 +1,21 @@
 """A checkpoint or a configuration from elsewhere may do nothing without being asked for, and said."""
 
+import hashlib
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from engram.launch.evaluate.command import main as evaluate
+from engram.launch.look.command import main as look
 from engram.launch.run.command_line import UsageError
-from engram.launch.run.imports import announce_imports, named_modules
+from engram.launch.run.imports import announce_imports, named_modules, refuse_inside
+from engram.launch.run.run_directory import RunDirectory
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
@@ -29,6 +35,10 @@ TINY = [
     ),
     *("--lr-schedule", "constant", "--preset", "paper"),
 ]
+
+
+OLD_RUN = Path(__file__).parents[2] / "fixtures" / "run-4d2bf2e"
+"""A finished run of Cued Catch with an LSTM."""
 
 
 def run_train(*words: object) -> int:
@@ -90,8 +100,6 @@ def test_imports_of_a_configuration_from_elsewhere_are_announced(tmp_path, capsy
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give a file away")
 def test_a_run_of_another_user_says_what_it_imports(tmp_path, capsys):
-    from engram.launch.run.run_directory import RunDirectory
-
     file = tmp_path / "config.toml"
     file.write_text('env = "my_worlds:World"\n')
     os.chown(file, 12345, 12345)
@@ -100,3 +108,73 @@ def test_a_run_of_another_user_says_what_it_imports(tmp_path, capsys):
         capsys.readouterr().err
     )
     assert "my_worlds" not in sys.modules
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run directory in the working directory, with a module that leaves a mark when it is imported."""
+    run = tmp_path / "loot"
+    shutil.copytree(OLD_RUN, run)
+    (run / "module.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # as every command appends it
+    return run
+
+
+def name_module(run: Path, setting: str, module: str = "loot.module") -> None:
+    """Let a setting of a run's configuration name a class of the module."""
+    config = (run / "config.toml").read_text()
+    old = {"env": "cued-catch", "core": "lstm", "algorithm": "vtrace"}[setting]
+    assert f'{setting} = "{old}"' in config
+    (run / "config.toml").write_text(config.replace(f'{setting} = "{old}"', f'{setting} = "{module}:X"'))
+
+
+@pytest.mark.parametrize("setting", ["env", "core", "algorithm"])
+def test_no_module_in_a_run_directory_is_imported(hostile: Path, setting: str) -> None:
+    name_module(hostile, setting)
+    for call in (
+        lambda: evaluate(["loot", "--episodes", "1"]),
+        lambda: look(["loot"]),
+        lambda: run_train("--resume", "loot", "--total-steps", 800, "--local"),
+        lambda: run_train("--config", "loot/config.toml", "--run-dir", "new"),
+        lambda: run_train("--resume", f"file://{hostile}", "--run-dir", "new"),
+    ):
+        with pytest.raises(UsageError, match=rf"{setting} is 'loot\.module:X', which is .*loot/module\.py"):
+            call()
+    assert not Path("mark").exists()
+    assert not Path("new").exists()
+
+
+def test_neither_links_nor_packages_nor_checkpoints_lead_to_a_module_in_a_run_directory(hostile: Path) -> None:
+    Path("link").symlink_to(hostile)
+    (hostile / "package").mkdir()
+    (hostile / "package" / "__init__.py").touch()
+    (hostile / "elsewhere.py").symlink_to(__file__)
+    for module in ("loot.module", "link.module", "loot.package", "loot.package.more", "loot.elsewhere"):
+        with pytest.raises(ValueError, match="modules in a run directory are not imported"):
+            refuse_inside({"agent": {"torso": [f"{module}:X"]}}, Path("link"))
+    refuse_inside({"env": "loot.missing:X", "core": "json:X", "name": "loot.module"}, hostile)
+    refuse_inside({"env": "loot.module:X"}, hostile / "checkpoints")
+    checkpoint = hostile / "checkpoints" / "step-000000000400"
+    state = json.loads((checkpoint / "state.json").read_text())
+    state["state"]["config"] = {"learner": {"algorithm": "loot.module:X"}}
+    rewrite(checkpoint / "state.json", json.dumps(state).encode())
+    with pytest.raises(UsageError, match=r"learner\.algorithm is 'loot\.module:X'"):
+        evaluate(["loot", "--checkpoint", "step-400", "--episodes", "1"])
+    assert not Path("mark").exists()
+
+
+def rewrite(file: Path, content: bytes) -> None:
+    """Replace a file of a checkpoint, and its checksum."""
+    sums = file.parent / "SHA256SUMS"
+    old = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes(content)
+    sums.write_text(sums.read_text().replace(old, hashlib.sha256(content).hexdigest()))
+
+
+def test_a_configuration_file_of_ones_own_may_lie_beside_its_modules(hostile: Path, capsys: Any) -> None:
+    Path("config.toml").write_text('env = "mine:Missing"\n')
+    Path("mine.py").write_text("open('mark', 'w')\n")
+    with pytest.raises(UsageError, match="no 'Missing'"):
+        run_train("--config", "config.toml", "--run-dir", "new", "--local", "--total-steps", 10)
+    assert Path("mark").exists()

@@ -158,3 +158,22 @@ def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
             run_train(*words)
     with pytest.raises(UsageError, match="passwords belong in the environment"):
         run_train(*LOCAL, "--checkpoint-url", "s3://key:secret@bucket/run")
+
+
+def test_nothing_but_the_files_of_a_run_is_fetched_and_no_link_is_followed(config: Path, capsys: Any) -> None:
+    there = config.parent / "elsewhere"
+    secret = config.parent / "secret"
+    secret.write_text("a secret\n")
+    mirrored(f"file://{there}", config, [1, 2])
+    (there / "checkpoints" / "step-000000000001" / "module.py").write_text("raise SystemExit\n")
+    newest = there / "checkpoints" / "step-000000000002" / "state.json"
+    shutil.move(newest, config.parent / "state.json")
+    newest.symlink_to(config.parent / "state.json")
+    found = fetch(f"file://{there}", str(config.parent / "fetched"))
+    assert sorted(path.name for path in found.rglob("*") if path.is_file()) == sorted(
+        ["config.toml", *checkpoints.FILES]
+    )
+    assert "state.json is a link" in capsys.readouterr().out
+    (there / "population.jsonl").symlink_to(secret)
+    with pytest.raises(UsageError, match=r"population\.jsonl is a link"):
+        fetch(f"file://{there}", str(config.parent / "again"))
