@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
-from .normalisation import RescaledHead
+from .normalisation import Moments, RescaledHead, symlog
 from .prediction import REWARD, Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
@@ -39,7 +39,10 @@ class AgentConfig:
     previous_action: bool = False
     """The core also sees the previous action, one-hot or its numbers (zeros at the start of an episode)."""
     previous_reward: bool = False
-    """The core also sees the previous reward, clipped to -1..1."""
+    """The core also sees the previous reward."""
+    previous_reward_clip: float = 0.0
+    """The previous reward is clipped to plus or minus this; 0: unclipped, shifted and scaled by its running mean and
+    deviation, then symlog, so that the core tells rewards of any size apart."""
     time_horizon: int = 0
     """The core also sees the fraction of an episode of this many steps that has passed; 0 leaves it out."""
     policy_scale: float = 1.0
@@ -58,6 +61,7 @@ class AgentConfig:
     def __post_init__(self) -> None:
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
         check_range("prediction_size", self.prediction_size, 0, None)
+        check_range("previous_reward_clip", self.previous_reward_clip, 0, None)
         if not 0 <= self.policy_scale < float("inf"):
             raise ValueError(f"policy_scale is {self.policy_scale}; allowed: at least 0")
 
@@ -96,6 +100,7 @@ class Agent(nn.Module):
         self.config = config
         self.torso = make_torso(observation, config.torso)
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
+        self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **options)  # pyright: ignore
         self.policy = nn.Linear(self.core.output_size, action.num_outputs)
@@ -118,6 +123,11 @@ class Agent(nn.Module):
     def units(self) -> RescaledHead | None:
         """The value head where values have running units, else None."""
         return self.value if isinstance(self.value, RescaledHead) else None
+
+    @property
+    def unobserved(self) -> bool:
+        """Whether running moments of the inputs were given nothing yet; waits for the device."""
+        return any(part.floor is None and part.unused for part in self.modules() if isinstance(part, Moments))
 
     def initial_state(self, batch_size: int) -> AgentState:
         """The state before the first step of an episode."""
@@ -175,7 +185,9 @@ class Agent(nn.Module):
         return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env))
 
     def observe(self, env: EnvOutput) -> None:
-        """Count R steps of B environments into the running moments and shares of torso and prediction."""
+        """Count R steps of B environments into the running moments and shares of inputs, torso and prediction."""
+        if self.rewards is not None:
+            self.rewards.update(env.reward.reshape(-1, 1), float(env.reward.numel()))
         if self.prediction is not None:
             self.prediction.observe(self._to_predict(env))
         torso = self.config.torso
@@ -206,7 +218,8 @@ class Agent(nn.Module):
         if self.config.previous_action:
             extra.append(as_input(self.action_spec, previous_action))
         if self.config.previous_reward:
-            extra.append(reward.clamp(-1, 1).unsqueeze(-1))
+            most, column = self.config.previous_reward_clip, reward.unsqueeze(-1)
+            extra.append(column.clamp(-most, most) if self.rewards is None else symlog(self.rewards.normalized(column)))
         if self.config.time_horizon:
             extra.append((elapsed / self.config.time_horizon).unsqueeze(-1))
         return torch.cat([features, *extra], -1) if extra else features

@@ -5,11 +5,17 @@ The numbers are buffers: they travel with the weights, so actors and learner com
 every checkpoint. Only the learner changes them, between updates.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 LIMIT = 10.0
 """Normalised observations are clipped to plus or minus this."""
+RELATIVE_FLOOR = 1e-5
+"""The least deviation of a feature in unknown units, as a fraction of its mean: float32 resolves 6e-8 of it."""
+LEAST_UNIT = 1e-2
+"""The least unit of values, as a fraction of the mean size of the rewards that are not 0."""
 
 
 class Moments(nn.Module):
@@ -21,10 +27,11 @@ class Moments(nn.Module):
     Args:
         size: F.
         memory: the most that what came before may weigh, above 0.
-        floor: the least deviation.
+        floor: the least deviation. None, for features in unknown units: `forward` returns 0 before the first update,
+            no deviation counts as less than 1e-5 of the mean, and a feature that was always 0 stays 0.
     """
 
-    def __init__(self, size: int, memory: float, floor: float) -> None:
+    def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
         self.mean: Tensor
@@ -58,12 +65,30 @@ class Moments(nn.Module):
         variance = variance + rate * (spread + (new - mean).square())
         fits = ok & mean.isfinite() & variance.isfinite()
         self.mean.copy_(torch.where(fits, mean, self.mean))
-        self.deviation.copy_(torch.where(fits, variance.sqrt().clamp(min=self.floor), self.deviation))
+        self.deviation.copy_(torch.where(fits, variance.sqrt().clamp(min=self.floor or 0.0), self.deviation))
         self.weight.copy_(torch.where(fits.any(), (self.weight + weight).clamp(max=self.memory), self.weight))
 
+    @property
+    def unused(self) -> bool:
+        """Whether no update was counted; waits for the device."""
+        return self.weight.is_meta or not bool(self.weight)
+
+    def normalized(self, values: Tensor) -> Tensor:
+        """[..., F] -> (values - mean) / deviation."""
+        deviation = self.deviation
+        if self.floor is None:
+            deviation = torch.maximum(deviation, RELATIVE_FLOOR * self.mean.abs())
+            deviation = torch.where((deviation > 0) & (self.weight > 0), deviation, torch.inf)
+        return (values - self.mean) / deviation
+
     def forward(self, values: Tensor) -> Tensor:
-        """[..., F] -> (values - mean) / deviation, clipped."""
-        return ((values - self.mean) / self.deviation).clamp(-LIMIT, LIMIT)
+        """[..., F] -> `normalized`, clipped to plus or minus LIMIT."""
+        return self.normalized(values).clamp(-LIMIT, LIMIT)
+
+
+def symlog(values: Tensor) -> Tensor:
+    """sign(x) log(1 + |x|) (Hafner et al. 2023, "Mastering diverse domains through world models", equation 9)."""
+    return values.sign() * values.abs().log1p()
 
 
 class Shares(nn.Module):
@@ -103,16 +128,27 @@ class Shares(nn.Module):
         return torch.where(self.weight > 0, factors, 1.0)
 
 
+_BATCHES = 20.0
+"""Batches that the moments of returns and the size of rewards are averaged over."""
+
+
 class RescaledHead(nn.Linear):
     """A linear layer from D features to one value in running units, V = deviation * (w x + b) + mean.
 
     The learner keeps mean and deviation at those of the returns, and changes w and b with them so that V stays what it
     was (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
+
+    The deviation is at least 1e-2 of the mean size of the rewards that are not 0, `reward`, so that the error of values
+    that are all about the same is not scaled up. Until there is such a reward, values have no unit: the first one sets
+    it, and what the head returned until then is in this unit, too. Learning therefore does not depend on the unit of
+    rewards.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.moments = Moments(out_features, memory=20.0, floor=1e-2)
+        self.moments = Moments(out_features, memory=_BATCHES, floor=0.0)
+        self.reward: Tensor
+        self.register_buffer("reward", torch.zeros(out_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., D] -> [..., 1]."""
@@ -125,8 +161,22 @@ class RescaledHead(nn.Linear):
 
     @property
     def unused(self) -> bool:
-        """Whether no return was counted in yet; asks the device."""
-        return self.moments.weight.is_meta or not bool(self.moments.weight)
+        """Whether no return was counted; waits for the device."""
+        return self.moments.unused
+
+    @torch.no_grad()
+    def measure(self, rewards: Tensor, valid: Tensor) -> None:
+        """Count the sizes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
+        sizes = rewards.abs()
+        counts = valid & (sizes > 0) & sizes.square().isfinite()
+        number = counts.sum()
+        size = torch.where(counts, sizes, 0.0).sum() / number.clamp(min=1)
+        rate = torch.where(self.reward > 0, 1 / _BATCHES, 1.0)
+        new = torch.where(number > 0, self.reward + rate * (size - self.reward), self.reward)
+        factor = torch.where((self.reward == 0) & (new > 0), new, 1.0)
+        self.moments.mean.mul_(factor)
+        self.moments.deviation.mul_(factor)
+        self.reward.copy_(new)
 
     @torch.no_grad()
     def renormalise(self, returns: Tensor, valid: Tensor) -> None:
@@ -136,7 +186,14 @@ class RescaledHead(nn.Linear):
         """
         mean, deviation = self.moments.mean.clone(), self.moments.deviation.clone()
         self.moments.update(returns.unsqueeze(-1), 1.0, valid)
+        least = LEAST_UNIT * torch.where(self.reward > 0, self.reward, 1.0)
+        self.moments.deviation.copy_(torch.maximum(self.moments.deviation, least))
         self.weight.mul_(deviation / self.moments.deviation)
         bias = (self.bias * deviation + (mean - self.moments.mean)) / self.moments.deviation
         counted = (mean != self.moments.mean) | (deviation != self.moments.deviation)
         self.bias.copy_(torch.where(counted, bias, self.bias))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        # Runs of older versions had an absolute floor, which is that of rewards of size 1.
+        state_dict.setdefault(prefix + "reward", torch.ones_like(self.reward))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -46,7 +46,7 @@ class Prediction(nn.Module):
         with torch.device("cpu"):  # also where the weights have no numbers
             size = _numbers(spec, layout, _zeros(spec)).shape[-1]
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, size))
-        self.moments = Moments(size, memory, floor=1e-3)
+        self.moments = Moments(size, memory)
 
     def forward(self, inputs: Tensor, following: ObservationTensor) -> Tensor:
         """Inputs [T, B, D] and what came after them [T, B, ...] -> the loss [T, B].

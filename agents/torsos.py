@@ -275,4 +275,4 @@ def _has_picture(spec: ObservationSpec) -> bool:
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
     """Running moments of so many features, where they are wanted: those of at most the last 10 million observations."""
-    return Moments(size, memory=1e7, floor=1e-2) if config.normalise_observations else None
+    return Moments(size, memory=1e7) if config.normalise_observations else None

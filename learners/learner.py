@@ -22,7 +22,7 @@ from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
-from .passes import METRICS, Found, Gradient, evaluate, rescaled
+from .passes import METRICS, Found, Gradient, clipped, evaluate, rescaled
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -77,6 +77,8 @@ class Learner:
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
         self._first_returns = self._no_returns()
         """Whether running units begin with the next batch."""
+        self._unobserved = agent.unobserved
+        """Whether running moments of the inputs begin with the next batch."""
         if config.compile:
             compile_steps(agent.core)
         self._use_config()
@@ -156,13 +158,21 @@ class Learner:
     def learning(self, batch: Unroll, indices: Sequence[Tensor]) -> Generator[Gradient, Found, Tensor]:
         """As `_learn`, but every gradient that is needed is yielded as a question, and answered by `send`."""
         once = self.config.method.targets_once
-        # The first batch also says in which units its own returns are learnt.
+        # The units of the first batch are those in which it is learned from.
+        first, self._unobserved = self._unobserved, False
+        if first:
+            self.agent.observe(batch.env)
+        if self.agent.units is not None:
+            final = (batch.env.terminated | batch.env.truncated)[:-1]
+            reward = clipped(batch.env.reward, self.config)
+            self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         done: list[Tensor] = []
         for chosen in indices or [slice(None)]:
             theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
             done.append((yield from self._update(some_environments(batch, chosen), theirs)))
-        self.agent.observe(batch.env)
+        if not first:
+            self.agent.observe(batch.env)
         if self._first_returns:
             self._first_returns = readable(done[0]) and self._no_returns()
         return torch.stack(done)
@@ -213,7 +223,7 @@ class Learner:
         self.agent.load_state_dict(agent)
         # Torch would share the moments with whoever made the state.
         self.optimiser.load_state_dict(copy.deepcopy(optimiser))
-        self._first_returns = self._no_returns()
+        self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
         self._forget()
         self._use_config()  # the other one's learning rate and epsilon came along with its moments
 

@@ -65,9 +65,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
     log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
-    reward = batch.env.reward
-    if config.reward_clip:
-        reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    reward = clipped(batch.env.reward, config)
     bootstrap = out.value[-1].detach()
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
@@ -80,6 +78,11 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
     return Evaluation(now, log_policies, log_behaviours, auxiliary, out.prediction)
+
+
+def clipped(reward: Tensor, config: LearnerConfig) -> Tensor:
+    """Rewards as they are learned from."""
+    return reward.clamp(-config.reward_clip, config.reward_clip) if config.reward_clip else reward
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:

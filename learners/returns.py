@@ -114,12 +114,14 @@ def generalised_advantages(
 def standardised(advantages: Tensor, valid: Tensor, floor: float = 0.0) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.
 
-    Those that deviate by less than `floor` are divided by that instead, and stay small.
+    Those that deviate by less than `floor` are divided by that instead, and stay small; so do those that differ by no
+    more than their rounding.
     """
     count = valid.sum()
     mean = torch.where(valid, advantages, 0.0).sum() / count.clamp(min=1)
     spread = torch.where(valid, advantages - mean, 0.0).square().sum() / (count - 1).clamp(min=1)
-    standard = torch.where(valid, (advantages - mean) / (spread.sqrt().clamp(min=floor) + 1e-8), 0.0)
+    deviation = torch.maximum(spread.sqrt().clamp(min=floor), 1e-6 * mean.abs())
+    standard = torch.where(valid, (advantages - mean) / torch.where(deviation > 0, deviation, 1.0), 0.0)
     return torch.where(count < 2, advantages, standard)  # one step alone has no deviation
 
 

@@ -262,7 +262,6 @@ def to_dict(config: Any) -> dict[str, Any]:
 GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
 
-
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
 
@@ -271,8 +270,9 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     """A configuration of dataclass `cls` from nested dicts. Raises ValueError naming unknown settings."""
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
-    if cls is LearnerConfig:
-        data = _with_moved(data)
+    data = _with_moved(data) if cls is LearnerConfig else data
+    if cls is AgentConfig and data.get("previous_reward") and "time_horizon" in data:
+        data = {"previous_reward_clip": 1.0} | data  # older versions wrote down all settings but this one
     for key, value in data.items():
         if path + key in GONE:
             continue
