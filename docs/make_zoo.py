@@ -55,7 +55,13 @@ def _agent(name: str) -> list[str]:
     found, origin = facts["evaluation"], facts["provenance"]
     mean, low, high = (found["return"][key] for key in ("mean", "low", "high"))
     solved = f", {found['solved']['mean']:.1%} solved" if "solved" in found else ""
-    world = " ".join((facts["env"], *found["env_args"]))
+    world = zoo.environment(facts)
+    training = facts.get("evaluation_on_training_graphs")
+    solved += (
+        f" ({training['mean']:.3g} [{training['low']:.3g}, {training['high']:.3g}] on training graphs)"
+        if training
+        else ""
+    )
     return [
         "",
         f"### zoo:{name}",

@@ -48,6 +48,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Whether a level depends on `streams` alone, whichever copy plays it."""
     fixed_levels: int = 0
     """Of a world in which copy i plays level i mod so many for ever; 0: every episode has a level of its own."""
+    evaluation_args: ClassVar[Mapping[str, Any]] = {}
+    """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
     trusted: bool = False
     """Whether `restore` may run code from a saved state; it has none of this engine's."""
 
@@ -131,6 +133,10 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     def draw(self, index: int, full: bool = True) -> Array:
         """A picture of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent sees."""
         return self.paint(index, full).picture()
+
+    def level_set(self) -> set[bytes]:
+        """A key for each level that episodes choose from, where these are few enough to occur again; else empty."""
+        return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
         """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first.

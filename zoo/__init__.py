@@ -6,7 +6,9 @@ zoo/NAME/agent.json             its evaluation with 95% intervals, and where it 
 """
 
 import json
+import shlex
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +50,17 @@ def facts(name: str) -> dict[str, Any]:
     if name not in names():
         raise ZooError(f"there is no agent zoo:{name}; {advice(name, names())}")
     return json.loads((_HERE / name / _FACTS).read_text())
+
+
+def environment(found: dict[str, Any]) -> str:
+    """Environment of an agent, with its constructor arguments in training and those of the evaluation."""
+    words = shlex.split(found["provenance"]["command"])
+    trained = (
+        list(takewhile(lambda word: not word.startswith("--"), words[words.index("--env-args") + 1 :]))
+        if ("--env-args" in words)
+        else []
+    )
+    return " ".join((found["env"], *trained, *found["evaluation"]["env_args"]))
 
 
 def load(name: str) -> Kept:

@@ -76,6 +76,7 @@ class PomdpGraphBatch(BatchedEnv):
     episode_fields = ("successes", "timeouts", "invalid_actions")
     level_keys = ("adjacency", "goal", "agent", "redraws")
     drawn_keys = ("redraws",)
+    evaluation_args = {"split": "test"}  # noqa: RUF012 (nothing changes it)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
     params: rules.Params
@@ -138,6 +139,10 @@ class PomdpGraphBatch(BatchedEnv):
         )
         self.replayable = assignment == "drawn"
         self.fixed_levels = num_graphs if assignment == "fixed" else 0
+
+    def level_set(self) -> set[bytes]:
+        """All graphs of the split."""
+        return {graph.tobytes() for graph in self.params.graphs}
 
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.

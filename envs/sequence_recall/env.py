@@ -1,6 +1,7 @@
 """Sequence Recall: watch lights go on one after the other, then walk to them in the same order."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from .rules import CHARACTERS, COLS, LIGHTS, NUM_LIGHTS, ROWS, SLOTS, Params, ne
 _WALL, _FLOOR, _PLAYER = (150, 40, 200), (14, 14, 18), (0, 225, 235)
 _LIT: tuple[Colour, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225, 0))
 _UNLIT: tuple[Colour, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
+
+
+FEW = 100_000
+"""Sequences beyond which one hardly occurs again."""
 
 
 class SequenceRecallBatch(BatchedEnv):
@@ -137,6 +142,13 @@ class SequenceRecallBatch(BatchedEnv):
             "phase": (state.frame >= self.params.free_frame).astype(np.int64),
             "correct": state.correct.copy(),
         }
+
+    def level_set(self) -> set[bytes]:
+        """All sequences of lights, up to FEW of them."""
+        length = self.params.sequence_length
+        if NUM_LIGHTS**length > FEW:
+            return set()
+        return {bytes(each) for each in product(range(NUM_LIGHTS), repeat=length)}
 
     def level(self, index: int) -> dict[str, Any]:
         """The level of copy `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""

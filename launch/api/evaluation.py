@@ -1,6 +1,5 @@
 """`engram.evaluate`: `rl-eval` as a function."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from ...base.messages import check_integer
 from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
-from ..run.trained import open_run
+from ..run.trained import evaluation_factory, open_run
 from ..run.trainees import chosen_members
 from .given import check_trained
 
@@ -24,16 +23,17 @@ def evaluate(
     greedy: bool = EvaluationConfig.greedy,
     env_args: dict[str, Any] | None = None,
 ) -> Summary:
-    """How well a trained agent does on levels it has never seen; the same numbers as `rl-eval` says.
+    """Evaluate a trained agent in episodes with randomness that training never used; the same values as `rl-eval`.
 
     Args:
         run: run directory, or "zoo:NAME" for an agent that comes with engram.
         episodes: to play, at least 1.
         checkpoint: latest, best (of the highest mean return in training) or the number of its step.
-        seed: of levels and actions, 0..2**64-1; no seed here makes levels of the training run.
+        seed: of levels and actions, 0..2**64-1; no seed here repeats the random streams of training.
         member: of a population, -1 for the best.
         greedy: take the likeliest action instead of drawing one from the policy, which is what was trained.
-        env_args: parameters of the world that differ from the training run's.
+        env_args: parameters of the environment that differ from the training run's; without them
+            pomdp-graph has split=test.
 
     Returns:
         `estimates["return"]` and the like: a mean and the interval that holds the true one with 95% confidence; `split`
@@ -54,7 +54,7 @@ def evaluate(
         env_args=env_args or {},
     )
     trained = open_run(config.run, config.checkpoint)
-    factory = replace(trained.config.factory(), env_args=trained.config.env_args | config.env_args)
+    factory = evaluation_factory(trained.config, config.env_args)
     with settings_of_a_command():
         weights = trained.trainees[chosen_members(trained.trainees, config.member, False)[0]].weights
         return evaluate_weights(factory, weights, config)

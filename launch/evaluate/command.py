@@ -1,4 +1,4 @@
-"""`rl-eval`: how well a trained agent does on levels it has never seen."""
+"""`rl-eval`: how well a trained agent does in episodes with randomness that training never used."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from ...base.messages import SEEDS, check_fields, check_new_file
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.config import RunConfig, to_dict
-from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, make_actor, open_run
+from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
 from ..run.trainees import Trainee, best_member, chosen_members, described
 from .episodes import RATES, Estimate, Group, Summary, summarise
 from .gif import record
@@ -36,7 +36,8 @@ OTHER_STEPS, OTHER_TIMES = 20_000, 10
 """Steps that they are given in each environment: so many, or so many times those of the episodes that were asked for,
 whichever is more. There may be no end to an episode with the other way to choose actions."""
 
-_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on fresh levels."""
+_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels drawn with
+another seed than those of training, and on the test split where the environment has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class EvaluationConfig:
     checkpoint: str = "latest"
     """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
     seed: int = 0
-    """Seed of levels and actions, 0..2**64-1; no seed here makes levels of the training run."""
+    """Seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training."""
     member: int = -1
     """Which member of a population; -1 is the one with the highest mean return in training."""
     all: bool = False
@@ -59,7 +60,8 @@ class EvaluationConfig:
     """Take the likeliest action instead of drawing one from the policy. Drawing is what was trained and what is meant
     to be used; where the two differ, both are shown."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world that differ from the training run's, KEY=VALUE."""
+    """Parameters of the environment that differ from the training run's, KEY=VALUE. The graphs of pomdp-graph are those
+    of the test split unless split=train is given."""
     gif: str = ""
     """File for a moving picture of the first episodes: what the agent sees beside the whole board, if it is not all."""
     gif_episodes: int = 3
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(zoo_table())
         return 0
     trained, path, trainees, best = open_run(config.run, config.checkpoint)
-    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    factory = evaluation_factory(trained, config.env_args)
     chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
         shown = chosen_members(trainees, config.member, False)[0]
@@ -123,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
             console.print(text)
     if best:
         console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
-    console.print(f"evaluation seed {config.seed}; training (seed {trained.seed}) has seen none of these levels")
+    console.print(levels_line(trained, factory, config.seed), highlight=False, soft_wrap=True)
     if config.json:
         write_json(config, trained, factory, path, summaries)
     return 0

@@ -13,7 +13,7 @@ def zoo_table() -> Table:
     for name in zoo.names():
         found = zoo.facts(name)
         mean, low, high = (found["evaluation"]["return"][key] for key in ("mean", "low", "high"))
-        world = " ".join((found["env"], *found["evaluation"]["env_args"]))
+        world = zoo.environment(found)
         said = f"{mean:.3g} [{low:.3g}, {high:.3g}]"
         table.add_row(f"zoo:{name}", world, found["core"], said, f"{found['provenance']['steps'] / 1e6:,.1f} M")
     return table

@@ -146,17 +146,50 @@ def evaluation_seed(seed: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
 
 
+def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFactory:
+    """Environments of an evaluation: those of training with `evaluation_args` of the environment, then `env_args`.
+
+    Raises UsageError if the environment cannot be made.
+    """
+    factory = trained.factory()
+    changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
+    return replace(factory, env_args=trained.env_args | changed | env_args)
+
+
+def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
+    """Line about the levels of an evaluation: which of them occur in training, too. Raises UsageError."""
+    played, known = (getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory()))
+    line = f"evaluation seed {seed}: random streams that training (seed {trained.seed}) never used"
+    changed = {name: value for name, value in factory.env_args.items() if trained.env_args.get(name) != value}
+    if changed:
+        line += f"; {' '.join(f'{name}={value}' for name, value in changed.items())}"
+    if not played:
+        return line
+    shared = len(played & known)
+    return (
+        f"{line}; {shared:,} of its {len(played):,} levels occur in training, too"
+        if shared
+        else (f"{line}; none of its {len(played):,} levels occurs in training")
+    )
+
+
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
     """Environments of an evaluation of so many episodes: where each plays one level for ever, one for every level.
 
     Raises UsageError if the world cannot be made.
     """
+    batch = _one_environment(factory)
+    return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
+
+
+def _one_environment(factory: ActorFactory) -> Any:
+    """A batch of one environment, closed already, for its attributes. Raises UsageError if it cannot be made."""
     try:
         batch = factory.make_batch(num_envs=1)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     batch.close()
-    return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
+    return batch
 
 
 def make_actor(

@@ -96,3 +96,9 @@ def test_training_starts_from_an_agent_of_the_zoo() -> None:
 def test_reading_the_names_imports_no_ray() -> None:
     program = "import sys, engram.zoo; engram.zoo.names(); sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_listing_names_the_arguments_of_an_easier_environment() -> None:
+    assert zoo.environment(zoo.facts("t-maze-lstm")) == "t-maze"
+    assert "limbo_time=60" in zoo.environment(zoo.facts("t-maze-ffm"))
+    assert zoo.environment(zoo.facts("graph-gru")).endswith("split=test")
