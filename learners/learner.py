@@ -17,6 +17,7 @@ from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
+from ..agents.values import map_leaves
 from .algorithms.algorithm import Targets
 from .config import LearnerConfig
 from .device.recorded import Recorded
@@ -31,11 +32,16 @@ ADAM_BETA2 = 0.999
 """Adam's decay of squared gradients."""
 
 
+CAUSES = ("loss", "reward", "observation")
+"""What was not finite where an update was left out; a loss where rewards and observations were."""
+
+
 class Unread(NamedTuple):
     """Results on the device of a batch that was learnt from."""
 
     updates: Tensor
-    """float [U, M + 2], a row for each update: metrics, the gradient's norm, 1 if the weights were changed."""
+    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and 1 if weights changed; else what
+    was not finite, as the index in CAUSES, negative."""
     names: tuple[str, ...]
     lr: float
 
@@ -68,6 +74,8 @@ class Learner:
         self.steps = 0
         """Environment steps consumed."""
         self._skipped = 0
+        self.cause: str | None = None
+        """What was not finite in the newest update that was left out, one of CAUSES, as far as metrics were read."""
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
@@ -130,10 +138,13 @@ class Learner:
         numbers = iter(torch.cat([each.updates.flatten() for each in self._unread]).cpu().tolist())
         for each in self._unread:
             rows = [[next(numbers) for _ in range(len(each.names) + 1)] for _ in range(len(each.updates))]
-            self._skipped += sum(row.pop() == 0 for row in rows)
+            for code in (row.pop() for row in rows):
+                self._skipped += code <= 0
+                self.cause = self.cause if code > 0 else CAUSES[-int(code)]
             self._read.append(
                 dict(zip(each.names, _means(rows), strict=True))
                 | {"learner/lr": each.lr, "learner/skipped": float(self._skipped)}
+                | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
             )
         self._unread = []
 
@@ -167,10 +178,11 @@ class Learner:
             reward = clipped(batch.env.reward, self.config)
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
+        cause = _cause(batch)
         done: list[Tensor] = []
         for chosen in indices or [slice(None)]:
             theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
-            done.append((yield from self._update(some_environments(batch, chosen), theirs)))
+            done.append((yield from self._update(some_environments(batch, chosen), theirs, cause)))
         if not first:
             self.agent.observe(batch.env)
         if self._first_returns:
@@ -189,7 +201,7 @@ class Learner:
             units.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / units.unit))
 
-    def _update(self, batch: Unroll, targets: Targets | None) -> Generator[Gradient, Found, Tensor]:
+    def _update(self, batch: Unroll, targets: Targets | None, cause: Tensor) -> Generator[Gradient, Found, Tensor]:
         """One update of the weights, unless its loss or gradient is not finite."""
         found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share)
         parameters = list(self.agent.parameters())
@@ -201,7 +213,7 @@ class Learner:
         if targets is None and (units := self.agent.units) is not None:
             final = (batch.env.terminated | batch.env.truncated)[:-1]
             units.renormalise((found.returns * units.unit).flatten(), (~final & finite).flatten())
-        return torch.cat([row, finite.reshape(1)])
+        return torch.cat([row, torch.where(finite, 1.0, cause).reshape(1)])
 
     def _no_returns(self) -> bool:
         """Whether values have running units and no return was counted into them yet."""
@@ -297,6 +309,17 @@ def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
         return
     optimiser.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
     optimiser.step()
+
+
+def _cause(batch: Unroll) -> Tensor:
+    """What is not finite in a batch, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
+    parts: list[Tensor] = []
+    map_leaves(parts.append, batch.env.observation)
+    cause = torch.where(batch.env.reward.isfinite().all(), 0.0, -1.0)
+    for part in parts:
+        if part.is_floating_point():
+            cause = torch.where(part.isfinite().all(), cause, -2.0)
+    return cause
 
 
 def _valid_steps(batch: Unroll) -> int:

@@ -14,7 +14,7 @@ from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, check_behaviour, check_observation, check_spaces
+from .check import OUTSIDE, check_behaviour, check_observation, check_spaces, check_wrappers
 from .spaces import action_form, empty, observation_form
 
 
@@ -178,6 +178,7 @@ def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
         check_spaces(env, name)
+        check_wrappers(env, name)
         objects.add(id(env.unwrapped))
         if len(objects) == i:
             raise ValueError(f"{name} returned the same object for two environments; expected: a new one at each call")

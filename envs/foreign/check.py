@@ -26,6 +26,22 @@ def check_spaces(env: Any, name: str) -> None:
             raise ValueError(f"{name}.{attribute} is {said}; expected a gymnasium.spaces.Space, set in __init__")
 
 
+STATISTICS = {"NormalizeObservation": "--normalise-observations", "NormalizeReward": "--normalise-returns"}
+"""Wrappers of Gymnasium with statistics of their own, and the flags that replace them."""
+
+
+def check_wrappers(env: Any, name: str) -> None:
+    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint."""
+    while isinstance(env, gymnasium.Wrapper):
+        for each in type(env).__mro__:
+            if each.__name__ in STATISTICS:
+                raise ValueError(
+                    f"{name} is wrapped in {each.__name__}, whose statistics differ between environments and are in no "
+                    f"checkpoint; allowed: without it, and {STATISTICS[each.__name__]}"
+                )
+        env = env.env
+
+
 def check_behaviour(env: Any, name: str) -> None:
     """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
     made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)

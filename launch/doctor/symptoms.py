@@ -107,6 +107,10 @@ def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     number = rows[-1].get("learner/skipped", 0.0)
     if not number:
         return None
+    for cause in ("observation", "reward"):
+        if any(f"learner/skipped_{cause}" in row for row in rows):
+            found = f"{number:.0f} left out because {config.env} returned a {cause} that is nan or inf"
+            return Finding("updates", found, "warning", f"mend the environment {config.env}, which returned it")
     found = f"{number:.0f} left out because the loss was not finite"
     return Finding("updates", found, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
 

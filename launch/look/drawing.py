@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...agents.inside import Panel
-from .page import span
+from .page import finite, span
 
 SHARE = ("#0d0b2a", "#3b1268", "#82206d", "#c83e57", "#f0703a", "#fbb61a", "#fcfda4")
 LINES = ("#3b82c4", "#d9480f", "#2b9a5b", "#9b59b6", "#b8860b", "#0e9aa7", "#c2255c", "#6b7280", "#7c5cff", "#84a514")
@@ -17,7 +17,7 @@ SIGNED = ("#1b4f9c", "#5d96cf", "#bcd6ec", "#f3f3f3", "#f6c3a8", "#d9744e", "#9c
 def heat_map(panel: Panel, width: int, height: int) -> NDArray[np.uint8]:
     """A panel's values as colours, uint8 [height, width, 3]."""
     low, high = span(panel)
-    scaled = np.clip((panel.values - low) / (high - low), 0, 1)
+    scaled = np.clip((finite(panel.values, low, high) - low) / (high - low), 0, 1)
     coloured = _ramp(SIGNED if panel.scale == "signed" else SHARE)[(255 * scaled).round().astype(np.uint8)]
     return np.asarray(Image.fromarray(coloured).resize((width, height), Image.Resampling.BOX))
 
@@ -30,7 +30,7 @@ def curves(panel: Panel, width: int, height: int, paper: str, axis: str) -> NDAr
     x = (np.arange(steps) + 0.5) / steps * width
     for edge in (0, height - 1):
         pen.line((0, edge, width, edge), axis, 1)
-    for k, series in enumerate(panel.values):
+    for k, series in enumerate(finite(panel.values, low, high)):
         y = 3 + (height - 7) * (1 - (series - low) / (high - low))
         pen.line(np.stack([x, y], 1).ravel().tolist(), LINES[k % len(LINES)], 2)
     return np.asarray(image)

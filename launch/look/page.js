@@ -13,7 +13,7 @@ function element(tag, className, text) {
   return made;
 }
 
-const number = (x) => (x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
+const number = (x) => (x === null ? "not finite" : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
 
 /* 256 colours between the given ones, as [r, g, b] */
 function ramp(stops) {
@@ -115,7 +115,7 @@ function lines(panel, box) {
   panel.values.forEach((series, k) => {
     context.strokeStyle = LINES[k % LINES.length];
     context.beginPath();
-    series.forEach((value, t) => context.lineTo(width * place(t), y(value)));
+    series.forEach((value, t) => { if (value !== null) context.lineTo(width * place(t), y(value)); });
     context.stroke();
   });
   const legend = element("p", "legend"), said = panel.labels.map((name, k) => {
@@ -158,7 +158,7 @@ const KINDS = { heat, lines, matrix };
 function present() {
   const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", taken()], ["value", number(episode.values[step])],
     ["reward", number(episode.rewards[step])],
-    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => sum + x, 0))]];
+    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => (sum === null || x === null ? null : sum + x), 0))]];
   for (const [name, fact] of Object.entries(episode.facts)) {
     const value = fact.values[step];
     rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[value] : String(value)]);

@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import json
+import math
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -50,7 +51,7 @@ def packed(panel: Panel) -> dict[str, Any]:
     plain = panel._asdict() | {"low": low, "high": high}
     if panel.kind == "lines":
         return plain | {"values": [_rounded(series) for series in panel.values]}
-    scaled = np.clip((panel.values - low) / (high - low), 0, 1)
+    scaled = np.clip((finite(panel.values, low, high) - low) / (high - low), 0, 1)
     return plain | {"values": base64.b64encode((255 * scaled).round().astype(np.uint8).tobytes()).decode()}
 
 
@@ -58,11 +59,18 @@ def span(panel: Panel) -> tuple[float, float]:
     """The values that the ends of a panel's colours or of its axis stand for."""
     if panel.scale == "share":
         return 0.0, 1.0
+    values = panel.values[np.isfinite(panel.values)].astype(np.float64)
     if panel.kind == "lines":
-        low, high = float(panel.values.min(initial=0.0)), float(panel.values.max(initial=0.0))
+        low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
         return low, high if high > low else low + 1.0
-    high = float(np.quantile(np.abs(panel.values), HIGHEST)) or float(np.abs(panel.values).max(initial=0.0)) or 1.0
+    sizes = np.abs(values) if len(values) else np.ones(1)
+    high = float(np.quantile(sizes, HIGHEST)) or float(sizes.max()) or 1.0
     return (-high if panel.scale == "signed" else 0.0), high
+
+
+def finite(values: Any, low: float, high: float) -> Any:
+    """Values of a panel, float64: nan is drawn as 0, inf at the end of the scale."""
+    return np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=high, neginf=low)
 
 
 def written(title: str, lines: Sequence[str], action_names: Sequence[str], episodes: Sequence[dict[str, Any]]) -> str:
@@ -71,9 +79,8 @@ def written(title: str, lines: Sequence[str], action_names: Sequence[str], episo
     template, style, script = (
         folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
     )
-    data = json.dumps(
-        {"title": title, "lines": lines, "actionNames": action_names, "episodes": episodes}, separators=(",", ":")
-    )
+    content = {"title": title, "lines": lines, "actionNames": action_names, "episodes": episodes}
+    data = json.dumps(_plain(content), separators=(",", ":"), allow_nan=False)
     # In a script element only "<" can end it or begin a comment.
     parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": script, "DATA": data.replace("<", "\\u003c")}
     for name, text in parts.items():
@@ -89,6 +96,15 @@ def _number(images: dict[bytes, int], picture: Picture) -> int:
     file = io.BytesIO()
     image.save(file, "WEBP", lossless=True, method=2)
     return images.setdefault(file.getvalue(), len(images))
+
+
+def _plain(value: Any) -> Any:
+    """Nested dicts and sequences with None for every number that is not finite: JSON has neither nan nor inf."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rounded(series: Any) -> list[float]:

@@ -17,7 +17,7 @@ WINDOW = 1000
 PER_ENVIRONMENT = 4
 """As many of each environment, where that is more: those that play side by side end their episodes in groups."""
 TIMERS = ("learner_busy", "queue_wait")
-LAST_VALUES = ("learner/lr", "learner/skipped")
+LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
 """Metrics of which the last value is meant, as of those of a population; of all others the mean over updates."""
 _FACTS = EPISODE_COLUMNS[1:]
 

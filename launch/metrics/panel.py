@@ -154,6 +154,8 @@ class Panel:
         if name not in self._metrics:
             return ""
         text = f"{label} {format(self._metrics[name], form)}"
+        if form == ".3f" and 0 < abs(self._metrics[name]) < 0.1:  # rewards may be in small units
+            text = f"{label} {self._metrics[name]:.3g}"
         if self._live and name == "episode/return":
             return f"{text} {self._sparkline(self._returns, *_range(self._returns))}"
         if self._live and name == "episode/solved":

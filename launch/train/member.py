@@ -146,6 +146,8 @@ class Member:
         """Note the metrics of all updates so far; waits for the learner's device."""
         for metrics, known in zip(self.learner.read(), self._unread, strict=True):
             self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
+            if self.failing and not self._skipped:
+                self.notices.append(left_out(self.learner.cause or "loss", self.config.env))
             self._skipped = metrics["learner/skipped"]
             self.accumulator.add_update(metrics | known)
         self._unread = []
@@ -253,3 +255,10 @@ class Member:
         if self.curriculum:
             self.curriculum.load_state_dict(state["curriculum"])
         self._logged_at = self.steps
+
+
+def left_out(cause: str, env: str) -> str:
+    """A warning about the first updates that were left out."""
+    if cause == "loss":
+        return "updates are left out: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
+    return f"updates are left out: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"

@@ -1,16 +1,22 @@
 """Learning depends neither on the unit of rewards nor on that of observations."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.normalisation import Moments, RescaledHead
 from engram.agents.torsos import TorsoConfig
+from engram.launch.train import command
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 
@@ -117,3 +123,42 @@ def test_the_core_tells_previous_rewards_of_any_size_apart_and_a_clip_does_not()
     assert seen[1.0].tolist() == [1.0, 1.0]
     assert seen[0.0][0] < -0.3
     assert seen[0.0][1] > 0.3
+
+
+class Name(gymnasium.Env):
+    """Ten steps; each shows one of two values, which the action names, for a reward of one unit."""
+
+    def __init__(self, reward_unit: float, observation_unit: float) -> None:
+        self.observation_space, self.action_space = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(2)
+        self.reward_unit, self.observation_unit = reward_unit, observation_unit
+
+    def _observation(self) -> np.ndarray:
+        self.value = int(self.np_random.integers(2))
+        return np.array([self.observation_unit * (2 * self.value - 1)], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward = self.reward_unit * float(action == self.value)
+        self.time += 1
+        return self._observation(), reward, self.time == 10, False, {}
+
+
+def test_defaults_learn_a_task_in_small_units(tmp_path: Path) -> None:
+    words = ["--env", f"{__name__}:Name", "--env-args", "reward_unit=1e-6", "observation_unit=1e-6", "--local"]
+    words += [
+        "--core",
+        "feedforward",
+        "--total-steps",
+        "6000",
+        "--log-every",
+        "1500",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    assert command.main(words) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["metrics"]["episode/return"] > 7e-6

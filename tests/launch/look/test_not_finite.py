@@ -1,0 +1,39 @@
+"""Pages and plots of episodes with rewards, values or observations that are nan or inf."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.launch.look import drawing
+from engram.launch.look.command import all_panels, as_data, option_names
+from engram.launch.look.page import written
+from engram.launch.look.recording import record
+
+
+def refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_page_is_valid_json(bad: float) -> None:
+    agent = AgentConfig(core="gru", core_args={"hidden_size": 4})
+    actor = ActorFactory(env="CartPole-v1", agent=agent, num_envs=1, unroll_length=1, seed=0).make_actor(0)
+    whole = record(actor)
+    changed = {name: getattr(whole, name).copy() for name in ("rewards", "values", "observations", "probabilities")}
+    for values in changed.values():
+        values[3] = bad
+    recording = whole._replace(**changed, fields={"return": bad})
+    text = written("page", [], option_names(actor), [as_data(actor, recording)])
+    (data,) = re.findall(r"<script[^>]*json[^>]*>(.*?)</script>", text, re.DOTALL)
+    episode = json.loads(data, parse_constant=refuse)["episodes"][0]
+    assert episode["rewards"][3] is None
+    assert episode["rewards"][2] == 1.0
+    for panel in all_panels(actor, recording):
+        draw = drawing.curves if panel.kind == "lines" else drawing.heat_map
+        picture = draw(panel, 60, 30, "#fff", "#000") if panel.kind == "lines" else draw(panel, 60, 30)
+        assert picture.shape == (30, 60, 3)
