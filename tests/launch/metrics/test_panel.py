@@ -62,6 +62,14 @@ def last_frame(text: str) -> str:
     return plain[max(plain.rfind("╭"), plain.rfind("+- "), 0) :]
 
 
+@pytest.mark.parametrize(("value", "text"), [(4.96e-6, "4.96e-06"), (9.93e-4, "0.000993"), (0.0, "0.000")])
+def test_small_returns_have_significant_digits(value: float, text: str) -> None:
+    console, out = plain_console()
+    with Panel(1_000_000, Path("runs/a"), "boxworld", console, Clock()) as panel:
+        report(panel, 250_000, {"episode/return": value})
+    assert f"return {text}  " in out.getvalue()
+
+
 def test_one_line_per_report_without_a_terminal() -> None:
     console, out = plain_console()
     with Panel(1_000_000, Path("runs/a"), "boxworld", console, Clock()) as panel:
