@@ -46,6 +46,10 @@ class Question(NamedTuple):
         return self.agent.step(*self[1:])
 
 
+def _nothing() -> None:
+    """The default of `Actor.call_at_steps`."""
+
+
 def _no_other_world(stage: int) -> Batch:
     raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
 
@@ -89,11 +93,25 @@ class Actor:
         self.stage, self._make_world, self._levels = 0, make_world, levels
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
+        self._at_step: Callable[[], None] = _nothing
         self._torso = Seen(agent.torso)
         self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
         self.generator.manual_seed(int(sampling) >> 1)
         self._restart(seed)
+
+    def call_at_steps(self, call: Callable[[], None]) -> None:
+        """Have `call` called after every step of the batch and, where environments step in turn, of each of them.
+
+        What it raises ends the unroll.
+        """
+        self._at_step = call
+        if hasattr(self.batch, "at_step"):
+            self.batch.at_step = call
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.batch.close()
 
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on (nothing to do if this version is loaded).
@@ -117,6 +135,7 @@ class Actor:
             batch = self._make_world(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
+            self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
         """New episodes in all environments."""
@@ -174,6 +193,7 @@ class Actor:
                 values = output.value.cpu().numpy()
                 self._replay.see(before.reward, before.terminated, before.truncated, values, self.batch.streams)
             self.batch.step_into(action, *after)
+            self._at_step()
             self._count(before, after, episodes)
         self._said = map_leaves(np.copy, after)
         return Unroll(

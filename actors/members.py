@@ -3,12 +3,15 @@
 Any process can act for any member, so a population needs no more processes than a single learner.
 """
 
+import logging
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from ..agents.values import Weights
 from .actor import Actor, Answer, Question
 from .unroll import Unroll, join
+
+_log = logging.getLogger(__name__)
 
 MakeActor = Callable[[int, int, int], Actor]
 """(number, member, life) -> Actor."""
@@ -35,6 +38,8 @@ class MemberActors:
         self._actors: dict[int, Actor] = {}
         self._versions: dict[int, int] = {}
         """Of the weights that `unrolls` was given last, per member."""
+        self.progress = 0
+        """Increases while the environments step, also within an unroll."""
 
     def prepare(self) -> None:
         """Make the first actor: importing and compiling its world is no part of any unroll's time."""
@@ -72,10 +77,23 @@ class MemberActors:
         for member, state in saved.items():
             self._actor(member).restore(state)
 
+    def close(self) -> None:
+        """Close the environments of all members; an exception that one raises is a warning."""
+        actors, self._actors = self._actors, {}
+        for actor in actors.values():
+            try:
+                actor.close()
+            except Exception as problem:
+                _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
+
     def _actor(self, member: int) -> Actor:
         if member not in self._actors:
             self._actors[member] = self._make_actor(self.number, member, self.life)
+            self._actors[member].call_at_steps(self._note_step)
         return self._actors[member]
+
+    def _note_step(self) -> None:
+        self.progress += 1
 
 
 class MemberSchedule:

@@ -49,6 +49,11 @@ class ActorPool(Protocol):
         ...
 
     @property
+    def progress(self) -> int:
+        """Changes while any environment steps, also within an unroll: what does not change for long hangs."""
+        ...
+
+    @property
     def gathering(self) -> bool:
         """Whether a `gather` has begun and not ended: the actors' state cannot be saved then."""
         ...
@@ -158,6 +163,10 @@ class LocalPool(InProcess):
     def failures(self) -> int:
         return self._failures.total
 
+    @property
+    def progress(self) -> int:
+        return sum(actors.progress for actors in self._actors)
+
     def publish(self, weights: Weights, learnt: int = 0) -> None:
         if weights.beginnings != self._weights.get(weights.member, weights).beginnings:
             self._made = [unroll for unroll in self._made if unroll.member != weights.member]
@@ -190,7 +199,10 @@ class LocalPool(InProcess):
             actor.restore(state)
 
     def close(self) -> None:
-        self._actors = []
+        """Close the environments."""
+        actors, self._actors = self._actors, []
+        for each in actors:
+            each.close()
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
         """One unroll of each of these actors for each of these members, whose networks are asked in one call.
@@ -224,6 +236,7 @@ class LocalPool(InProcess):
 
     def _replace(self, number: int, problem: BaseException) -> None:
         self._failures.add(number, traceback.format_exc(), problem)
+        self._actors[number].close()
         self._actors[number] = MemberActors(self._make_actor, number, self._actors[number].life + 1)
 
     def _unroll(self, number: int, weights: Weights) -> Unroll:

@@ -40,6 +40,13 @@ def tree(pid: int) -> list[psutil.Process]:
     return []
 
 
+def end_children() -> None:
+    """Kill all processes that descend from this one."""
+    for each in tree(os.getpid())[1:]:
+        with suppress(psutil.Error):
+            each.kill()
+
+
 def tree_memory(pid: int) -> int:
     """Bytes resident in process `pid` and its descendants, each shared page counted once; 0 if it has ended.
 

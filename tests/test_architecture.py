@@ -49,7 +49,7 @@ PACKAGES = {
 """Packages that each folder may import from outside engram and the standard library."""
 
 EXCEPTIONS = {
-    **{f"actors/remote/{name}.py": {"ray"} for name in ("pool", "slot", "wire")},
+    **{f"actors/remote/{name}.py": {"ray"} for name in ("heartbeat", "pool", "slot", "wire")},
     "agents/cores/fast/blas.py": {"llvmlite", "threadpoolctl"},
 }
 

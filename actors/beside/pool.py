@@ -60,7 +60,7 @@ class BesidePool(InProcess):
         """Environments asked for and not learnt from, by member."""
         self._turns: Counter[int] = Counter()
         """The actor that each member's next request begins with."""
-        self._streaming = False
+        self._streaming = self._over = False
         self._ready: list[Unroll] = []
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[Unroll] | BaseException] = queue.SimpleQueue()
@@ -70,6 +70,10 @@ class BesidePool(InProcess):
     @property
     def failures(self) -> int:
         return self._actors.failures
+
+    @property
+    def progress(self) -> int:
+        return self._actors.progress
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
         before = self._weights.get(weights.member, weights)
@@ -102,6 +106,7 @@ class BesidePool(InProcess):
         self._actors.restore(saved)
 
     def close(self) -> None:
+        self._over = True  # requests that have not begun are dropped
         self._asked.put(None)
         self._thread.join()
         self._actors.close()
@@ -139,7 +144,7 @@ class BesidePool(InProcess):
 
     def _act(self) -> None:
         become_helper()
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._asked.get()) is not None and not self._over:
             try:
                 self._answers.put(self._actors.unrolls(asked.numbers, asked.weights))
             except BaseException as problem:

@@ -47,7 +47,7 @@ class RayPool:
         cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
         threads: torch threads per actor.
         niceness: how far actors step back when the learner wants their core (0..19).
-        timeout: seconds without an answer after which an actor at work is replaced.
+        timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
         died: the name of a process of Ray's that is dead, or nothing. A call that copies something into or out of
             Ray's store ends this process at once where that is so; it raises TransportDiedError instead.
     """
@@ -76,6 +76,8 @@ class RayPool:
         self._open: dict[ObjectRef[Any], Request] = {}
         """Requests without an answer, oldest first."""
         self._sent = 0
+        self._answers = 0
+        """Unrolls received."""
         self._streaming = False
         """Whether `next` was called last, not `gather`: new weights are a reason to send requests then."""
         self._unroll_seconds = 0.0
@@ -108,6 +110,10 @@ class RayPool:
     @property
     def failures(self) -> int:
         return self._failures.total
+
+    @property
+    def progress(self) -> int:
+        return self._answers + self._slots.beats
 
     @property
     def gathering(self) -> bool:
@@ -305,6 +311,7 @@ class RayPool:
             slot.starting, slot.place, slot.since = None, answer, time.monotonic()
         else:
             request = self._open.pop(ref)
+            self._answers += 1
             slot.requests.popleft()
             slot.since = time.monotonic()
             request.answer = unpack(answer)

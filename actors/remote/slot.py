@@ -20,11 +20,14 @@ from ...agents.values import Weights
 from ..failures import Failures
 from ..members import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll
+from .heartbeat import Heart, forget, interval, key_of, last_beat
 from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
 from .wire import Parcel, pack, share_tensors
 
 LOOK_SECONDS = 1.0
 """How often the slots are searched for processes that have been silent for too long."""
+CLOSE_SECONDS = 3.0
+"""In which actors close their environments at the end; then their processes are ended."""
 START_TIMEOUT = 600.0
 """Seconds in which a process must have started: a node may have to be booted for it."""
 
@@ -41,9 +44,11 @@ class ActorSlot:
     starting: Any = None
     """Ray's reference to what the process says when it is ready; None from then on."""
     since: float = 0.0
-    """Monotonic time of the last sign of life; of an empty slot, the time from which it may be filled again."""
+    """Monotonic time of the last answer or heartbeat; of an empty slot, the time from which it may be filled again."""
     place: ProcessPlace | None = None
     """Where the process at work runs; None while it is starting or the slot is empty."""
+    beat: bytes | None = None
+    """The newest heartbeat of the process, where one was looked for."""
     requests: deque["Request"] = field(default_factory=deque["Request"])
     """Those without an answer, oldest first."""
     asked: int = -1
@@ -79,7 +84,7 @@ class ActorSlots:
         num_actors: how many slots; None: as many as the cluster has room for, now and later.
         failures: counts them.
         cpus_per_actor, gpus_per_actor: Ray resources that one process claims.
-        timeout: seconds that a process at work may take to answer.
+        timeout: seconds in which a process at work must answer, or its environments step.
         options: threads and niceness of each process.
     """
 
@@ -99,6 +104,9 @@ class ActorSlots:
         claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
         self._failures, self._timeout = failures, timeout
+        self._interval = interval(timeout)
+        self.beats = 0
+        """Heartbeats that were noticed."""
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
@@ -152,32 +160,52 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                limit, what = self._timeout, "answered"
+                limit, what = self._timeout, "answered, nor its environments stepped,"
+                self._listen(slot, now)
             else:
                 limit, what = float("inf") if self.elastic else START_TIMEOUT, "started"
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
                 yield slot, f"actor {slot.number} has not {what} for {limit:.0f} s"
+
+    def _listen(self, slot: ActorSlot, now: float) -> None:
+        """Note the heartbeat of a process that has been silent for longer than a few take."""
+        if now - slot.since > 3 * self._interval:
+            beat = last_beat(key_of(slot.number, slot.life))
+            if beat != slot.beat:
+                slot.beat, slot.since = beat, now
+                self.beats += 1
 
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """End a slot's process; another one follows after a pause. Raises ActorFailureError if it is one too many."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
+        self._forget(slot)
         slot.handle = slot.starting = slot.place = None
         self._failures.add(slot.number, why, cause)
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
     def close(self) -> None:
-        """End all processes."""
-        for slot in self._slots:
-            if slot.handle is not None:
-                ray.kill(slot.handle)
-        self._slots = []
+        """Close all environments, where processes are not too busy with unrolls, and end the processes."""
+        slots, self._slots = [slot for slot in self._slots if slot.handle is not None], []
+        closing = [slot.handle.close.remote() for slot in slots if slot.at_work]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        for slot in slots:
+            ray.kill(slot.handle)
+            self._forget(slot)
+
+    def _forget(self, slot: ActorSlot) -> None:
+        if slot.beat is not None:
+            forget(key_of(slot.number, slot.life))
+            slot.beat = None
 
     def _start(self, slot: ActorSlot) -> None:
         slot.life += 1
         slot.versions = {}
-        slot.handle = self._remote.remote(self._make_ref, slot.number, slot.life, os.getcwd(), *self._options)
+        slot.handle = self._remote.remote(
+            self._make_ref, slot.number, slot.life, os.getcwd(), *self._options, self._interval
+        )
         slot.starting, slot.since = slot.handle.ready.remote(), time.monotonic()
 
 
@@ -185,7 +213,14 @@ class ActorProcess(MemberActors):
     """The process of a slot, as Ray runs it."""
 
     def __init__(
-        self, make_actor: MakeActor, number: int, life: int, directory: str, threads: int, niceness: int
+        self,
+        make_actor: MakeActor,
+        number: int,
+        life: int,
+        directory: str,
+        threads: int,
+        niceness: int,
+        beat_seconds: float,
     ) -> None:
         if directory not in sys.path:
             sys.path.append(directory)  # last: a user's module must not stand in for one of a library
@@ -193,6 +228,7 @@ class ActorProcess(MemberActors):
         prepare_process(threads)
         share_tensors()
         super().__init__(make_actor, number, life)
+        self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
         """Make the first actor: importing and compiling its world is no part of any unroll's time.
@@ -204,4 +240,11 @@ class ActorProcess(MemberActors):
 
     def answer(self, weights: Weights | WeightsVersion, count: int) -> Parcel | bytes:
         """Make `count` unrolls with these weights and pack them for the wire (MemberActors.unrolls)."""
-        return pack(self.unrolls(weights, count))
+        self._heart.busy_since = time.monotonic()
+        try:
+            return pack(self.unrolls(weights, count))
+        except BaseException:
+            self.close()  # the pool replaces this process
+            raise
+        finally:
+            self._heart.busy_since = None

@@ -49,6 +49,15 @@ class ForeignBatch:
         self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
         self.started = False
 
+    @property
+    def at_step(self) -> Callable[[], None]:
+        """Called after the step or reset of each environment."""
+        return self.vector.at_step
+
+    @at_step.setter
+    def at_step(self, call: Callable[[], None]) -> None:
+        self.vector.at_step = call
+
     def new_observation(self) -> Observation:
         """Zeroed arrays for the observations of all copies: one [N, ...], or a (nested) dict of them."""
         return empty(self.single_observation_space, self.num_envs)

@@ -3,7 +3,7 @@
 Which ones is the same in every process: those that the world declares in `episode_fields`, and `solved`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium
@@ -32,11 +32,14 @@ class InfoVectorEnv(SyncVectorEnv):
         self._name = name
         self.infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         """The `info` that each environment's last step or reset returned."""
+        self.at_step: Callable[[], None] = lambda: None
+        """Called after the step or reset of each environment."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         if not isinstance(env_info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ContractError(f"{self._name} returned info = {env_info!r}; expected a dict")
         self.infos[env_num] = env_info
+        self.at_step()
         return vector_infos
 
 

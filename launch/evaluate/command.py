@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,7 +111,8 @@ def main(arguments: Sequence[str]) -> int:
     chosen = chosen_members(trainees, config.member, config.all)
     if config.gif:
         shown = chosen_members(trainees, config.member, False)[0]
-        console.print(write_gif(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1), config))
+        with closing(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1)) as actor:
+            console.print(write_gif(actor, config))
     if config.intervene or config.decode:
         study(factory, trainees[chosen[0]].weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0
@@ -153,8 +155,8 @@ def evaluate(
 ) -> Summary:
     """Summary of the episodes of these weights; `report` and `most_steps` as in `play`."""
     num_envs = evaluation_envs(factory, config.episodes)
-    actor = acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)
-    episodes = play(actor, config.episodes, report, most_steps)
+    with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
+        episodes = play(actor, config.episodes, report, most_steps)
     level_fields, fixed = (getattr(actor.batch, name, ()) for name in ("level_fields", "fixed_levels"))
     return summarise(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 

@@ -13,6 +13,7 @@ unrolls, so an evaluation without an intervention runs nothing of this.
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -159,8 +160,8 @@ def play_all(
     """
     found: list[Played] = []
     for first in range(0, episodes, batch):
-        actor = make(min(batch, episodes - first), first)
-        before = None if what is None else Interference(actor.agent.core, what, seed + first)
-        least = 2 if what and what.kind == "swap" else 1  # there is nobody to swap with
-        found.append(play_first(actor, before, 0 if what is None else what.step, least))
+        with closing(make(min(batch, episodes - first), first)) as actor:
+            before = None if what is None else Interference(actor.agent.core, what, seed + first)
+            least = 2 if what and what.kind == "swap" else 1  # there is nobody to swap with
+            found.append(play_first(actor, before, 0 if what is None else what.step, least))
     return Played(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

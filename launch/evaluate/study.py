@@ -1,6 +1,7 @@
 """`rl-eval --intervene` and `--decode`: run a study of the memory, show it, write it as JSON and as a picture."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,7 +162,11 @@ def intervention_study(
 
 def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Readings:
     """A fact, or `FACT:PART=WHICH`, decoded over time. Raises UsageError for an unknown one or too few episodes."""
-    actor = make(episodes, 0)
+    with closing(make(episodes, 0)) as actor:
+        return _decoded(actor, text, episodes, every)
+
+
+def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Readings:
     fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names:

@@ -6,6 +6,7 @@ second begins with the state that the actor had stored, and the newest weights r
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -69,15 +70,18 @@ class Watcher:
         self._first: dict[int, Unroll | None] = {}
         """Of members whose stored states are to be compared: the first of two unrolls, once it is there."""
 
-    def look(self, member: Watched, before: int) -> None:
-        """Draw a member's memory if that became due between `before` and its steps now, or is so still."""
+    def look(self, member: Watched, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        """Draw a member's memory if that became due between `before` and its steps now, or is so still.
+
+        `at_step` is called after each step of the environment; what it raises ends the episode.
+        """
         if member.learner.steps // self.every > before // self.every:
             self._due.add(member.number)
         if member.number not in self._due or not self.affordable():
             return
         started = time.monotonic()
         self._due.remove(member.number)
-        self._draw(member)
+        self._draw(member, at_step)
         self._newest = 0.0
         self.note_cost(time.monotonic() - started)
 
@@ -110,14 +114,15 @@ class Watcher:
             del self._first[member.number]
         self.note_cost(time.monotonic() - started)
 
-    def _draw(self, member: Watched) -> None:
+    def _draw(self, member: Watched, at_step: Callable[[], None]) -> None:
         actor = self._actor(member.learner.agent)
+        actor.call_at_steps(at_step)
         try:
             if not state_leaves(actor.state.core):
                 return
             recording = record(actor, pictures=False, most=MOST_STEPS)
         finally:
-            actor.batch.close()
+            actor.close()
         member.accumulator.note(statistics(recording.trace))
         self._first[member.number] = None
         if member.writer is None:

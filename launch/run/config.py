@@ -99,9 +99,9 @@ class RunConfig:
     max_actor_failures: int = 10
     """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
     actor_timeout: float = 120.0
-    """Seconds after which an actor that has not answered is replaced."""
+    """Seconds without an answer or a step of its environments after which an actor is replaced."""
     stall_timeout: float = 10.0
-    """Minutes without an update after which the run ends with a checkpoint and exit code 3; 0 waits for ever."""
+    """Minutes without an update or environment step after which the run saves and ends, exit code 3; 0 has no limit."""
     actor_cpus: float = 1.0
     """Ray CPUs that each actor claims."""
     actor_gpus: float = 0.0

@@ -5,19 +5,23 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import NoReturn
 
 from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
+from ...base.processes import end_children
 from ..cluster.early_ray import EarlyRay, cpus_needed, leave_at_once
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
-from .watchdog import FAILED, Watchdog
+from .watchdog import FAILED, Watchdog, hanging_call
 
 LOOK_SECONDS = 0.1
 """How often a stop is looked for while actors are started."""
+CLOSE_SECONDS = 15.0
+"""In which the actors must have closed their environments and ended."""
 ACTOR_NICENESS = 10
 """Actors step back when the learner wants their core: it is the learner that a run waits for."""
 
@@ -89,10 +93,9 @@ class Acting:
     @contextlib.contextmanager
     def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
         """Watch over the training loop."""
-        if self.config.in_process:
-            yield
-            return
-        from ..cluster.ray_session import dead_part
+        died: Callable[[], str] = str
+        if not self.config.in_process:
+            from ..cluster.ray_session import dead_part as died
 
         def rescue(reason: str, code: int) -> None:
             trainer.rescuing = True
@@ -102,10 +105,13 @@ class Acting:
                 trainer.mirror.close()
             word = "stopped" if code == 0 else "ended"
             print(f"rl-train: {word} ({reason}) after {trainer.steps:,} steps", file=sys.stderr)
+            if where := hanging_call(self.config.env):
+                print(f"rl-train: {where}", file=sys.stderr)
             print(f"rl-train: continue with: rl-train --resume {run}", file=sys.stderr, flush=True)
-            leave_at_once(code)
+            self._leave(code)
 
-        with Watchdog(trainer, 60 * self.config.stall_timeout, dead_part, rescue, StopFlag.SIGNALS):
+        stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS
+        with Watchdog(trainer, stall, died, rescue, signals, lambda: self._stop.reason):
             try:
                 yield
             except TransportDiedError as problem:
@@ -119,7 +125,8 @@ class Acting:
             self._made.wait()
         if self._pool is not None:
             try:
-                self._pool.close()
+                with self._patience():
+                    self._pool.close()
             except Exception as problem:
                 if kind is None:
                     raise
@@ -134,6 +141,23 @@ class Acting:
         self._over.set()
         if self._early:
             self._early.end()
+
+    @contextlib.contextmanager
+    def _patience(self) -> Generator[None]:
+        """End this process if the body takes too long: an environment may hang in `close`, too."""
+        impatient = threading.Timer(CLOSE_SECONDS, lambda: self._leave(self.exit_code))
+        impatient.daemon = True
+        impatient.start()
+        try:
+            yield
+        finally:
+            impatient.cancel()
+
+    def _leave(self, code: int) -> NoReturn:
+        """End this process at once, and the processes that its environments have started in it."""
+        if self.config.in_process:  # with Ray, the orphan clean-up ends what is left
+            end_children()
+        leave_at_once(code)
 
 
 class StoppedError(Exception):

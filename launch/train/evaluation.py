@@ -1,5 +1,6 @@
 """Evaluation during training (`--eval-every`): the newest weights on levels that training never sees."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,19 @@ class Evaluator:
         self.config, self.factory = config, config.factory()
         self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
 
-    def look(self, member: Member, before: int) -> None:
-        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it."""
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it.
+
+        `at_step` is called after each step of the environments; what it raises ends the evaluation.
+        """
         number = member.steps // self.config.eval_every
         if number > before // self.config.eval_every or (member.done and before < member.steps):
             try:
-                member.note_evaluation(self._metrics(member, number))
+                member.note_evaluation(self._metrics(member, number, at_step))
             except UnfinishedError as problem:
                 member.notices.append(f"no evaluation at step {member.steps:,}: {problem}")
 
-    def _metrics(self, member: Member, number: int) -> dict[str, float]:
+    def _metrics(self, member: Member, number: int, at_step: Callable[[], None]) -> dict[str, float]:
         weights: dict[str, Any] = member.learner.agent.state_dict()
         # A new agent draws first weights, which are replaced at once: training's randomness must not notice.
         with torch.random.fork_rng(devices=[]):
@@ -48,10 +52,11 @@ class Evaluator:
                 num_envs=self._num_envs,
                 unroll_length=UNROLL_LENGTH,
             )
+        actor.call_at_steps(at_step)
         most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
         try:
             episodes = play(actor, self.config.eval_episodes, most_steps=most)
         finally:
-            actor.batch.close()
+            actor.close()
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
         return {f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()}

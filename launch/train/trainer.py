@@ -3,12 +3,10 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
@@ -18,6 +16,7 @@ from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.saved import Best
 from ..run.stop_flag import StopFlag
 from .best import best_now
+from .contracts import Population, Watcher
 from .evaluation import Evaluator
 from .member import Member
 
@@ -28,48 +27,12 @@ Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
 
 
-FINISH_SECONDS = 20.0
+FINISH_SECONDS = 4.0
 """In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
 
 
-class Population(Protocol):
-    """Contract of the part that lets the members of a run learn from each other."""
-
-    def metrics(self, member: Member) -> dict[str, float]:
-        """Metrics of a member's place in the population, for its next row."""
-        ...
-
-    def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
-        """Note the episodes that a member has finished, as `Unroll.episodes` has them."""
-        ...
-
-    def look(self) -> list[int]:
-        """Carry out what follows from the last update; returns the members whose weights it has changed."""
-        ...
-
-    def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Note a row of one member's; a row about all when the last one has written, else nothing."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that a continued run needs."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; the members are loaded already."""
-        ...
-
-
-class Watcher(Protocol):
-    """Contract of the part that looks at the members' memories."""
-
-    def look(self, member: Member, before: int) -> None:
-        """Called after an update of a member that had learnt from so many steps before it."""
-        ...
-
-    def receive(self, member: Member, unroll: Unroll) -> None:
-        """Called with every unroll on its way to a member."""
-        ...
+class StopRequestedError(Exception):
+    """Raised between two steps of an evaluation when a stop is requested."""
 
 
 class Trainer:
@@ -112,6 +75,9 @@ class Trainer:
         """Held while the learner computes and a checkpoint is written: what others may not come between."""
         self.rescuing = False
         """Whether the actors may no longer be asked for anything."""
+        self._stop: StopFlag | None = None
+        self._looked = 0
+        """Steps of environments in evaluations."""
         self._warned: set[str] = set()
         self._waited = 0.0
         self._ready: dict[int, Unroll] = {}
@@ -129,6 +95,11 @@ class Trainer:
         return sum(member.steps for member in self.members)
 
     @property
+    def progress(self) -> int:
+        """Changes with every update and while environments step, in training and in evaluations."""
+        return self.steps + self._looked + self.pool.progress
+
+    @property
     def unsaved(self) -> int:
         """Steps that no checkpoint holds."""
         return self.steps - self._saved_step
@@ -138,7 +109,7 @@ class Trainer:
 
         The time limit counts from the first update: starting actors and compiling worlds are not part of it.
         """
-        deadline, first = math.inf, self.steps
+        deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
             self._publish(member)
         try:
@@ -184,18 +155,37 @@ class Trainer:
                 copied = self.population.look()
             for each in copied:
                 self._publish(self.members[each])
+        self._between = True
         for (member, _), steps in zip(found, before, strict=True):
+            self._look(member, steps)
             while member.notices:
                 self._warn_once(member.notices.pop())
-            for observer in (self.evaluator, self.watcher):
-                if observer:
-                    with self.lock:
-                        observer.look(member, steps)
         self.report(self.steps, None)
         for member, _ in found:
             if member.due():
                 self._log(member)
-        self._between = True
+
+    def _look(self, member: Member, before: int) -> None:
+        """Evaluate a member and look at its memory, where either is due; a stop that is requested ends it.
+
+        Nothing holds the lock: the state is one that can be saved, and environments may take their time or hang.
+        """
+        for observer in (self.evaluator, self.watcher):
+            if observer and not self._stopping:
+                try:
+                    observer.look(member, before, self._at_step)
+                except StopRequestedError:
+                    member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is left out")
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop is not None and bool(self._stop.reason)
+
+    def _at_step(self) -> None:
+        """Called after each step of an environment in an evaluation."""
+        self._looked += 1
+        if self._stopping:
+            raise StopRequestedError
 
     def _learn(self, found: Sequence[tuple[Member, Unroll]]) -> None:
         """Let members learn from a batch each."""

@@ -1,23 +1,28 @@
-"""Ends a run that can no longer end by itself: no progress, a signal that nobody hears, or Ray is dead.
+"""Ends a run that can no longer end by itself: no progress, a signal that is not obeyed, or Ray is dead.
 
-A call into Ray waits in native code, where Python handles no signal; if Ray's processes are stopped or dead it waits
-for ever, or the whole process is ended. A thread looks once a second. In the end it writes a checkpoint, which is whole
-since the learner is not computing then, says what happened, and ends the process.
+A call into Ray or into an environment may wait in native code, where Python handles no signal; if Ray's processes are
+stopped or dead, or the environment hangs, it waits for ever. A thread looks once a second. In the end it writes a
+checkpoint, which is whole since the learner is not computing then, prints the reason, and ends the process.
 """
 
 import os
 import select
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
+
+from ...envs.foreign.check import OUTSIDE
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 600.0
-"""In which the first update must come, at least: a machine may have to be booted for the actors."""
-HEAR_SECONDS = 30.0
-"""In which a signal that asks for a stop must have ended the training loop."""
+"""In which the first progress must come, at least: a machine may have to be booted for the actors."""
+OBEY_SECONDS = 8.0
+"""In which a request for a stop must have ended the training loop; container runtimes send SIGKILL after 10 s."""
 FAILED = 3
 """Exit code of a run that something outside it has ended, so that --restarts goes on."""
 
@@ -33,6 +38,11 @@ class Watched(Protocol):
         """Environment steps learnt from."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """Changes with every update and while environments step, in training and in evaluations."""
+        ...
+
 
 class Watchdog:
     """Watches over a training loop while its `with` statement runs.
@@ -41,8 +51,9 @@ class Watchdog:
         watched: the loop.
         stall_seconds: without progress, not counting those in which it computes or saves; 0 allows any number.
         died: the name of a process that the run needs and that is dead, or nothing.
-        rescue: writes a checkpoint, says the reason, and ends the process with the exit code: (reason, code).
+        rescue: writes a checkpoint, prints the reason, and ends the process with the exit code: (reason, code).
         stop_signals: those that ask for a stop.
+        asked: the reason of a request for a stop that is no signal, or nothing.
     """
 
     def __init__(
@@ -52,21 +63,26 @@ class Watchdog:
         died: Callable[[], str],
         rescue: Callable[[str, int], None],
         stop_signals: tuple[signal.Signals, ...],
+        asked: Callable[[], str] = str,
     ) -> None:
         self._watched, self._stall_seconds, self._died, self._rescue = watched, stall_seconds, died, rescue
         self._stop_signals = {int(number) for number in stop_signals}
+        self._asked = asked
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._in_main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> "Watchdog":
-        self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if self._in_main:
+            self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._previous)
+        if self._in_main:
+            signal.set_wakeup_fd(self._previous)
         self._over.set()
         os.write(self._writer, b"\0")
         self._thread.join()
@@ -74,31 +90,52 @@ class Watchdog:
         os.close(self._writer)
 
     def _watch(self) -> None:
-        asked, since = None, time.monotonic()
-        first = steps = self._watched.steps
+        request, since = None, time.monotonic()
+        """The first request for a stop, its time and reason; and the time of the last update."""
+        moved = since
+        first = progress = self._watched.progress
+        steps = self._watched.steps
         while not self._over.is_set():
             numbers = os.read(self._reader, 64) if select.select([self._reader], [], [], LOOK_SECONDS)[0] else b""
             now = time.monotonic()
-            for number in set(numbers) & self._stop_signals:
-                asked = asked or (now, signal.Signals(number).name)
+            reasons = [signal.Signals(number).name for number in set(numbers) & self._stop_signals]
+            if request is None and (reason := next(iter(reasons), self._asked())):
+                request = now, reason
             if not self._watched.lock.acquire(blocking=False):
-                since = now
+                since = moved = now
                 continue
             try:
                 if self._watched.steps != steps:
                     steps, since = self._watched.steps, now
-                stall = self._stall_seconds if steps != first else max(self._stall_seconds, START_SECONDS)
-                self._end_if_due(asked, now, since, stall)
+                if self._watched.progress != progress:
+                    progress, moved = self._watched.progress, now
+                stall = self._stall_seconds if progress != first else max(self._stall_seconds, START_SECONDS)
+                self._end_if_due(request, since, now, now - moved if 0 < stall < now - moved else 0.0)
             finally:
                 self._watched.lock.release()
 
-    def _end_if_due(self, asked: tuple[float, str] | None, now: float, since: float, stall: float) -> None:
+    def _end_if_due(self, request: tuple[float, str] | None, since: float, now: float, stalled: float) -> None:
         """Called with the lock held, so that the loop stays where it is."""
         if self._over.is_set():
             return
         if died := self._died():
             self._rescue(f"{died} died", FAILED)
-        elif asked and now - max(asked[0], since) > HEAR_SECONDS:
-            self._rescue(asked[1], 0)
-        elif self._stall_seconds and now - since > stall:
-            self._rescue(f"no update for {now - since:.0f} s", FAILED)
+        elif request and now - max(request[0], since) > OBEY_SECONDS:
+            self._rescue(request[1], 0)
+        elif self._stall_seconds and stalled:
+            self._rescue(f"no update for {stalled:.0f} s, nor a step of an environment", FAILED)
+
+
+def hanging_call(env: str) -> str:
+    """The method of environment `env` that some thread of this process is in, with its place; empty without one."""
+    for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
+        calls = list(traceback.walk_stack(frame))[::-1]  # outermost first
+        entered = [i for i, (each, _) in enumerate(calls) if each.f_code.co_name in ("step_into", "reset_into")]
+        if not entered:
+            continue
+        for each, line in calls[entered[-1] :]:
+            path = Path(each.f_code.co_filename)
+            if not any(path.is_relative_to(folder) for folder in OUTSIDE):
+                return f"environment {env} does not return from {each.f_code.co_name} ({path}:{line})"
+        return f"environment {env} does not return from {calls[entered[-1]][0].f_code.co_name.removesuffix('_into')}"
+    return ""

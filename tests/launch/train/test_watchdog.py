@@ -15,13 +15,17 @@ class Loop:
     """A training loop as the watchdog sees one."""
 
     def __init__(self) -> None:
-        self.lock, self.steps = threading.RLock(), 0
+        self.lock, self.steps, self.looked = threading.RLock(), 0, 0
+
+    @property
+    def progress(self) -> int:
+        return self.steps + self.looked
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "HEAR_SECONDS", 0.4)
+    monkeypatch.setattr(watchdog, "OBEY_SECONDS", 0.4)
     monkeypatch.setattr(watchdog, "START_SECONDS", 0.8)
 
 
@@ -44,7 +48,7 @@ def watch(loop: Loop, stall: float, seconds: float, died: str = "", signalled: b
 
 
 def test_no_update_for_too_long_is_the_end() -> None:
-    assert watch(Loop(), stall=0.2, seconds=10) == [("no update for 0 s", FAILED)]
+    assert watch(Loop(), stall=0.2, seconds=10) == [("no update for 0 s, nor a step of an environment", FAILED)]
 
 
 def test_a_loop_without_a_limit_or_within_it_goes_on() -> None:
