@@ -16,9 +16,8 @@ from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.saved import Best
 from ..run.stop_flag import StopFlag
 from .best import best_now
-from .contracts import Population, Watcher
 from .evaluation import Evaluator
-from .member import Member
+from .member import Member, Population, Watcher
 
 if TYPE_CHECKING:
     from .mirror import Mirror
