@@ -31,6 +31,8 @@ class ActorFactory:
     """The network."""
     num_envs: int
     """Environments per actor."""
+    env_workers: int = 0
+    """Processes that step the environments of an actor; 0: its own."""
     unroll_length: int
     """Steps per unroll."""
     seed: int
@@ -45,7 +47,8 @@ class ActorFactory:
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> Any:
         """The environments from `first_index` on: those of the last stage, the world as asked for, or of another."""
         parameters = self.env_args | self.levels.stages[stage]
-        batch = make_batch(self.env, num_envs or self.num_envs, first_index, **parameters)
+        count = num_envs or self.num_envs
+        batch = make_batch(self.env, count, first_index, env_workers=self.env_workers, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
 

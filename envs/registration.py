@@ -6,6 +6,7 @@ This module imports no game: Gymnasium loads one when it is first made.
 import importlib
 import inspect
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -92,18 +93,28 @@ def world_parameters(world: World) -> dict[str, inspect.Parameter]:
 
 
 def make_batch(
-    name: str, num_envs: int, first_index: int = 0, render_mode: str | None = None, **parameters: Any
+    name: str,
+    num_envs: int,
+    first_index: int = 0,
+    render_mode: str | None = None,
+    env_workers: int = 0,
+    **parameters: Any,
 ) -> Any:
     """A batch of `num_envs` copies of the world `name`, indices first_index and up.
 
+    With `env_workers`, a foreign environment is stepped in as many processes (0, 1: in this one).
     `name` is a short name or engram id, any other Gymnasium id, or `module:Class`. Raises ValueError naming the nearest
     valid names for an unknown world or parameter.
     """
     from .engine import BatchedEnv
     from .foreign import ForeignBatch
-    from .foreign.names import draws, find_foreign
+    from .foreign.names import draws, find_foreign, is_vector
+    from .foreign.vector import VectorBatch
+    from .foreign.workers import WorkerBatch
 
     foreign = None if is_world(name) else find_foreign(name)
+    if env_workers > 1 and (foreign is None or is_vector(foreign[0])):
+        raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         world, given = find_world(name)
         check_keys(name, "parameter", parameters, world_parameters(world))
@@ -112,6 +123,12 @@ def make_batch(
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
+    given = dict(parameters)
     if render_mode is not None or draws(make):
         parameters["render_mode"] = render_mode or "rgb_array"  # costs nothing until a picture is asked for
+    if is_vector(make):
+        return VectorBatch(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)
+    if min(env_workers, num_envs) > 1:
+        group = partial(make_batch, name, render_mode=render_mode, **given)
+        return WorkerBatch(group, num_envs, env_workers, first_index=first_index)
     return ForeignBatch(lambda: make(**parameters), num_envs, first_index=first_index, name=name)

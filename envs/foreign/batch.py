@@ -42,11 +42,15 @@ class ForeignBatch:
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         makers = [lambda env=env: env for env in _environments(make_env, num_envs, name)]
         self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, name=name)
-        self._observations = observation_form(self.vector.single_observation_space, name)
-        self._actions = action_form(self.vector.single_action_space, name)
+        self._describe()
+        self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
+
+    def _describe(self) -> None:
+        """Set the spaces that agents see, from those of `vector`."""
+        self._observations = observation_form(self.vector.single_observation_space, self.name)
+        self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_observation_space = self._observations.space
         self.single_action_space = self._actions.space
-        self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
         self.started = False
 
     @property
@@ -132,10 +136,15 @@ class ForeignBatch:
                     break
                 env = env.env
         try:
-            state = pickle.dumps((self.vector.envs, self.vector._autoreset_envs, self.started))
+            states = [pickle.dumps(env) for env in self.vector.envs]
         except Exception as problem:
             raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
-        return {"pickled": np.frombuffer(state, np.uint8).copy()}
+        return {
+            "pickled": np.frombuffer(b"".join(states), np.uint8).copy(),
+            "sizes": np.array([len(state) for state in states]),
+            "ended": self.vector._autoreset_envs.copy(),
+            "started": np.full(self.num_envs, self.started),
+        }
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Return to a state made by `save`.
@@ -144,10 +153,12 @@ class ForeignBatch:
         """
         if not self.trusted:
             raise ValueError(f"saved state of {self.name} is code, and not trusted")
-        envs, ended, started = pickle.loads(saved["pickled"].tobytes())
-        if len(envs) != self.num_envs:
-            raise ValueError(f"saved state of {self.name} holds {len(envs)} environments; expected {self.num_envs}")
-        self.vector.envs, self.vector._autoreset_envs, self.started = envs, ended, started
+        count = len(saved.get("sizes", ()))
+        if count != self.num_envs:
+            raise ValueError(f"saved state of {self.name} holds {count} environments; expected {self.num_envs}")
+        states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
+        self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
+        self.vector._autoreset_envs, self.started = saved["ended"].copy(), bool(saved["started"].all())
 
     def close(self) -> None:
         """Close all copies."""

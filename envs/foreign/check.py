@@ -17,9 +17,9 @@ class ContractError(ValueError):
     """An environment returned what it does not declare. A new environment would do the same."""
 
 
-def check_spaces(env: Any, name: str) -> None:
-    """Raise ValueError unless an environment says what it shows and takes."""
-    for attribute in ("observation_space", "action_space"):
+def check_spaces(env: Any, name: str, prefix: str = "") -> None:
+    """Raise ValueError unless an environment declares its spaces; of a vector environment they begin with `prefix`."""
+    for attribute in (f"{prefix}observation_space", f"{prefix}action_space"):
         found = getattr(env, attribute, None)
         if not isinstance(found, spaces.Space):
             said = "nothing" if found is None else repr(found)

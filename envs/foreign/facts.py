@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from ..arrays import Array
 from .check import ContractError
@@ -43,10 +43,12 @@ class InfoVectorEnv(SyncVectorEnv):
         return vector_infos
 
 
-def episode_fields(env: gymnasium.Env[Any, Any], name: str) -> tuple[str, ...]:
+def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name: str) -> tuple[str, ...]:
     """`solved`, and what the world or a wrapper of it declares; ValueError for what is no list of names."""
+    inner: Any = env.unwrapped
+    of: Any = inner.envs[0] if type(inner) is SyncVectorEnv else inner if isinstance(env, VectorEnv) else env
     try:
-        declared = env.get_wrapper_attr("episode_fields")
+        declared: Any = of.get_wrapper_attr("episode_fields") if isinstance(of, gymnasium.Env) else of.episode_fields
     except AttributeError:
         return (SOLVED[0],)
     if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):

@@ -1,4 +1,4 @@
-"""Foreign worlds by name: any Gymnasium id, or `module:Class`."""
+"""Foreign worlds by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
 import importlib.util
 import inspect
@@ -53,6 +53,7 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
 def environment_maker(function: EnvMaker) -> EnvMaker:
     """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it.
 
+    A function with the parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of so many environments.
     Other functions are never called: a configuration may come from elsewhere and name any function there is.
     """
     setattr(function, _MARK, True)
@@ -101,15 +102,21 @@ def _import(module: str, name: str) -> Any:
 
 def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None]:
     spec = gymnasium.registry[name]
-    if spec.entry_point is None:
-        raise ValueError(f"{name} has a vector entry point only; needed: one that makes a single environment")
+    entry: Any = spec.entry_point or spec.vector_entry_point
     try:
-        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
     except (ImportError, AttributeError, gymnasium.error.Error) as problem:
         raise ValueError(f"{name} cannot be loaded: {problem}") from problem
 
     def make(**parameters: Any) -> Any:
         return gymnasium.make(name, disable_env_checker=True, **parameters)
+
+    if spec.entry_point is None:
+
+        def make_vec(num_envs: int, **parameters: Any) -> Any:
+            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **parameters)
+
+        return make_vec, _parameters(creator)
 
     make.creator = creator  # pyright: ignore[reportFunctionMemberAccess]
     allowed = _parameters(creator)
@@ -117,6 +124,13 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         own = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
         allowed = allowed | {"max_episode_steps": own}
     return make, allowed
+
+
+def is_vector(maker: EnvMaker) -> bool:
+    """Whether a maker makes vector environments: a subclass of VectorEnv, or a function of `num_envs`."""
+    if inspect.isclass(maker):
+        return issubclass(maker, VectorEnv)
+    return "num_envs" in inspect.signature(maker).parameters
 
 
 def draws(maker: EnvMaker) -> bool:

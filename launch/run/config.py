@@ -52,6 +52,8 @@ class RunConfig:
     """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
     envs_per_actor: int | Literal["auto"] = "auto"
     """Environments that each actor steps together; auto: those of an update, shared out among the actors."""
+    env_workers: int = 0
+    """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
     unroll_length: int = 40
     """Steps per unroll (T)."""
     batch_size: int = 32
@@ -62,8 +64,7 @@ class RunConfig:
     device: str = "auto"
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
     learner_threads: int | Literal["auto"] = "auto"
-    """CPU threads of the learner, which give the same numbers however many they are; auto: the cores that no actor
-    needs, at least 2."""
+    """CPU threads of the learner, which do not change results; auto: the cores that no actor needs, at least 2."""
     seed: int = 1
     """Seed of weights, environments and action sampling, 0..2**64-1."""
     sync: bool = False
@@ -114,6 +115,7 @@ class RunConfig:
         check_fields(
             self,
             total_steps=(1, None),
+            env_workers=(0, None),
             unroll_length=(1, None),
             batch_size=(1, None),
             seed=SEEDS,
@@ -138,10 +140,9 @@ class RunConfig:
             why = "--local" if self.local else "--act-on" if self.in_process else others
             raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
         self._check_actors()
-        if self.envs_per_actor != "auto" and not self.envs_per_actor >= 1:
-            raise ValueError(f"envs_per_actor is {self.envs_per_actor}; allowed: auto, or at least 1")
-        if self.learner_threads != "auto" and not self.learner_threads >= 1:
-            raise ValueError(f"learner_threads is {self.learner_threads}; allowed: auto, or at least 1")
+        for name, value in (("envs_per_actor", self.envs_per_actor), ("learner_threads", self.learner_threads)):
+            if not isinstance(value, str) and value < 1:
+                raise ValueError(f"{name} is {value}; allowed: auto, or at least 1")
         least = 0 if self.synchronous else least_max_lag(self.batch_size, self.actor_envs)
         if self.max_lag != "auto" and self.max_lag < least:
             raise ValueError(
@@ -233,6 +234,7 @@ class RunConfig:
             reward_clip=self.learner.reward_clip,
             agent=self.agent,
             num_envs=self.actor_envs,
+            env_workers=self.env_workers,
             unroll_length=self.unroll_length,
             seed=self.seed,
             device=("cuda" if self.actor_gpus else "cpu") if self.act_on == "auto" else self.act_on,

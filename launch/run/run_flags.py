@@ -26,7 +26,7 @@ OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
 UNINTERESTING = (
     *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
     *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "stall_timeout"),
-    "actor_cpus",
+    *("actor_cpus", "env_workers"),
 )
 """Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""
 

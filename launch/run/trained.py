@@ -28,6 +28,7 @@ EVALUATED_TOGETHER = 128
 MAY_CHANGE = {
     "total_steps",
     "num_actors",
+    "env_workers",
     "learner_threads",
     "device",
     "local",

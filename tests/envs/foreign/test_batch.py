@@ -343,7 +343,7 @@ def test_saved_copies_continue_exactly():
     while not rows[2].any():  # an episode has just ended: its copy must start a new one after restoring, too
         batch.step_into(np.ones(3, np.int64), *rows)
     saved = batch.save()
-    assert {key: value.dtype for key, value in saved.items()} == {"pickled": np.uint8}
+    assert saved["pickled"].dtype == np.uint8
     expected = play(batch, rows, actions)
     other = make_batch("CartPole-v1", 3)
     other.trusted = True
@@ -429,14 +429,11 @@ def test_unknown_worlds_are_answered_with_known_ones(name, message):
 
 def test_ids_that_cannot_be_made():
     gymnasium.register("test/Nowhere-v0", entry_point="nowhere:Thing")
-    gymnasium.register("test/Flock-v0", vector_entry_point="engram.envs.maze:MazeBatch")
     try:
-        for name, message in (("Nowhere", "cannot be loaded: .*nowhere"), ("Flock", "has a vector entry point only")):
-            with pytest.raises(ValueError, match=f"test/{name}-v0 {message}"):
-                make_batch(f"test/{name}-v0", 1)
+        with pytest.raises(ValueError, match=r"test/Nowhere-v0 cannot be loaded: .*nowhere"):
+            make_batch("test/Nowhere-v0", 1)
     finally:
-        for name in ("test/Nowhere-v0", "test/Flock-v0"):
-            del gymnasium.registry[name]
+        del gymnasium.registry["test/Nowhere-v0"]
 
 
 def test_unknown_parameters_are_answered_with_known_ones(examples):

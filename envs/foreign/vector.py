@@ -1,0 +1,224 @@
+"""Vector environments made elsewhere, in any autoreset mode, behind the methods of our own batched engine.
+
+Agents see NEXT_STEP autoreset in all modes: the final observation of an episode with its flag, then, after a step whose
+action is ignored, the first observation of the next one. A vector environment steps all of its environments at once, so
+in the other modes an environment whose episode has ended is stepped in that step, too, and then reset alone with
+`reset(options={"reset_mask": ...})` (Gymnasium 1.1 and up); that step is discarded.
+"""
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import error
+from gymnasium.utils import EzPickle
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from ...base.messages import calling, check_integer
+from ..arrays import Array, Observation
+from ..randomness import streams
+from . import facts
+from .batch import ForeignBatch
+from .check import OUTSIDE, ContractError, check_observation, check_spaces
+
+
+class VectorBatch(ForeignBatch):
+    """A gymnasium.vector.VectorEnv of N environments, with the methods of a ForeignBatch.
+
+    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend on the seed of the run and their index
+    alone. Any other vector environment is reset with one seed, which depends on the first index.
+
+    Args:
+        make_vector: make_vector(num_envs) makes the vector environment.
+        num_envs: N, at least 1.
+        first_index: index of the first environment in a larger batch that is split over several.
+        name: what errors call it.
+    """
+
+    def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
+        check_integer("num_envs", num_envs, 1, None)
+        check_integer("first_index", first_index, 0, None)
+        self.name, self.num_envs, self.first_index = name, num_envs, first_index
+        vector = calling(f"{name} cannot be made: its constructor", lambda: make_vector(num_envs), OUTSIDE)
+        if not isinstance(vector, VectorEnv):
+            raise ValueError(f"{name} made a {type(vector).__name__}; expected a gymnasium.vector.VectorEnv")
+        if vector.num_envs != num_envs:
+            raise ValueError(f"{name} made {vector.num_envs} environments; expected num_envs, which is {num_envs}")
+        self.vector: Any = vector
+        check_spaces(vector, name, "single_")
+        try:
+            self.mode = AutoresetMode(vector.metadata.get("autoreset_mode"))
+        except ValueError as problem:
+            said = vector.metadata.get("autoreset_mode")
+            raise ValueError(
+                f"{name}.metadata['autoreset_mode'] is {said!r}; allowed: {', '.join(map(str, AutoresetMode))}"
+            ) from problem
+        self._describe()
+        self.episode_fields = facts.episode_fields(vector, name)
+        self._waiting = np.zeros(num_envs, np.bool_)
+        """Environments that begin an episode in the next step and have to be reset for it."""
+        self._info: Mapping[str, Any] = {}
+
+    def reset_into(self, observation: Observation, seed: int | None = None) -> None:
+        """Start an episode in every environment and write all observations."""
+        seeds: Any = None
+        if seed is not None:
+            indices = range(self.first_index, self.first_index + self.num_envs)
+            seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
+            if not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+                seeds = seeds[0]
+        self._write("reset", self._staying(lambda: self.vector.reset(seed=seeds))[0], observation)
+        self._waiting[:] = False
+        self.started = True
+
+    def step_into(
+        self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Step all environments with actions int [N] (or [N, K]); write observations, reward and flags."""
+        if not self.started:
+            raise error.ResetNeeded(f"step of {self.name} before its reset")
+        taken, waiting = self._actions.read(self._checked(actions)), self._waiting
+        if waiting.all():
+            self.reset_into(observation)
+            reward[:], terminated[:], truncated[:] = 0, False, False
+            return
+        if waiting.any() and self.mode == AutoresetMode.DISABLED:
+            self._reset_some(waiting)
+        values, *outputs, self._info = self._staying(lambda: self.vector.step(taken))
+        self._write("step", values, observation)
+        reward[:], terminated[:], truncated[:] = outputs
+        over = (terminated | truncated) & ~waiting
+        if self.mode == AutoresetMode.SAME_STEP:
+            for i in np.flatnonzero(over).tolist():
+                _put(self._final_observation(i), observation, i)
+        if waiting.any():
+            self._reset_some(waiting, observation)
+            reward[waiting], terminated[waiting], truncated[waiting] = 0, False, False
+        self._waiting = over if self.mode != AutoresetMode.NEXT_STEP else np.zeros_like(over)
+
+    def cut(self, where: Array) -> None:
+        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
+        self._waiting = self._waiting | where
+
+    def episode_facts(self, indices: Array) -> Array:
+        """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan if missing."""
+        info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
+        return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
+
+    def check(self) -> None:
+        """Reset and step all environments, as a test before they are used: ValueError says what is wrong."""
+        made = calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise ValueError(f"{self.name}.reset returned {made!r}; expected (observations, infos)")
+        check_observation(self.vector.observation_space, f"{self.name}.reset", made[0])
+        self.vector.action_space.seed(0)
+        done = calling(f"{self.name}.step", lambda: self.vector.step(self.vector.action_space.sample()), OUTSIDE)
+        if not isinstance(done, tuple) or len(done) != 5:
+            raise ValueError(f"{self.name}.step did not return (observations, rewards, terminated, truncated, infos)")
+        check_observation(self.vector.observation_space, f"{self.name}.step", done[0])
+        for what, values in zip(("rewards", "terminated", "truncated"), done[1:4], strict=True):
+            if np.shape(values) != (self.num_envs,):
+                raise ValueError(
+                    f"{self.name}.step returned {what} of shape {np.shape(values)}; expected {(self.num_envs,)}"
+                )
+
+    def draw(self, index: int, full: bool = True) -> Array:
+        """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""
+        try:
+            images = self.vector.render()
+        except (error.Error, NotImplementedError) as problem:
+            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
+        if images is None or np.ndim(images[index]) != 3:
+            raise ValueError(f"{self.name} draws no pictures")
+        return np.asarray(images[index], np.uint8)
+
+    def save(self) -> dict[str, Array]:
+        """The exact state as pickled bytes, uint8. Raises ValueError if the vector environment cannot be pickled."""
+        if isinstance(self.vector.unwrapped, EzPickle):
+            raise ValueError(f"{self.name} cannot be saved: a copy of it begins anew")
+        try:
+            state = pickle.dumps((self.vector, self._waiting, self.started))
+        except Exception as problem:
+            raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
+        return {"pickled": np.frombuffer(state, np.uint8).copy()}
+
+    def restore(self, saved: dict[str, Array]) -> None:
+        """Return to a state made by `save`. It is unpickled, which runs code: ValueError unless `trusted` is set."""
+        if not self.trusted:
+            raise ValueError(f"saved state of {self.name} is code, and not trusted")
+        self.vector.close()
+        self.vector, self._waiting, self.started = pickle.loads(saved["pickled"].tobytes())
+
+    def _write(self, method: str, values: Any, observation: Observation) -> None:
+        try:
+            self._observations.write(values, observation)
+        except (TypeError, ValueError):
+            check_observation(self.vector.observation_space, f"{self.name}.{method}", values)
+            raise
+
+    def _reset_some(self, where: Array, observation: Observation | None = None) -> None:
+        """Reset environments `where` (bool [N]) and write their observations. Raises ContractError if others change."""
+        values, _ = self._staying(lambda: self.vector.reset(options={"reset_mask": where.copy()}))
+        if observation is None:
+            return
+        first = self.as_agents_see(values, self.num_envs)
+        if not _same(first, observation, ~where):
+            raise ContractError(
+                f"{self.name} resets all environments where options['reset_mask'] names some, and its autoreset_mode "
+                f"is {self.mode}; expected: only those are reset, or autoreset_mode {AutoresetMode.NEXT_STEP}"
+            )
+        for i in np.flatnonzero(where).tolist():
+            _put(_entry(first, slice(i, i + 1)), observation, i)
+
+    def _final_observation(self, index: int) -> Observation:
+        """[1, ...]: the last observation of the episode that has just ended in environment `index`."""
+        final = self._info.get("final_obs")
+        value = None if final is None else _entry(final, index)
+        if value is None:
+            raise ContractError(
+                f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended; "
+                f"expected with autoreset_mode {self.mode}: its last observation"
+            )
+        return self.as_agents_see(_with_axis(value), 1)
+
+
+def _info_of(info: Any, index: int) -> Mapping[str, Any]:
+    """The info of one environment out of the merged ones; keys that it did not set are left out."""
+    if not isinstance(info, Mapping):  # an array of dicts
+        return info[index] or {}
+    own: dict[str, Any] = {}
+    for key, values in info.items():
+        there = info.get(f"_{key}")
+        if not key.startswith("_") and np.ndim(values) and (there is None or there[index]):
+            own[key] = values[index]
+    return own
+
+
+def _entry(values: Any, index: Any) -> Any:
+    """Part of batched observations; an array of objects has one per environment."""
+    if isinstance(values, dict):
+        return {key: _entry(part, index) for key, part in values.items()}
+    return tuple(_entry(part, index) for part in values) if isinstance(values, tuple) else values[index]
+
+
+def _with_axis(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _with_axis(part) for key, part in values.items()}
+    return tuple(map(_with_axis, values)) if isinstance(values, tuple) else np.asarray(values)[None]
+
+
+def _put(one: Any, observation: Any, index: int) -> None:
+    """Write an observation [1, ...] as that of environment `index`."""
+    if isinstance(one, dict):
+        for key, part in one.items():
+            _put(part, observation[key], index)
+    else:
+        observation[index] = one[0]
+
+
+def _same(one: Any, other: Any, where: Array) -> bool:
+    """Whether observations of environments `where` are equal, nan being equal to nan."""
+    if isinstance(one, dict):
+        return all(_same(part, other[key], where) for key, part in one.items())
+    return np.array_equal(one[where], other[where], equal_nan=True)
