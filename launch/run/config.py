@@ -86,8 +86,7 @@ class RunConfig:
     track: Literal["wandb"] | None = None
     """Service that every row of metrics is sent to as well; wandb needs pip install 'engram-rl[wandb]'."""
     eval_every: int = 0
-    """Steps between two evaluations on levels that training never sees (metrics eval/*, and which checkpoint is best);
-    0 has none. Training waits for them."""
+    """Steps between evaluations on levels that training never sees (eval/*, best checkpoint); 0: none. Training waits."""
     look_every: int = 0
     """Steps between two pictures of the memory at work on one level, in TensorBoard's images, and state/* metrics; 0
     has none. Training waits for them, at most 1% of its time."""
@@ -263,7 +262,6 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
-
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
 
