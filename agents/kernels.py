@@ -51,7 +51,8 @@ class Linear(nn.Linear):
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     return (
-        x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS
+        not torch.compiler.is_compiling()  # first: a traced size must not be compared with a number
+        and x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and not under_torch_func()

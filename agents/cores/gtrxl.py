@@ -106,7 +106,7 @@ class GTrXL(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        no_reset = torch.zeros(1, len(inputs), dtype=torch.bool, device=inputs.device)
+        no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)
         outputs, state = self._attend(inputs.unsqueeze(0), no_reset, state)
         return outputs[0], state
 
@@ -135,7 +135,8 @@ class GTrXL(Core):
         time = torch.arange(steps, device=inputs.device)
         place = torch.arange(-window, steps, device=inputs.device)  # of a key; the state's are before 0
         lag = time.unsqueeze(1) - place
-        began = torch.where(reset, time.unsqueeze(1), -1).cummax(0).values.t()  # [B, T]: the last reset, or -1
+        began = torch.where(reset, time.unsqueeze(1), -1)
+        began = (began.cummax(0).values if steps > 1 else began).t()  # [B, T]: the last reset, or -1
         oldest = torch.where(began >= 0, began, -state.length.unsqueeze(1))
         seen = (lag >= 0) & (lag <= window) & (place >= oldest.unsqueeze(2))  # [B, T, window + T]
         x, pasts = self.encoder(inputs).transpose(0, 1), list[Tensor]()

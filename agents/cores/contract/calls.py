@@ -101,12 +101,12 @@ def check_call(core: "Core", method: str, inputs: Any, state: Any, reset: Any = 
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether code may look at the numbers of a tensor: on the CPU, outside transforms of torch.func.
+    """Whether code may look at the numbers of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
 
     Elsewhere looking means to wait for the device, and what is done must not depend on the numbers: the same
-    operations on the same shapes for every batch, which can be recorded once and replayed (CUDA graphs).
+    operations on the same shapes for every batch, which can be recorded once and replayed (CUDA graphs, exports).
     """
-    return tensor.device.type == "cpu" and not under_torch_func()
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not under_torch_func()
 
 
 def full_precision(method: Any) -> Any:

@@ -23,6 +23,7 @@ COMMANDS = {
     "rl-probe": "probe",
     "rl-look": "look",
     "rl-reproduce": "figures",
+    "rl-export": "export",
 }
 
 

@@ -1,0 +1,103 @@
+"""`rl-export`: one step of a trained agent as an ONNX model or an archive of torch.export."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.table import Table
+
+from ...agents.process import prepare_process
+from ...agents.values import map_leaves
+from ...base.files import replace_file
+from ...base.messages import check_fields, check_new_file
+from ..run.command_line import UsageError, make_console, parse, run_command
+from ..run.trained import make_actor, open_run
+from ..run.trainees import chosen_members
+from .files import onnx_model, torch_archive
+from .graph import EXAMPLES, Step, traced
+
+_HELP = """Export a trained agent: one greedy step from named tensors to named tensors, recurrent state included, as an
+ONNX model or an archive of torch.export. Neither needs engram to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """The agent to export, and the files."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Run directory, zoo:NAME, or the URL or folder of a model card."""
+    onnx: str = ""
+    """File for an ONNX model."""
+    torch_export: str = ""
+    """File for an archive of torch.export, which torch.export.load reads."""
+    checkpoint: str = "latest"
+    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
+    member: int = -1
+    """Which member of a population; -1 is the one with the highest mean return in training."""
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of the environment that differ from the training run's, KEY=VALUE."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, member=(-1, None))
+        if not (self.onnx or self.torch_export):
+            raise ValueError("no file is given; expected: onnx, torch-export or both")
+        for name in ("onnx", "torch_export"):
+            check_new_file(name, getattr(self, name))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Export as the arguments ask; returns the exit code."""
+    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
+    config = parse(ExportConfig, arguments, "rl-export", _HELP)
+    prepare_process(1)
+    console = make_console()
+    trained, _, trainees, _ = open_run(config.run, config.checkpoint)
+    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
+    actor = make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)
+    step = Step(actor.agent, map_leaves(torch.from_numpy, actor.batch.new_observation()))
+    actor.batch.close()
+    facts = {"env": factory.env, "core": trained.agent.core, "producer": "engram"}
+    try:
+        program = traced(step)
+        if config.onnx:
+            _write("--onnx", config.onnx, onnx_model(step, program, facts))
+        if config.torch_export:
+            _write("--torch-export", config.torch_export, torch_archive(program))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+    files = " and ".join(filter(None, (config.onnx, config.torch_export)))
+    console.print(described(step, f"{factory.env} with {trained.agent.core}: wrote {files}"))
+    return 0
+
+
+def described(step: Step, title: str) -> Table:
+    """Inputs and outputs with their dtypes and shapes; B is the number of environments."""
+    table = Table(title=title, title_justify="left")
+    for name in ("", "name", "dtype", "shape"):
+        table.add_column(name, no_wrap=True)
+    with torch.inference_mode():
+        outputs = step(step.example)
+    for what, tensors in (("input", step.example), ("output", outputs)):
+        for name, tensor in tensors.items():
+            shape = ", ".join(["B", *map(str, tensor.shape[1:])])
+            table.add_row(what, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
+        table.add_section()
+    return table
+
+
+def _write(flag: str, file: str, content: bytes) -> None:
+    try:
+        replace_file(Path(file), content)
+    except OSError as problem:
+        raise UsageError(f"{flag}: cannot write {file}: {problem.strerror}") from problem
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-export`."""
+    run_command("rl-export", main, arguments)

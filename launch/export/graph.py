@@ -1,0 +1,136 @@
+"""One step of an agent as a function of named tensors, traced by torch.export."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...agents.agent import Agent, AgentState
+from ...agents.cores.core import CoreState, state_leaves
+from ...agents.specs import best
+from ...agents.values import EnvOutput, map_leaves
+
+EXAMPLES = 2
+"""Environments of the traced call: torch.export takes an axis of length 1 for a fixed one."""
+Named = dict[str, Tensor]
+
+
+class Step(nn.Module):
+    """One greedy step of an agent: tensors by name -> tensors by name.
+
+    Inputs, for any number B of environments; those that the agent does not use are left out:
+
+        observation        [B, ...] uint8 or float32; observation.KEY for each entry of a Dict
+        previous_action    the last action, as the output `action`
+        previous_reward    float32 [B]
+        elapsed            int64 [B]: steps since the start of the episode
+        reset              bool [B]: the observation is the first one of an episode
+        state.NAME         [B, ...]: each leaf of the recurrent state
+
+    Where `reset` is set the step starts from the initial state: the values of state, previous action, previous reward
+    and elapsed are ignored there. Outputs:
+
+        action             int64 [B], or [B, K] for K choices; float32 [B, K] for a Box: the greedy action
+        logits             float32 [B, sum of choices]; of a Box K means, then K log standard deviations
+        value              float32 [B]
+        next_state.NAME    [B, ...]: each leaf of the next recurrent state
+
+    Args:
+        agent: its weights and its running moments become constants of the graph.
+        observation: observations [EXAMPLES, ...], whose shapes and dtypes are those of the input.
+    """
+
+    def __init__(self, agent: Agent, observation: Any) -> None:
+        super().__init__()
+        self.agent = copy.deepcopy(agent).requires_grad_(False)
+        self.agent.prediction = None  # a loss, which acting does not use
+        state = agent.initial_state(EXAMPLES)
+        # Copies: the leaves of an initial state may be views of one tensor, which torch.export takes for one input.
+        self._core = {f"state.{name}": leaf.clone() for name, leaf in leaves_by_name(state.core)}
+        self.example: Named = {name.rstrip("."): x for name, x in _observation_leaves(observation, "observation.")}
+        """Inputs by name."""
+        if agent.config.previous_action:
+            self.example["previous_action"] = state.previous_action
+        if agent.config.previous_reward:
+            self.example["previous_reward"] = torch.zeros(EXAMPLES)
+        if agent.config.time_horizon:
+            self.example["elapsed"] = state.elapsed
+        self.example["reset"] = torch.ones_like(state.over)
+        self.example |= self._core
+        self.outputs = ["action", "logits", "value", *(f"next_{name}" for name in self._core)]
+        """Names of the outputs, in order."""
+        self._forms = (map_leaves(lambda x: 0, observation), state.core)
+
+    def forward(self, inputs: Named) -> Named:
+        """Inputs by name -> outputs by name."""
+        reset = inputs["reset"]
+        reward = inputs.get("previous_reward", reset.float())
+        env = EnvOutput(
+            _observation(self._forms[0], inputs, "observation."),
+            torch.where(reset, 0.0, reward),
+            torch.zeros_like(reset),
+            torch.zeros_like(reset),
+        )
+        first = self.agent.initial_state(reset.shape[0])
+        state = AgentState(
+            core=_with_leaves(self._forms[1], iter([inputs[name] for name in self._core])),
+            previous_action=inputs.get("previous_action", first.previous_action),
+            elapsed=inputs.get("elapsed", first.elapsed),
+            over=reset,
+        )
+        logits, value, after = self.agent.respond(env, state)
+        action = best(self.agent.action_spec, logits)
+        return dict(zip(self.outputs, (action, logits, value, *state_leaves(after.core)), strict=True))
+
+
+def traced(step: Step) -> torch.export.ExportedProgram:
+    """The step as a program of torch.export, for any number of environments.
+
+    Raises:
+        ValueError: torch.export cannot trace the core or the torso; the message has the first line of the reason.
+    """
+    batch = torch.export.Dim("batch")
+    shapes = {name: {0: batch} for name in step.example}
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            return torch.export.export(step.eval(), (step.example,), dynamic_shapes=(shapes,), strict=False)
+    except Exception as problem:  # a tracer fails in any way on code that is not ours
+        agent = step.agent
+        names = f"{type(agent.core).__name__} with {type(agent.torso).__name__}"
+        reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+        raise ValueError(f"torch.export cannot trace {names}: {reason}") from problem
+
+
+def leaves_by_name(state: CoreState, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The leaves of a recurrent state [B, ...] and their names, such as `controller.h`."""
+    if isinstance(state, Tensor):
+        yield name, state
+    else:
+        for field, part in zip(state._fields, state, strict=True):
+            yield from leaves_by_name(part, f"{name}.{field}" if name else field)
+
+
+def _with_leaves(form: CoreState, leaves: Iterator[Tensor]) -> CoreState:
+    """A state of the structure of `form` with these leaves."""
+    if isinstance(form, Tensor):
+        return next(leaves)
+    return type(form)(*(_with_leaves(part, leaves) for part in form))
+
+
+def _observation_leaves(observation: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The arrays of an observation and their names, each with a dot at its end."""
+    if isinstance(observation, dict):
+        for key, part in observation.items():
+            yield from _observation_leaves(part, f"{name}{key}.")
+    else:
+        yield name, observation
+
+
+def _observation(form: Any, inputs: Named, name: str) -> Any:
+    """The observation whose arrays have these names."""
+    if isinstance(form, dict):
+        return {key: _observation(part, inputs, f"{name}{key}.") for key, part in form.items()}
+    return inputs[name.rstrip(".")]

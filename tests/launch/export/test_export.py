@@ -1,0 +1,232 @@
+"""rl-export: ONNX models and archives of torch.export take the actions that engram takes."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engram.agents.agent import Agent, AgentConfig
+from engram.agents.cores.core import Core
+from engram.agents.cores.feedforward import FeedforwardState
+from engram.agents.cores.registry import core_names, core_parameters
+from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
+from engram.agents.torsos import TorsoConfig
+from engram.agents.values import EnvOutput, map_leaves
+from engram.launch.export.command import run
+from engram.launch.export.files import onnx_model
+from engram.launch.export.graph import Step, traced
+from engram.launch.train import command as train
+from small_cores import SMALL
+
+STEPS, ENVS = 1000, 2
+logging.getLogger("torch.__trace").disabled = True  # pytest would format thousands of its records
+GRID, VECTOR, PICTURE = ArraySpec((4, 4, 3), 1 / 255), ArraySpec((5,)), ArraySpec((36, 36, 3), 1 / 255)
+Recorded = tuple[list[EnvOutput], list[np.ndarray], torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def observations(spec: ObservationSpec, generator: torch.Generator) -> Any:
+    if isinstance(spec, dict):
+        return {key: observations(part, generator) for key, part in spec.items()}
+    if spec.scale == 1.0:
+        return torch.randn((ENVS, *spec.shape), generator=generator)
+    return torch.randint(256, (ENVS, *spec.shape), generator=generator, dtype=torch.uint8)
+
+
+def agent_of(observation: ObservationSpec, action: ActionSpec, **options: Any) -> Agent:
+    """A new agent whose running moments, if it has any, have counted something."""
+    torch.manual_seed(1)
+    agent = Agent(observation, action, AgentConfig(policy_scale=3.0, **options)).requires_grad_(False)
+    seen, flags = observations(observation, torch.Generator().manual_seed(2)), torch.zeros(1, ENVS)
+    agent.observe(EnvOutput(map_leaves(lambda x: x[None], seen), flags, flags.bool(), flags.bool()))
+    agent.greedy = True
+    return agent
+
+
+def recorded(agent: Agent, observation: ObservationSpec) -> Recorded:
+    """Random steps with resets, and engram's greedy actions, logits and values."""
+    generator = torch.Generator().manual_seed(3)
+    steps: list[EnvOutput] = []
+    outputs: list[Any] = []
+    resets: list[np.ndarray] = []
+    state, over = agent.initial_state(ENVS), torch.ones(ENVS, dtype=torch.bool)
+    for _ in range(STEPS):
+        # The first entry of an episode has no reward, as environments report it.
+        reward = torch.where(over, 0.0, 2 * torch.randn(ENVS, generator=generator))
+        resets.append(over.numpy())
+        over = torch.rand(ENVS, generator=generator) < 0.02
+        env = EnvOutput(observations(observation, generator), reward, over, torch.zeros_like(over))
+        output, state = agent.step(env, state)
+        steps.append(env)
+        outputs.append(output)
+    return steps, resets, *(torch.stack([getattr(each, name) for each in outputs]) for name in outputs[0]._fields)
+
+
+def check_equal(step: Step, call: Any, record: Recorded) -> None:
+    """Actions are equal at all steps, logits and values up to rounding; `call` maps named arrays to named arrays."""
+    steps, resets, actions, logits, values = record
+    inputs = {name: np.full_like(x.numpy(), 1) for name, x in step.example.items()}  # no initial state: resets set it
+    elapsed = np.zeros(ENVS, np.int64)
+    outputs: list[dict[str, np.ndarray]] = []
+    for env, reset in zip(steps, resets, strict=True):
+        # Where an episode starts the reward and the count of steps are not those of engram: they are ignored there.
+        inputs |= {"reset": reset, "previous_reward": env.reward.numpy() + reset, "elapsed": elapsed}
+        elapsed = np.where(reset, 0, elapsed) + 1
+        flat = env.observation if isinstance(env.observation, dict) else {"": env.observation}
+        inputs |= {f"observation.{key}".rstrip("."): x.numpy() for key, x in flat.items()}
+        outputs.append(call({name: inputs[name] for name in step.example}))
+        inputs |= {name.removeprefix("next_"): x for name, x in outputs[-1].items() if name.startswith("next_")}
+        inputs["previous_action"] = outputs[-1]["action"]
+    assert list(outputs[0]) == step.outputs
+    for name, expected in (("action", actions), ("logits", logits), ("value", values)):
+        found = np.stack([each[name] for each in outputs])
+        if expected.dtype == torch.int64:
+            np.testing.assert_array_equal(found, expected.numpy())
+        else:  # FWM's norm of what it reads can enlarge rounding at single steps
+            np.testing.assert_allclose(found, expected.numpy(), atol=0.02)
+            assert np.abs(found - expected.numpy()).mean() < 3e-5
+
+
+def check_exports(agent: Agent, observation: ObservationSpec) -> Step:
+    """Both kinds of export of an agent against the agent."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    record = recorded(agent, observation)
+    step = Step(agent, record[0][0].observation)
+    program = traced(step)
+    module = program.module()
+
+    def by_torch(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = module({name: torch.from_numpy(x) for name, x in inputs.items()})
+        return {name: x.numpy() for name, x in outputs.items()}
+
+    with torch.inference_mode():
+        check_equal(step, by_torch, record)
+    model = onnx_model(step, program, {"core": "any"})
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == list(step.example)
+    assert {each.shape[0] for each in session.get_inputs()} == {"batch"}
+    assert session.get_modelmeta().custom_metadata_map == {"core": "any"}
+    check_equal(step, lambda inputs: dict(zip(step.outputs, session.run(None, inputs), strict=True)), record)
+    return step
+
+
+@pytest.mark.parametrize("core", core_names())
+def test_every_core_acts_as_in_engram(core: str) -> None:
+    options = {key: value for key, value in (SMALL | {"num_layers": 1}).items() if key in core_parameters(core)}
+    torso = TorsoConfig(conv_channels=(2,), image_layout="channels-last")
+    inputs = {"previous_action": True, "previous_reward": True, "time_horizon": 40}
+    step = check_exports(agent_of(GRID, ChoiceSpec((4,)), core=core, core_args=options, torso=torso, **inputs), GRID)
+    assert list(step.example)[:5] == ["observation", "previous_action", "previous_reward", "elapsed", "reset"]
+
+
+KINDS: dict[str, tuple[ObservationSpec, ActionSpec, dict[str, Any]]] = {
+    "vector": (VECTOR, ChoiceSpec((3,)), {"normalise_observations": True, "embedding_size": 8}),
+    "dict": ({"b": VECTOR, "a": GRID}, ChoiceSpec((2, 3)), {"normalise_features": True, "conv_channels": (2,)}),
+    "symbols": (GRID, BoxSpec(2), {"symbol_size": 3, "balance_symbols": True, "normalise_observations": True}),
+    "atari": (PICTURE, ChoiceSpec((3,)), {"torso": "atari"}),
+    "atari-resnet": (PICTURE._replace(shape=(9, 9, 3)), ChoiceSpec((3,)), {"torso": "atari-resnet"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_torso_and_kind_of_action_acts_as_in_engram(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind.startswith("atari"):
+        monkeypatch.setattr(f"{__name__}.STEPS", 100)
+    observation, action, options = KINDS[kind]
+    torso = TorsoConfig(image_layout="channels-last", **options)
+    agent = agent_of(
+        observation,
+        action,
+        core="gru",
+        core_args={"hidden_size": 8},
+        torso=torso,
+        previous_action=kind == "dict",
+        normalise_returns=kind == "symbols",
+        prediction_size=4,
+    )
+    step = check_exports(agent, observation)
+    assert ("previous_action" in step.example) == (kind == "dict")
+    assert "previous_reward" not in step.example
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of an update or two."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    words = ["--env", "t-maze", "--core", "gru", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
+    words += ["--conv-channels", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10"]
+    assert train.main([*words, "--total-steps", "80"]) == 0
+    return path
+
+
+def export(*words: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        run([str(word) for word in words])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_the_command_writes_both_files_and_lists_inputs_and_outputs(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    model, archive = tmp_path / "agent.onnx", tmp_path / "agent.pt2"
+    assert export(trained, "--onnx", model, "--torch-export", archive) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert [word in captured.out for word in ("observation", "uint8", "state.h", "next_state.h", "[B, 8]")] == [
+        True
+    ] * 5
+    loaded = onnx.load(model)
+    onnx.checker.check_model(loaded)
+    inputs = {
+        value.name: torch.zeros([3, *(d.dim_value for d in value.type.tensor_type.shape.dim[1:])])
+        for value in loaded.graph.input
+    }
+    inputs |= {"observation": inputs["observation"].byte(), "reset": torch.ones(3, dtype=torch.bool)}
+    outputs = torch.export.load(archive).module()(inputs)
+    assert {name: list(x.shape) for name, x in outputs.items()} == {
+        "action": [3], "logits": [3, 5], "value": [3], "next_state.h": [3, 8],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{run}"], "no file is given; expected: "),
+        (["nowhere", "--onnx", "x.onnx"], "nowhere holds no run"),
+        (["{run}", "--onnx", "nowhere/x.onnx"], "there is no directory 'nowhere'"),
+        (["{run}", "--onx", "x.onnx"], "did you mean: --onnx"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export(*(word.format(run=trained) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+class Looking(Core):
+    """A core whose step depends on the numbers it reads, which no graph can hold."""
+
+    def __init__(self, input_size: int) -> None:
+        super().__init__()
+        self.input_size = self.output_size = input_size
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def initial_state(self, batch_size: int) -> FeedforwardState:
+        return FeedforwardState()
+
+    def forward(self, inputs: torch.Tensor, state: FeedforwardState) -> tuple[torch.Tensor, FeedforwardState]:
+        return (inputs if float(inputs.sum()) > 0 else -inputs), state
+
+
+def test_a_core_that_cannot_be_traced_is_named() -> None:
+    agent = agent_of(VECTOR, ChoiceSpec((2,)), core=f"{__name__}:Looking")
+    with pytest.raises(
+        ValueError, match=r"^torch.export cannot trace Looking with FlatTorso: .*data-dependent"
+    ) as caught:
+        traced(Step(agent, torch.zeros(ENVS, 5)))
+    assert "\n" not in str(caught.value)
