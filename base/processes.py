@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import platform
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ HUGE_PAGE = 2**21
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MADV_HUGEPAGE = 14
+_PR_SET_PDEATHSIG = 1
 
 
 def num_cores() -> int:
@@ -45,6 +47,12 @@ def end_children() -> None:
     for each in tree(os.getpid())[1:]:
         with suppress(psutil.Error):
             each.kill()
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies (Linux only); for `preexec_fn`."""
+    if (libc := _libc()) is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def tree_memory(pid: int) -> int:

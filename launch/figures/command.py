@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     for run in runs:
         run.check()
     console.print(forecast(figure, runs, config), highlight=False)
+    previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         if config.collect or not _train(runs, config, console):
             _evaluate_unfinished(runs, console)
@@ -88,8 +90,16 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here", highlight=False)
         return 1
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """Handle SIGTERM and SIGHUP as Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import replace_file
+from ...base.processes import end_with_parent
 from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError
@@ -220,6 +221,7 @@ def _stop(running: dict[FigureRun, "subprocess.Popen[bytes]"], report: Callable[
 
 def _lower() -> None:
     os.nice(NICENESS)
+    end_with_parent()  # with a checkpoint, however the parent dies
 
 
 def _tool(name: str) -> str:

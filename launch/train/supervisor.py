@@ -8,7 +8,6 @@ Restarts are bounded as actors' are: N in a row; a new checkpoint since the last
 outlives any number of mishaps, and one that cannot get to its next checkpoint stops.
 """
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ...base.processes import end_with_parent
 from ...learners import checkpoints
 from ..run.command_line import TRUST, UsageError, value_of, without
 from ..run.config import to_dict
@@ -28,7 +28,6 @@ from ..run.urls import is_url
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 def supervise(arguments: Sequence[str]) -> int:
@@ -116,7 +115,7 @@ class _Child:
         """The exit code of `rl-train` with these words, negative for the signal that ended it."""
         command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *words]
         # In a group of its own, since Ctrl-C would reach it twice, from the terminal and from here.
-        self._process = subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent)
+        self._process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
         if self.asked_to_stop:
             self._process.terminate()
         return self._process.wait()
@@ -132,9 +131,3 @@ class _Child:
         self.asked_to_stop = True
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-
-
-def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies, so that the run stops with a checkpoint (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

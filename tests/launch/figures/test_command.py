@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, differences
 from engram.learners import checkpoints
-from runs import wait_for
+from runs import family, gone, wait_for
 
 SMALL = '''
 title = "A small figure"
@@ -277,3 +278,25 @@ def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path
         earlier = {"command": " ".join(("rl-train", *curve.arguments)), "runs": {"3": {"steps": steps}}}
         found = results.collect(small, "full", [run], {"curves": {"lstm": earlier}})["curves"]["lstm"]["runs"]["3"]
         assert found == ({"steps": steps} if stays else here)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--runs", tmp_path / "runs", "--jobs", "1"]
+    process = subprocess.Popen([*words, "--results", tmp_path / "results"], stdout=subprocess.PIPE, text=True)
+    everyone: list[psutil.Process] = []
+    try:
+        wait_for(lambda: list((tmp_path / "runs").glob("small/full/lstm-3/config.toml")), seconds=60)
+        everyone = family(process.pid)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        wait_for(lambda: gone(everyone), seconds=20)
+    finally:
+        for each in everyone:
+            if each.is_running():
+                each.kill()
+    if number != signal.SIGKILL:
+        assert process.returncode == 1
+        assert "the same command goes on from here" in said
