@@ -86,7 +86,7 @@ class RunConfig:
     track: Literal["wandb"] | None = None
     """Service that every row of metrics is sent to as well; wandb needs pip install 'engram-rl[wandb]'."""
     eval_every: int = 0
-    """Steps between evaluations on levels that training never sees (eval/*, best checkpoint); 0: none. Training waits."""
+    """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
     look_every: int = 0
     """Steps between two pictures of the memory at work on one level, in TensorBoard's images, and state/* metrics; 0
     has none. Training waits for them, at most 1% of its time."""
