@@ -68,6 +68,10 @@ def test_every_action_and_input(algorithm: str, action: object) -> None:
     compare([given._replace(action=action)])
 
 
+def test_a_clipped_previous_reward() -> None:
+    compare([case("gru", "none", "a2c", previous_reward=True, previous_reward_clip=1.0)])
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("predict", ["observation", "reward"])
 def test_running_units_and_predictions(algorithm: str, predict: str) -> None:

@@ -63,6 +63,12 @@ class ReferenceLearner:
         units = self.agent.value if isinstance(self.agent.value, RescaledHead) else None
         once = self.config.algorithm == "ppo"
         first = units is not None and not units.moments.weight
+        moments = [each for each in self.agent.modules() if isinstance(each, Moments)]
+        unobserved = any(each.floor is None and not each.weight for each in moments)
+        if unobserved:  # the units of the first batch are those in which it is learned from
+            self._observe(batch)
+        if units is not None:
+            self._measure(units, batch)
         if units is not None and (once or first):
             self._count_returns(units, batch, self._targets(batch)[0])
         fixed = self._targets(batch) if once else None
@@ -73,7 +79,7 @@ class ReferenceLearner:
             rows.append(self._update(part, *targets))
             if units is not None and not once:
                 self._count_returns(units, part, targets[0])
-        with torch.no_grad():
+        if not unobserved:
             self._observe(batch)
         return rows
 
@@ -186,7 +192,7 @@ class ReferenceLearner:
         """Targets of values in units of rewards, advantages in those of the value head; [T, B] each."""
         config, settings, env = self.config, self.settings, batch.env
         out = forward(self.agent, batch, config.bptt_length)
-        reward = env.reward.clamp(-config.reward_clip, config.reward_clip) if config.reward_clip else env.reward
+        reward = self._rewards(batch)
         ended = (env.terminated | env.truncated).tolist()
         given = reward.tolist(), out.values.tolist(), ended, env.terminated.tolist(), config.discount
         if config.algorithm == "vtrace":
@@ -201,8 +207,8 @@ class ReferenceLearner:
             advantages = advantages / self.agent.value.moments.deviation
         chosen = advantages[~(env.terminated | env.truncated)[:-1]]
         if config.algorithm == "ppo" and settings.normalise_advantages and len(chosen) > 1:
-            deviation = max(float(chosen.std()), settings.advantage_floor) + 1e-8
-            advantages = (advantages - chosen.mean()) / deviation
+            deviation = max(float(chosen.std()), settings.advantage_floor, 1e-6 * abs(float(chosen.mean())))
+            advantages = (advantages - chosen.mean()) / (deviation or 1.0)
         return targets, advantages
 
     @torch.no_grad()
@@ -211,12 +217,36 @@ class ReferenceLearner:
         before, mean = head.moments.deviation.clone(), head.moments.mean.clone()
         valid = ~(batch.env.terminated | batch.env.truncated)[:-1]
         count(head.moments, returns[valid].unsqueeze(1), 1.0)
+        head.moments.deviation.clamp_(min=0.01 * (float(head.reward) or 1.0))
         head.weight *= before / head.moments.deviation
         head.bias.copy_((head.bias * before + mean - head.moments.mean) / head.moments.deviation)
 
+    @torch.no_grad()
+    def _measure(self, head: RescaledHead, batch: Unroll) -> None:
+        """The mean size of rewards other than 0, over 20 batches; the first one is the unit of what came before."""
+        valid = ~(batch.env.terminated | batch.env.truncated)[:-1]
+        sizes = self._rewards(batch)[1:][valid].abs()
+        sizes = sizes[sizes > 0]
+        if not len(sizes):
+            return
+        if head.reward > 0:
+            head.reward += (sizes.mean() - head.reward) / 20
+        else:
+            head.reward.fill_(sizes.mean())
+            head.moments.mean *= head.reward
+            head.moments.deviation *= head.reward
+
+    def _rewards(self, batch: Unroll) -> Tensor:
+        """Rewards [T + 1, B] as they are learned from."""
+        clip = self.config.reward_clip
+        return batch.env.reward.clamp(-clip, clip) if clip else batch.env.reward
+
+    @torch.no_grad()
     def _observe(self, batch: Unroll) -> None:
-        """Count observations and features into the running moments and shares of the network."""
+        """Count rewards, observations and features into the running moments and shares of the network."""
         agent, observation = self.agent, batch.env.observation
+        if agent.rewards is not None:
+            count(agent.rewards, batch.env.reward.reshape(-1, 1), float(batch.env.reward.numel()))
         if agent.prediction is not None:
             count(agent.prediction.moments, to_predict(agent, batch).flatten(0, 1), float(batch.env.reward.numel()))
         averages = [each for each in agent.torso.modules() if isinstance(each, Moments | Symbols)]

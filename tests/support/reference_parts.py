@@ -63,7 +63,7 @@ def forward(agent: Agent, batch: Unroll, bptt_length: int) -> Outputs:
         if config.previous_action:
             inputs.append(encoded(agent, previous))
         if config.previous_reward:
-            inputs.append(env.reward[t].clamp(-1, 1).unsqueeze(1))
+            inputs.append(previous_reward(agent, env.reward[t].unsqueeze(1)))
         if config.time_horizon:
             inputs.append((elapsed / config.time_horizon).unsqueeze(1))
         output, state = agent.core(torch.cat(inputs, 1), state)
@@ -86,6 +86,14 @@ def forward(agent: Agent, batch: Unroll, bptt_length: int) -> Outputs:
 def where(over: Tensor, new: Any, old: Any) -> Any:
     """`new` where an episode is over, `old` elsewhere, leaf by leaf."""
     return map_leaves(lambda a, b: torch.where(over.reshape(-1, *[1] * (b.dim() - 1)), a, b), new, old)
+
+
+def previous_reward(agent: Agent, reward: Tensor) -> Tensor:
+    """Rewards [B, 1] as inputs: clipped, or sign(x) log(1 + |x|) of x in running units."""
+    if agent.rewards is None:
+        return reward.clamp(-agent.config.previous_reward_clip, agent.config.previous_reward_clip)
+    x = agent.rewards.normalized(reward)
+    return x.sign() * (1 + x.abs()).log()
 
 
 def encoded(agent: Agent, action: Tensor) -> Tensor:
@@ -133,8 +141,7 @@ def prediction_error(agent: Agent, out: Outputs, batch: Unroll) -> Tensor:
     assert agent.prediction is not None
     moments = agent.prediction.moments
     predicted = agent.prediction.layers(torch.cat([out.cores[:-1], encoded(agent, batch.agent.action)], -1))
-    following = (to_predict(agent, batch)[1:] - moments.mean) / moments.deviation
-    error = 0.5 * (predicted - following.clamp(-10, 10)).square().mean(-1)
+    error = 0.5 * (predicted - moments(to_predict(agent, batch)[1:])).square().mean(-1)
     return torch.where(moments.weight > 0, error, 0.0)
 
 
@@ -145,7 +152,7 @@ def count(moments: Moments, values: Tensor, weight: float) -> None:
     variance = (1 - rate) * (moments.deviation**2 + (moments.mean - mean) ** 2)
     variance = variance + rate * ((values - mean) ** 2).mean(0)
     moments.mean.copy_(mean)
-    moments.deviation.copy_(variance.sqrt().clamp(min=moments.floor))
+    moments.deviation.copy_(variance.sqrt().clamp(min=moments.floor or 0.0))
     moments.weight.copy_(min(float(moments.weight) + weight, moments.memory))
 
 
