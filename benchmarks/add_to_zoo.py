@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ def evaluation(run: Path, words: list[str]) -> dict[str, Any]:
         file = Path(folder) / "evaluation.json"
         subprocess.run([Path(sys.executable).with_name("rl-eval"), run, *words, "--json", file], check=True)
         return json.loads(file.read_text())
+
+
+def begun(run: Path) -> str:
+    """Time of a run's first row of metrics, UTC."""
+    first = json.loads((run / "metrics.jsonl").read_text().partition("\n")[0])
+    return datetime.fromtimestamp(first["time"], UTC).isoformat(timespec="seconds")
 
 
 def main() -> None:
@@ -56,6 +63,7 @@ def main() -> None:
             "seed": trained.config.seed,
             "commit": given.commit or found["commit"],
             "date": found["date"],
+            "begun": begun(given.run),
         },
     }
     lines = (given.run / "config.toml").read_text().splitlines(keepends=True)

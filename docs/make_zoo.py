@@ -13,7 +13,9 @@ from engram import zoo
 from engram.base.files import replace_part
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
+from engram.launch.figures import layouts
 from engram.launch.run.command_line import parse
+from engram.launch.run.config import RunConfig, from_dict
 from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
@@ -23,9 +25,10 @@ INTRODUCTION = (
     "## Agents that come with engram",
     "",
     "Each in its first episode of evaluation seed 0, at six moments from the first to the last step: what it sees, and",
-    "the whole board. Returns are the mean of so many episodes on fresh levels, with the 95% interval. `rl-eval",
-    "zoo:NAME` evaluates one again, with `--gif FILE` for the whole episode; `rl-look zoo:NAME` looks into its memory,",
-    "`rl-train --start-from zoo:NAME` goes on from it.",
+    "the whole board. Returns are the mean of so many episodes, with the 95% interval over the episodes of these",
+    "weights. `rl-eval zoo:NAME` evaluates one again, with `--gif FILE` for the whole episode; `rl-look zoo:NAME`",
+    "looks into its memory, `rl-train --start-from zoo:NAME` continues from it. † Trained before gradients reached",
+    "Adam in the layout of their parameters, and affected by that.",
 )
 
 
@@ -56,6 +59,8 @@ def _agent(name: str) -> list[str]:
     mean, low, high = (found["return"][key] for key in ("mean", "low", "high"))
     solved = f", {found['solved']['mean']:.1%} solved" if "solved" in found else ""
     world = zoo.environment(facts)
+    begun = {"begun": origin.get("begun")}
+    mark = layouts.MARK if layouts.affected(from_dict(RunConfig, zoo.load(name).config), begun) else ""
     training = facts.get("evaluation_on_training_graphs")
     solved += (
         f" ({training['mean']:.3g} [{training['low']:.3g}, {training['high']:.3g}] on training graphs)"
@@ -68,7 +73,7 @@ def _agent(name: str) -> list[str]:
         "",
         f"![zoo:{name} at play](images/zoo/{name}.png)",
         "",
-        f"`{world}`, core `{facts['core']}`: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in "
+        f"`{world}`, core `{facts['core']}`{mark}: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in "
         f"{found['episodes']:,} episodes, after {origin['steps'] / 1e6:,.1f} M steps "
         f"(seed {origin['seed']}, commit {origin['commit'][:7]}).",
     ]

@@ -161,7 +161,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     before = recorded.get(config.size, {})
     document = results.collect(figure, config.size, runs, before)
     for name in results.outdated(figure, config.size, before):
-        console.print(f"{name}: what was recorded had other settings and is left out now", highlight=False)
+        console.print(f"{name}: what was recorded had other settings and is listed as replaced now", highlight=False)
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return

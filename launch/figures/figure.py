@@ -16,7 +16,9 @@
     arguments = "--env pomdp-graph ..."          words of rl-train that all curves share
     seeds = [1, 2, 3]
     steps_per_second = 6000                      of one core, measured: what the prediction of the time is made from
-    note = "..."                                 said in the list and on the page; may be left out
+    stop = "..."                                 when a run ends, fixed before its evaluation levels are looked at
+    note = "..."                                 printed in the list and on the page; may be left out
+    other_runs = ["..."]                         runs that failed, were lost or repeated; may be left out
     [full.curves]
     fwm = "--core fwm"                           the rest of each curve's words; with `--eval-every` in them the weights
                                                  that were best in those evaluations are played at the end
@@ -77,6 +79,10 @@ class Setting:
     steps_per_second: float
     """Of one core."""
     note: str
+    stop: str
+    """Stopping rule of its runs."""
+    other_runs: tuple[str, ...]
+    """Runs that are no curve: failed, lost or repeated."""
 
     @property
     def steps(self) -> int:
@@ -136,7 +142,8 @@ def parse(name: str, text: str) -> Figure:
 def _setting(data: Mapping[str, Any]) -> Setting:
     shared = shlex.split(data["arguments"])
     curves = tuple(Curve(name, (*shared, *shlex.split(words))) for name, words in data["curves"].items())
-    return Setting(curves, tuple(data["seeds"]), data["steps_per_second"], data.get("note", ""))
+    other = tuple(data.get("other_runs", ()))
+    return Setting(curves, tuple(data["seeds"]), data["steps_per_second"], data.get("note", ""), data["stop"], other)
 
 
 def _folder() -> Any:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import replace_part
+from . import layouts
 from .figure import Figure
+
+INTERVALS = "Intervals (95%) are over the episodes of one set of weights, not over training runs."
 
 
 def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> None:
@@ -31,7 +34,8 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
         documents: its results by size.
     """
     document = documents["full"]
-    rows = [_row(name, seed, run) for name, seed, run in _runs(document)]
+    marks = _marks(figure, document)
+    rows = [_row(name, seed, run, marks) for name, seed, run in _runs(document)]
     paper = "; ".join(f"{p.label} {p.value:g}" + (f" {p.note}" if p.note else "") for p in figure.published)
     note = figure.settings["full"].note
     quick = (
@@ -49,8 +53,13 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
             "|---|---|---|---|---|",
             *rows,
             "",
+            INTERVALS,
+            *_footnotes(marks),
+            "",
             f"The paper ({document['source']}): {paper}.{' ' + note if note else ''}",
+            f"Stopping rule: {figure.settings['full'].stop}",
             f"Again: `rl-reproduce {figure.name}`.",
+            *_others(figure, document),
             *quick,
         ]
     )
@@ -59,12 +68,15 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
 def _quick(folder: str, figure: Figure, document: dict[str, Any]) -> str:
     """One paragraph about the easier variant."""
     runs = _runs(document)
-    found = "; ".join(f"{name}: {_estimate(run)}" for name, _, run in runs)
+    marks = _marks(figure, document)
+    found = "; ".join(f"{name}{_mark(name, marks)}: {_estimate(run)}" for name, _, run in runs)
     minutes = sum(run["seconds"] for _, _, run in runs) / 60
     note = figure.settings["quick"].note
     return (
         f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes on a shared machine. {found} "
-        f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''}"
+        f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''} "
+        f"{INTERVALS} Stopping rule: {figure.settings['quick'].stop}"
+        + "".join(f" {line}" for line in (*_footnotes(marks), *_others(figure, document)))
     )
 
 
@@ -79,11 +91,36 @@ def _estimate(run: dict[str, Any]) -> str:
     return f"{found['mean']:.3g} [{found['low']:.3g}, {found['high']:.3g}]" if found else "not evaluated"
 
 
-def _row(name: str, seed: str, run: dict[str, Any]) -> str:
+def _marks(figure: Figure, document: dict[str, Any]) -> dict[str, list[str]]:
+    """By curve: what `layouts.affected` finds in any of its runs; curves without are left out."""
+    configs = {curve.name: curve.config for curve in figure.settings[document["size"]].curves}
+    shown = [(name, run) for name, _, run in _runs(document) if name in configs]
+    marks = {name: kinds for name, run in shown if (kinds := layouts.affected(configs[name], run))}
+    return marks
+
+
+def _mark(name: str, marks: Mapping[str, list[str]]) -> str:
+    return layouts.MARK if name in marks else ""
+
+
+def _footnotes(marks: Mapping[str, list[str]]) -> list[str]:
+    return [layouts.footnote([kind for kinds in marks.values() for kind in kinds])] if marks else []
+
+
+def _others(figure: Figure, document: dict[str, Any]) -> list[str]:
+    """One line about runs that are no curve: those of the data file and those that a later run replaced."""
+    lines = list(figure.settings[document["size"]].other_runs)
+    for run in document.get("replaced", []):
+        reached = _estimate(run) if run.get("evaluation") else "not evaluated"
+        lines.append(f"{run['curve']}, seed {run['seed']}: {reached} after {run['steps'] / 1e6:,.1f} M steps, replaced")
+    return ["Other runs: " + "; ".join(lines) + "."] if lines else []
+
+
+def _row(name: str, seed: str, run: dict[str, Any], marks: Mapping[str, list[str]]) -> str:
     steps = f"{run['steps'] / 1e6:,.1f} M"
     if run["steps"] < run["planned_steps"]:
         steps += f" of {run['planned_steps'] / 1e6:,.1f} M: stopped early"
     found = run["evaluation"]
     if found and found.get("weights_step", found["step"]) < found["step"]:
         steps += f", the weights of {found['weights_step'] / 1e6:,.1f} M"
-    return f"| {name} | {seed} | {_estimate(run)} | {steps} | {run['seconds'] / 3600:.1f} |"
+    return f"| {name}{_mark(name, marks)} | {seed} | {_estimate(run)} | {steps} | {run['seconds'] / 3600:.1f} |"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,17 @@ MANY = 6
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
     """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
 
-    Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), are kept as they are
-    there if their settings are still the curve's: their directories may be on another machine, or gone. So are those
-    that went further than the runs of now.
+    A recorded run whose settings are no longer the curve's, or that a run of a later beginning replaces, is kept
+    without its curve under `replaced`. Runs that are only in `recorded`, an earlier document of the figure ({} if there
+    is none), are kept as they are there if their settings are still the curve's: their directories may be on another
+    machine, or gone. So are those that went further than the runs of now.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
+    replaced: list[dict[str, Any]] = list(recorded.get("replaced", []))
+    for name in outdated(figure, size, recorded):
+        old = recorded["curves"][name]
+        replaced += [_replaced(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
@@ -37,6 +43,8 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), found.get(str(run.seed))
             if not before or now["steps"] >= before["steps"]:
+                if before and before.get("begun") != now["begun"]:
+                    replaced.append(_replaced(curve.name, str(run.seed), before, entry["command"]))
                 found[str(run.seed)] = now
                 entry = entry | {"settings": _settings(curve)}
         if found:
@@ -48,7 +56,13 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         "published": [{"label": p.label, "value": p.value, "note": p.note} for p in figure.published],
         "source": f"{figure.paper}, {figure.place}",
         "curves": curves,
+        "replaced": replaced,
     }
+
+
+def _replaced(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[str, Any]:
+    """A recorded run without its curve."""
+    return {"curve": curve, "seed": seed, "command": command} | {k: v for k, v in run.items() if k != "curve"}
 
 
 def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
@@ -150,6 +164,7 @@ def _run(run: FigureRun) -> dict[str, Any]:
         "steps": rows[-1]["step"],
         "planned_steps": run.curve.steps,
         "seconds": round(float(rows[-1]["wall_s"]), 1),
+        "begun": datetime.fromtimestamp(rows[0]["time"], UTC).isoformat(timespec="seconds"),
         "curve": _curve(run),
         "evaluation": _measured(evaluation, run.figure.measure) if evaluation else None,
     }

@@ -37,6 +37,7 @@ arguments = """
     --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
 seeds = [3]
 steps_per_second = 1000
+stop = "after its steps"
 [full.curves]
 lstm = "--core lstm --conv-channels 2 --total-steps 40000 --log-every 1000 --checkpoint-every 0.2"
 [quick]
@@ -44,6 +45,7 @@ arguments = """--env cued-catch --env-args num_trials=1 initial_cue_duration=2 r
     --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
 seeds = [3]
 steps_per_second = 1000
+stop = "after its steps"
 note = "One trial."
 [quick.curves]
 lstm = "--core lstm --conv-channels 2 --total-steps 2000"
