@@ -48,7 +48,7 @@ class ActorFactory:
         """The environments from `first_index` on: those of the last stage, the world as asked for, or of another."""
         parameters = self.env_args | self.levels.stages[stage]
         count = num_envs or self.num_envs
-        batch = make_batch(self.env, count, first_index, env_workers=self.env_workers, **parameters)
+        batch = make_batch(self.env, count, first_index, self.env_workers, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
 

@@ -96,12 +96,15 @@ def make_batch(
     name: str,
     num_envs: int,
     first_index: int = 0,
-    render_mode: str | None = None,
     env_workers: int = 0,
+    /,
+    *,
+    render_mode: str | None = None,
     **parameters: Any,
 ) -> Any:
     """A batch of `num_envs` copies of the world `name`, indices first_index and up.
 
+    An environment's own `parameters` may be called `name`, `num_envs` or `first_index`.
     With `env_workers`, a foreign environment is stepped in as many processes (0, 1: in this one).
     `name` is a short name or engram id, any other Gymnasium id, or `module:Class`. Raises ValueError naming the nearest
     valid names for an unknown world or parameter.

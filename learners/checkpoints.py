@@ -18,6 +18,7 @@ import os
 import pickle
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,26 @@ def load(path: Path) -> dict[str, Any]:
         written = document["format"]
         if written != FORMAT:
             raise CheckpointError(f"{path}: format {written} of another engram version; this one reads {FORMAT}")
+        _refuse_compressed(path / "tensors.pt")
         tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
         return unpack(document["state"], tensors)
     except pickle.UnpicklingError as problem:
         raise CheckpointError(f"{path / 'tensors.pt'}: refused, it holds more than tensors") from problem
+    except zipfile.BadZipFile as problem:
+        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it is not a zip of tensors ({problem})") from problem
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         raise CheckpointError(f"{path}: not a checkpoint of engram ({problem})") from problem
+
+
+def _refuse_compressed(file: Path) -> None:
+    """Raise CheckpointError unless the file is a zip of plain members: then tensors are no larger than the file."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+    size = file.stat().st_size
+    if any(each.compress_type != zipfile.ZIP_STORED for each in members) or sum(m.file_size for m in members) > size:
+        raise CheckpointError(
+            f"{file}: refused, its members are compressed; allowed: members as torch.save writes them"
+        )
 
 
 def verify(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Foreign worlds by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
+import copy
 import importlib.util
 import inspect
 from collections.abc import Callable
@@ -109,7 +110,10 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         raise ValueError(f"{name} cannot be loaded: {problem}") from problem
 
     def make(**parameters: Any) -> Any:
-        return gymnasium.make(name, disable_env_checker=True, **parameters)
+        spec = copy.deepcopy(gymnasium.registry[name])  # gymnasium.make takes no parameter called `id` otherwise
+        limit = {key: parameters.pop(key) for key in ["max_episode_steps"] if key in parameters}
+        spec.kwargs |= parameters
+        return gymnasium.make(spec, disable_env_checker=True, **limit)
 
     if spec.entry_point is None:
 
@@ -145,5 +149,7 @@ def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:
     given = inspect.signature(maker).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in given.values()):
         return None
-    hidden = {"self", "num_envs", "first_index", "render_mode"}
+    hidden = {"self", "render_mode"}
+    if is_vector(maker):
+        hidden |= {"num_envs", "first_index"}
     return {key: each for key, each in given.items() if key not in hidden}

@@ -6,6 +6,7 @@ by `stop` or because the parent is gone. News come back as lines of JSON: {"say"
 """
 
 import contextlib
+import faulthandler
 import json
 import os
 import pickle
@@ -173,6 +174,7 @@ class Relay(Panel):
 
 def main() -> None:
     """The child's end."""
+    faulthandler.enable(all_threads=False)
     order = Order(*pickle.load(sys.stdin.buffer))
     sys.path += [place for place in order.sys_path if place not in sys.path]
     news = os.fdopen(os.dup(1), "w", buffering=1)

@@ -35,7 +35,7 @@ from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
 from ..train.member import Member
-from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_shorter
+from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
 from ..train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def train(
     agents, fields = make_agents(config, factory, device)
     saved = newest_state(directory, config) if directory else None
     if directory and saved:
-        refuse_shorter(directory, saved, config)
+        refuse_unfit(directory, saved, config, agents)
     if directory and config.population:
         check_population(directory, saved)
     if config.start_from is not None and not saved:

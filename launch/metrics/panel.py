@@ -1,6 +1,7 @@
 """Progress for a person: a live panel in a terminal or a notebook, one line per report anywhere else."""
 
 import math
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -137,7 +138,7 @@ class Panel:
         if skipped:
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
         if self.run_path:
-            grid.add_row("curves", Text(f"tensorboard --logdir {self.run_path}", style="dim"))
+            grid.add_row("curves", Text(f"tensorboard --logdir {shlex.quote(str(self.run_path))}", style="dim"))
         key = "Interrupt the kernel" if self.console.is_jupyter else "Ctrl-C"
         grid.add_row("to stop", Text(f"{key}, which saves a checkpoint first", style="dim"))
         return grid

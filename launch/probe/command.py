@@ -1,5 +1,6 @@
 """`rl-probe`: teach a memory a task and say what it can hold; `rl-probe suite` compares cores."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,10 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
         with StopFlag() as stop:
             reason = run.train(stop)
         if reason != "done":
-            console.print(f"{STOPPED} ({reason}); continue with: rl-probe --resume {directory.path}", soft_wrap=True)
+            console.print(
+                f"{STOPPED} ({reason}); continue with: rl-probe --resume {shlex.quote(str(directory.path))}",
+                soft_wrap=True,
+            )
             return 0
         say_result(run.result(), console)
         console.print(f"  all of it  {directory.path}", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ Flags are made by tyro from the fields of a configuration dataclass. Every comma
 import ast
 import contextlib
 import difflib
+import faulthandler
 import io
 import os
 import re
@@ -48,6 +49,8 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     Ctrl-C where nobody else heeds it ends with 130. `module:Class` is found in the working directory.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code shows the Python line
     with contextlib.suppress(OSError):  # it may have been removed
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # last: a user's module must not replace one of a library

@@ -78,7 +78,7 @@ class RunConfig:
     start_from: str | None = None
     """Run directory whose best weights the networks begin with, such as a run on easier levels."""
     checkpoint_url: str | None = None
-    """Where finished checkpoints are copied to besides, any URL of fsspec's: s3://BUCKET/RUN, gs://, file://."""
+    """Where finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. No secret may be in its path."""
     time_limit: float = 0.0
     """Stop with a checkpoint after this many minutes; 0 has no limit."""
     log_every: int = 20_000

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import socket
 import tomllib
 import warnings
@@ -243,14 +244,14 @@ def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
     """Why a new run cannot have the directory of an old one."""
     found = differing(run.config(), config)
     if not found:
-        return f"{run.path} holds this very run; to go on with it: --resume {run.path}"
+        return f"{run.path} holds this very run; to go on with it: --resume {shlex.quote(str(run.path))}"
     shown = ", ".join(
         f"{name} is {_said(old)} there and {_said(new)} here" for name, old, new in found[:_SHOWN_DIFFERENCES]
     )
     more = f" (and {len(found) - _SHOWN_DIFFERENCES} more)" if len(found) > _SHOWN_DIFFERENCES else ""
     return (
         f"{run.path} holds a run of another configuration: {shown}{more}; "
-        f"to go on with that run: --resume {run.path}; for a new one choose another --run-dir"
+        f"to go on with that run: --resume {shlex.quote(str(run.path))}; for a new one choose another --run-dir"
     )
 
 

@@ -218,5 +218,5 @@ Also: --list (worlds, cores, algorithms, presets, figures and trained agents, on
 --preset {"|".join(PRESETS)} (the papers' settings, levels learnt in minutes, the papers' by stages),
 --config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
 change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
-checkpoint),
+checkpoint and 10 N times in all),
 --trust-checkpoint (resume the environments of a Gymnasium world exactly; this runs code that is in the checkpoint)."""

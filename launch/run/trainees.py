@@ -54,14 +54,22 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
     if any(_shape(weights, name) != _shape(own, name) for name in predicting):
         weights = {name: x for name, x in weights.items() if name not in predicting}
         weights |= {name: x for name, x in own.items() if name in predicting}
-    wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
-    if wrong:
-        name = wrong[0]
-        raise UsageError(
-            f"--start-from {path}: its network is another one, {len(wrong)} tensors differ, such as {name}: "
-            f"{_shape(weights, name)} there, {_shape(own, name)} here"
-        )
+    if different := difference(network, weights):
+        raise UsageError(f"--start-from {path}: its network is another one, {different}")
     network.load_state_dict(weights)
+
+
+def difference(network: nn.Module, weights: dict[str, Any]) -> str:
+    """How many tensors of `weights` have other shapes than those of `network`, and the first; empty if none has."""
+    own = network.state_dict()
+    wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
+    if not wrong:
+        return ""
+    name = wrong[0]
+    return (
+        f"{len(wrong)} tensors differ, such as {name}: {_shape(weights, name)} in the checkpoint, "
+        f"{_shape(own, name)} here"
+    )
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:

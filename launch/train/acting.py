@@ -1,6 +1,7 @@
 """A run's actors from their start to their end: in this process, or in Ray's, which can die, hang or refuse to stop."""
 
 import contextlib
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -107,7 +108,7 @@ class Acting:
             print(f"rl-train: {word} ({reason}) after {trainer.steps:,} steps", file=sys.stderr)
             if where := hanging_call(self.config.env):
                 print(f"rl-train: {where}", file=sys.stderr)
-            print(f"rl-train: continue with: rl-train --resume {run}", file=sys.stderr, flush=True)
+            print(f"rl-train: continue with: rl-train --resume {shlex.quote(str(run))}", file=sys.stderr, flush=True)
             self._leave(code)
 
         stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS

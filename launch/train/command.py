@@ -1,5 +1,6 @@
 """`rl-train`: train an agent with memory, from a command line to a run directory."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +90,8 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     from ..run.presets.lookup import is_easier_than_paper
 
     path, unsaved = outcome.path, outcome.unsaved
-    go_on = f"continue with: rl-train --resume {path}"
+    run = shlex.quote(str(path))
+    go_on = f"continue with: rl-train --resume {run}"
     if isinstance(outcome.failure, KeyboardInterrupt):
         return f"interrupted in an update, which is lost; {go_on}"
     if outcome.failure:
@@ -100,12 +102,14 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
     lines = [f"{ended} after {outcome.steps:,} steps; {kept}"]
     if outcome.reason != "done" or unsaved:
-        lines.append(f"  continue        rl-train --resume {path}")
-    picture = f" --gif {path}/episode.gif" if is_world(config.env) else ""  # other worlds may draw nothing
-    lines.append(f"  evaluate        rl-eval {path} --episodes 1000{picture}")
-    lines.append(f"  curves          tensorboard --logdir {path.parent}")
+        lines.append(f"  continue        rl-train --resume {run}")
+    picture = (
+        f" --gif {shlex.quote(f'{path}/episode.gif')}" if is_world(config.env) else ""
+    )  # other worlds may draw nothing
+    lines.append(f"  evaluate        rl-eval {run} --episodes 1000{picture}")
+    lines.append(f"  curves          tensorboard --logdir {shlex.quote(str(path.parent))}")
     if config.population:
-        lines.append(f"  population      rl-population {path}; tensorboard --logdir {path}, page #custom_scalars")
+        lines.append(f"  population      rl-population {run}; tensorboard --logdir {run}, page #custom_scalars")
     if is_easier_than_paper(config.env, config.agent.core, config.env_args):
         lines.append(f"  paper's task    rl-train --env {config.env} --core {config.agent.core}")
     return "\n".join(lines)

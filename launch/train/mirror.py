@@ -10,6 +10,7 @@ checkpoint is there, and the next one is copied anew.
 """
 
 import contextlib
+import shlex
 import shutil
 import tempfile
 import threading
@@ -152,7 +153,7 @@ def fetch(url: str, target: str | None) -> Path:
             raise UsageError(f"{redacted(url)}: {problem}") from problem
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
-        raise UsageError(f"{run} is not empty; to go on with the run there: --resume {run}")
+        raise UsageError(f"{run} is not empty; to go on with the run there: --resume {shlex.quote(str(run))}")
     directory = RunDirectory(run)
 
     def fetched(name: str) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ...learners import checkpoints
 from ...learners.optimisers import scheduled
 from ..run import saved
@@ -14,6 +16,7 @@ from ..run.config import RunConfig, from_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.run_flags import parse_run
 from ..run.trained import MAY_CHANGE, fixed_differences, run_config
+from ..run.trainees import difference
 from ..run.urls import is_redacted
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")
@@ -81,6 +84,21 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
     return None
 
 
+def refuse_unfit(
+    directory: RunDirectory, state: dict[str, Any], config: RunConfig, networks: Sequence[nn.Module]
+) -> None:
+    """Raise UsageError if a run cannot be resumed from the state of its checkpoint.
+
+    Args:
+        directory: the run's.
+        state: of the checkpoint.
+        config: the configuration to resume with.
+        networks: the members', as the environment of now asks for them.
+    """
+    refuse_shorter(directory, state, config)
+    refuse_other_network(directory, state, networks)
+
+
 def refuse_shorter(directory: RunDirectory, state: dict[str, Any], config: RunConfig) -> None:
     """Raise UsageError if another --total-steps was given than the run's, which its checkpoint has reached already."""
     before = state.get("config", {}).get("total_steps", config.total_steps)
@@ -90,6 +108,16 @@ def refuse_shorter(directory: RunDirectory, state: dict[str, Any], config: RunCo
             f"{directory.path} has learnt from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
             "which counts from the beginning of the run: it must be larger"
         )
+
+
+def refuse_other_network(directory: RunDirectory, state: dict[str, Any], networks: Sequence[nn.Module]) -> None:
+    """Raise UsageError if a checkpoint's weights do not fit the networks, since the environment has changed."""
+    for network, member in zip(networks, state["members"], strict=False):
+        if different := difference(network, member["learner"]["agent"]):
+            raise UsageError(
+                f"{directory.path} cannot be resumed: the observation or action space of the environment, or the code "
+                f"of the core, has changed; {different}"
+            )
 
 
 def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:

@@ -5,7 +5,8 @@ code), or an exception, the parent starts it anew from the newest checkpoint. It
 after a user's mistake, and it passes on the signals that ask for a stop.
 
 Restarts are bounded as actors' are: N in a row; a new checkpoint since the last one ends the row. So a run of days
-outlives any number of mishaps, and one that cannot get to its next checkpoint stops.
+outlives mishaps, and one that cannot get to its next checkpoint stops. One that always dies, with a checkpoint in
+between, stops after IN_ALL * N.
 """
 
 import signal
@@ -27,6 +28,8 @@ from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""
+IN_ALL = 10
+"""Restarts in all, as a multiple of those in a row."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -61,9 +64,10 @@ def _given(flag: str, words: Sequence[str]) -> list[str]:
     return [] if value is None else [flag, value]
 
 
-def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int) -> int:
+def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int, most: int | None = None) -> int:
     """Run `words`, after a death `go_on`, until an end that is none of those to be made good; returns its exit code."""
-    in_a_row, reached = 0, newest_step(run)
+    in_a_row, in_all, reached = 0, 0, newest_step(run)
+    most = most or IN_ALL * restarts
     with _Child() as child:
         while True:
             again = in_a_row > 0 and (run / CONFIG).exists()
@@ -76,6 +80,10 @@ def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts:
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             if in_a_row > restarts:
                 _show(f"the run was {how}; {restarts} restarts in a row came to no checkpoint, that is enough")
+                return 1
+            in_all += 1
+            if in_all > most:
+                _show(f"the run was {how}; {most} restarts in all are the most with --restarts {restarts}")
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")

@@ -61,8 +61,8 @@ def assert_same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def made(name: str, num_envs: int = 4, seed: int = 1, **parameters: Any) -> BatchedEnv:
-    env = make_batch(name, num_envs, **parameters)
+def made(name: str, num_envs: int = 4, seed: int = 1, first_index: int = 0, **parameters: Any) -> BatchedEnv:
+    env = make_batch(name, num_envs, first_index, **parameters)
     env.reset(seed=seed)
     return env
 
@@ -295,13 +295,13 @@ def test_nothing_works_before_the_first_reset(name):
 
 @every_world
 def test_impossible_parameters_are_named(name):
-    for parameters, message in (
-        ({"num_envs": 0}, "num_envs is 0; allowed: at least 1"),
-        ({"first_index": -1}, "first_index is -1"),
-        ({"render_mode": "tape"}, "render_mode is 'tape'; allowed: None, 'rgb_array'"),
+    for num_envs, first_index, render_mode, message in (
+        (0, 0, None, "num_envs is 0; allowed: at least 1"),
+        (2, -1, None, "first_index is -1"),
+        (2, 0, "tape", "render_mode is 'tape'; allowed: None, 'rgb_array'"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_batch(name, **({"num_envs": 2} | parameters))
+            make_batch(name, num_envs, first_index, render_mode=render_mode)
     parameter = next(iter(world_parameters(find_world(name)[0])))
     with pytest.raises(ValueError, match=f"no parameter '{parameter}x'; did you mean: .*{parameter}"):
         make_batch(name, 2, **{f"{parameter}x": 1})

@@ -25,4 +25,4 @@ def test_the_help_is_there_and_fits(name: str) -> None:
     [({"task": "avoid"}, "-10 eating a ghost"), ({"task": "regular"}, "+5 eating a ghost")],
 )
 def test_rewards_are_those_of_the_parameters(parameters: dict[str, str], event: str) -> None:
-    assert event in make_batch("mini-pacman", 1, 0, None, **parameters).player_help().rewards
+    assert event in make_batch("mini-pacman", 1, 0, **parameters).player_help().rewards

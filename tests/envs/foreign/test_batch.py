@@ -14,6 +14,8 @@ import pytest
 from gymnasium import error, spaces
 from gymnasium.utils import EzPickle
 
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
 from engram.envs.foreign import ForeignBatch, environment_maker
 from engram.envs.randomness import streams
 from engram.envs.registration import make_batch
@@ -73,9 +75,9 @@ def room(batch: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     return batch.new_observation(), np.zeros(n, np.float32), np.zeros(n, np.bool_), np.zeros(n, np.bool_)
 
 
-def started(env: gymnasium.Env | str, num_envs: int = 3, **parameters: Any) -> tuple[Any, tuple]:
+def started(env: gymnasium.Env | str, num_envs: int = 3, first_index: int = 0, **parameters: Any) -> tuple[Any, tuple]:
     if isinstance(env, str):
-        batch = make_batch(env, num_envs, **parameters)
+        batch = make_batch(env, num_envs, first_index, **parameters)
     else:
         batch = ForeignBatch(lambda: copy.copy(env), num_envs, name="echo")
     rows = room(batch)
@@ -397,9 +399,9 @@ def test_worlds_that_cannot_be_saved_say_so(name, message):
 
 
 def test_impossible_numbers():
-    for parameters, message in (({"num_envs": 0}, "num_envs is 0"), ({"first_index": -1}, "first_index is -1")):
+    for numbers, message in (((0,), "num_envs is 0"), ((2, -1), "first_index is -1")):
         with pytest.raises(ValueError, match=message):
-            make_batch("CartPole-v1", **({"num_envs": 2} | parameters))
+            make_batch("CartPole-v1", *numbers)
 
 
 def test_a_step_needs_a_reset():
@@ -446,8 +448,8 @@ def test_unknown_parameters_are_answered_with_known_ones(examples):
 
 
 def test_third_party_batches_run_as_batches():
-    batch = make_batch("engram.envs.maze:MazeBatch", 3, first_index=2, size=9)
-    ours = make_batch("maze", 3, first_index=2, size=9)
+    batch = make_batch("engram.envs.maze:MazeBatch", 3, 2, size=9)
+    ours = make_batch("maze", 3, 2, size=9)
     assert type(batch) is type(ours)
     for each in (batch, ours):
         each.reset(seed=4)
@@ -481,3 +483,27 @@ def test_worlds_that_can_draw_are_asked_to():
 
 def test_a_world_is_made_for_pictures_where_it_says_that_it_has_them():
     assert make_batch("CartPole-v1", 1).vector.envs[0].render_mode == "rgb_array"
+
+
+class Named(gymnasium.Env[Any, Any]):
+    """Takes parameters that are called as those of functions on the way to it."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def __init__(self, name: str, num_envs: int, first_index: int = 0, id: int = 0, env: str = "") -> None:
+        self.given = name, num_envs, first_index, id, env
+
+
+def test_parameters_of_an_environment_may_have_any_name():
+    given = {"name": "x", "num_envs": 7, "first_index": 3, "id": 4, "env": "y"}
+    named = f"{Named.__module__}:Named"
+    gymnasium.register("test/Named-v0", entry_point=Named)
+    try:
+        for env in (named, "test/Named-v0"):
+            agent = AgentConfig(core="lstm")
+            factory = ActorFactory(env=env, env_args=given, agent=agent, num_envs=2, unroll_length=3, seed=0)
+            assert [each.unwrapped.given for each in factory.make_batch().vector.envs] == [("x", 7, 3, 4, "y")] * 2
+    finally:
+        del gymnasium.registry["test/Named-v0"]
+    with pytest.raises(ValueError, match="has no parameter 'num_envs'"):
+        make_batch("engram.envs.maze:MazeBatch", 2, **{"num_envs": 3})

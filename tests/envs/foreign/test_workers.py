@@ -61,7 +61,7 @@ def make() -> Iterator[Make]:
     made: list[Any] = []
 
     def batch(workers: int, num_envs: int = NUM_ENVS, **parameters: Any) -> Any:
-        made.append(make_batch(f"{__name__}:Walk", num_envs, env_workers=workers, **parameters))
+        made.append(make_batch(f"{__name__}:Walk", num_envs, 0, workers, **parameters))
         return made[-1]
 
     yield batch
@@ -146,7 +146,7 @@ def test_workers_survive_the_signals_that_make_their_owner_save_and_end_when_it_
 
 def test_compiled_environments_take_no_workers() -> None:
     with pytest.raises(ValueError, match=r"env_workers is 2; allowed with maze, which steps all environments at once"):
-        make_batch("maze", 4, env_workers=2)
+        make_batch("maze", 4, 0, 2)
 
 
 def final_weights(path: Path, *workers: str) -> dict[str, Any]:

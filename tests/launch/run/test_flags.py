@@ -1,7 +1,9 @@
 """The words of `rl-train`: presets, those allowed on resuming, sizes, and what is written down."""
 
 import json
+import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -256,3 +258,13 @@ def test_a_stop_while_actors_start_is_an_orderly_end(
     assert run_train(*TINY, "--local", "--run-dir", tmp_path / "run") == 0
     assert "stopped (SIGTERM) before training began" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
+
+
+def test_commands_of_the_farewell_work_where_the_path_has_spaces() -> None:
+    path = Path("my runs/the first; one")
+    config = parse_run(["--env", "cued-catch", "--population", "2"])
+    words = shlex.split(train.farewell(config, Outcome(path=path, reason="SIGTERM", steps=10, unsaved=3)))
+    for command in (["--resume", str(path)], ["rl-eval", str(path)], ["--gif", f"{path}/episode.gif"]):
+        assert command in [words[i : i + 2] for i in range(len(words))]
+    for folder in (path.parent, path):
+        assert ["--logdir", str(folder)] in [[a, b.rstrip(",")] for a, b in pairwise(words)]

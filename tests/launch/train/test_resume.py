@@ -1,6 +1,8 @@
 """Going on with a run: all that the uninterrupted run would have, and what must differ."""
 
+import importlib
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -213,3 +215,43 @@ def test_a_resume_to_where_the_run_has_been_already_is_refused_and_changes_nothi
         run_train("--resume", run, "--total-steps", total)
     assert (run / "config.toml").read_bytes() == before
     assert run_train("--resume", run) == 0
+
+
+def test_a_changed_environment_is_one_line_before_actors_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, code = tmp_path / "run", tmp_path / "changing_env.py"
+    code.write_text(CHANGING.format(inputs=3, actions=2))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ("--env", "changing_env:World", "--core", "gru", "--core-args", "hidden_size=4", "--embedding-size", 4)
+    sizes = ("--envs-per-actor", 2, "--batch-size", 2, "--unroll-length", 4, "--total-steps", 16, "--run-dir", run)
+    with pytest.raises(SystemExit) as end:
+        train.run([str(word) for word in (*words, *sizes, "--local")])
+    assert end.value.code == 0
+    for inputs, actions in ((5, 2), (3, 4)):
+        code.write_text(CHANGING.format(inputs=inputs, actions=actions))
+        monkeypatch.delitem(sys.modules, "changing_env")
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            train.run(["--resume", str(run), "--total-steps", "64"])
+        said = capsys.readouterr().err
+        assert end.value.code == 2, said
+        assert (
+            "cannot be resumed: the observation or action space of the environment, or the code of the core, has"
+            in said
+        )
+        assert said.count("\n") == 1
+
+
+CHANGING = """
+import gymnasium, numpy
+class World(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, ({inputs},)), gymnasium.spaces.Discrete({actions})
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros({inputs}, numpy.float32), {{}}
+    def step(self, action):
+        return numpy.zeros({inputs}, numpy.float32), 0.0, False, False, {{}}
+"""
