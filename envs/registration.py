@@ -92,6 +92,14 @@ def world_parameters(world: World) -> dict[str, inspect.Parameter]:
     return {name: given[name] for name in parameter_names(made)}
 
 
+def takes_workers(name: str) -> bool:
+    """Whether an environment is made by somebody else and steps alone, so that `env_workers` can step it."""
+    from .foreign.names import find_foreign, is_vector
+
+    foreign = None if is_world(name) else find_foreign(name)
+    return foreign is not None and not is_vector(foreign[0])
+
+
 def make_batch(
     name: str,
     num_envs: int,
@@ -116,7 +124,7 @@ def make_batch(
     from .foreign.workers import WorkerBatch
 
     foreign = None if is_world(name) else find_foreign(name)
-    if env_workers > 1 and (foreign is None or is_vector(foreign[0])):
+    if env_workers > 1 and not takes_workers(name):
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         world, given = find_world(name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ...envs.registration import takes_workers
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file
 from ..run.config import RunConfig
 from .facts import PORTS, Facts
@@ -18,6 +19,9 @@ SPILL_LIMIT = 0.95
 """Ray refuses to put objects aside on a disk that is fuller than this."""
 MEMORY_LIMIT = 0.95
 """Fraction of a machine's memory at which Ray kills processes."""
+
+SLOW_STEP = 2e-4
+"""Seconds of an environment step from which workers save more than their messages cost."""
 
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
@@ -48,6 +52,7 @@ def examine(
     return [
         *versions(here, nodes),
         processors(config, here, nodes, actors),
+        *slow_environment(config, prediction, nodes, actors),
         threads(here, actors),
         *(memory(node, share_of(prediction, node, here, nodes)) for node in nodes),
         *(shared_memory(config, node, prediction) for node in nodes),
@@ -87,6 +92,15 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
         why = "the others wait for ever" if config.ray_address else "they take turns"
         return Finding("processors", f"{found} for {actors} actors", verdict, f"--num-actors {cores}: {why}")
     return Finding("processors", f"{found} for {actors} actors", "ok")
+
+
+def slow_environment(config: RunConfig, prediction: Prediction, nodes: Sequence[Facts], actors: int) -> list[Finding]:
+    """Whether --env-workers pays: a slow step, and a core more for each actor."""
+    free = min(sum(node.cores for node in nodes) // actors, config.actor_envs)
+    if config.env_workers > 1 or free < 2 or prediction.env_seconds < SLOW_STEP or not takes_workers(config.env):
+        return []
+    found = f"{1000 * prediction.env_seconds:.2g} ms per step, {config.actor_envs} environments one after the other"
+    return [Finding("environment", found, "warning", f"--env-workers {free} steps them in {free} processes per actor")]
 
 
 def threads(here: Facts, actors: int) -> Finding:

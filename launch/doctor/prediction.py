@@ -43,6 +43,8 @@ class Prediction(NamedTuple):
     disk: int
     slowest: float
     fastest: float
+    env_seconds: float
+    """Of an environment step without the network."""
     flops: float
     """Floating-point operations per second of a large product on the learner's device; of a CPU on one core."""
     bandwidth: float
@@ -88,6 +90,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         disk=(config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members,
         slowest=REACHED[0] * most,
         fastest=REACHED[1] * most,
+        env_seconds=costs["env"].wall,
         flops=limits.flops,
         bandwidth=limits.bandwidth,
         flops_per_step=demands(config)["learn"].flops,

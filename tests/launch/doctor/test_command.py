@@ -18,7 +18,17 @@ from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
 from engram.base.processes import tree_memory
 from engram.launch.doctor import command as doctor
-from engram.launch.doctor.checks import Finding, examine, processors, share_of, shared_memory, size, token, versions
+from engram.launch.doctor.checks import (
+    Finding,
+    examine,
+    processors,
+    share_of,
+    shared_memory,
+    size,
+    slow_environment,
+    token,
+    versions,
+)
 from engram.launch.doctor.facts import Facts, look
 from engram.launch.doctor.prediction import Prediction, predict
 from engram.launch.run.command_line import UsageError
@@ -41,6 +51,7 @@ SMALL = Prediction(
     disk=10**6,
     slowest=1,
     fastest=2,
+    env_seconds=1e-5,
     flops=1e9,
     bandwidth=1e9,
     flops_per_step=1e3,
@@ -198,3 +209,19 @@ def test_the_tables_say_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     doctor.show([Finding("memory", "1 GB free", "problem", "buy some")], SMALL, doctor.Console(width=100))
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("memory", "1 GB free", "problem", "buy some", "100 MB", "steps/s"))
+
+
+def test_workers_are_advised_for_slow_environments_that_take_them_where_cores_are_free():
+    slow, nodes = SMALL._replace(env_seconds=2e-3), [HERE._replace(cores=4)]
+    cartpole = RunConfig(env="CartPole-v1")
+    (finding,) = slow_environment(cartpole, slow, nodes, 2)
+    assert finding.advice == "--env-workers 2 steps them in 2 processes per actor"
+    assert finding.found.startswith("2 ms per step")
+    for config, prediction, actors in (
+        (cartpole, SMALL, 2),
+        (cartpole, slow, 4),
+        (RunConfig(env="maze"), slow, 2),
+        (RunConfig(env="CartPole-v1", env_workers=2), slow, 2),
+        (RunConfig(env="gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"), slow, 2),
+    ):
+        assert slow_environment(config, prediction, nodes, actors) == []
