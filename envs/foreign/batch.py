@@ -17,6 +17,9 @@ from . import facts
 from .check import OUTSIDE, check_behaviour, check_observation, check_spaces, check_wrappers
 from .spaces import action_form, empty, observation_form
 
+MOST_SAVED = 4 * 2**20
+"""The most bytes that the pickled environments of one actor may take in a checkpoint."""
+
 
 class ForeignBatch:
     """N copies of a Gymnasium environment, stepped one after the other through gymnasium.vector.SyncVectorEnv.
@@ -135,10 +138,17 @@ class ForeignBatch:
                 if not isinstance(env, gymnasium.Wrapper):
                     break
                 env = env.env
-        try:
-            states = [pickle.dumps(env) for env in self.vector.envs]
-        except Exception as problem:
-            raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
+        states = list[bytes]()
+        for env in self.vector.envs:
+            try:
+                states.append(pickle.dumps(env))
+            except Exception as problem:
+                raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
+            if len(states[-1]) * self.num_envs > MOST_SAVED:
+                raise ValueError(
+                    f"{self.name} is not saved: {self.num_envs} environments of {len(states[-1]) / 2**20:.1f} MiB; "
+                    f"allowed: {MOST_SAVED / 2**20:.0f} MiB in all"
+                )
         return {
             "pickled": np.frombuffer(b"".join(states), np.uint8).copy(),
             "sizes": np.array([len(state) for state in states]),
@@ -194,7 +204,15 @@ def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list
     envs: list[Any] = []
     objects: set[int] = set()
     for i in range(num_envs):
-        env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
+        try:
+            env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
+        except ValueError as problem:
+            if i:
+                raise ValueError(
+                    f"{name}: environment {i + 1} of {num_envs} cannot be made while others exist; if only one may "
+                    f"exist: --envs-per-actor 1 --num-actors 1 ({problem})"
+                ) from problem
+            raise
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
         check_spaces(env, name)

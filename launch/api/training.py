@@ -158,7 +158,10 @@ def _run(
     """Start the actors and train to the end."""
     plain = to_dict(config)
     try:
-        pool = acting.start()
+        try:
+            pool = acting.start()
+        except ValueError as problem:  # with --local the environments are made here
+            raise UsageError(str(problem)) from problem
         use_threads(config.num_learner_threads)
         old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
         panel.run_path = directory.path

@@ -6,6 +6,7 @@ steps/s       the speed of light of the cores at hand (launch/metrics/speed.py),
 disk          checkpoints kept, the best one, and one being written
 """
 
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...actors.actor import Actor
 from ...actors.unroll import nbytes
 from ...agents.values import flatten
 from ..metrics.roofline import demands, roof
@@ -68,6 +70,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
     unroll = nbytes(actor.unroll())
     acting, shared = own_memory()
     one_learner = replace(config, num_actors=1, population=0, pbt=type(config.pbt)())
+    environments = actors * _saved(actor) if config.synchronous else 0
     costs = measure(make_parts(one_learner, device), seconds, 2)
     most = speed_of_light(Parts(**{name: costs[name].wall for name in Parts._fields}), cores, device.type != "cpu")
     learning, _ = own_memory()
@@ -87,7 +90,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         learner=learning,
         memory=memory,
         gpu_memory=torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0,
-        disk=(config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members,
+        disk=(config.keep_checkpoints + 2) * (CHECKPOINT_COPIES * weights * config.num_members + environments),
         slowest=REACHED[0] * most,
         fastest=REACHED[1] * most,
         env_seconds=costs["env"].wall,
@@ -95,6 +98,14 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         bandwidth=limits.bandwidth,
         flops_per_step=demands(config)["learn"].flops,
     )
+
+
+def _saved(actor: Actor) -> int:
+    """Bytes that an actor adds to a checkpoint; 0 if its environments cannot be saved."""
+    try:
+        return len(pickle.dumps(actor.save()))
+    except ValueError:
+        return 0
 
 
 def own_memory() -> tuple[int, int]:

@@ -9,6 +9,7 @@ import torch
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from ..run.config import RunConfig
+from ..run.command_line import UsageError
 from ..run.trained import evaluation_envs, make_actor
 from .member import Member
 
@@ -26,7 +27,13 @@ class Evaluator:
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.factory = config, config.factory()
-        self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
+        try:
+            self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
+        except UsageError as problem:
+            raise UsageError(
+                f"--eval-every {config.eval_every}: no environment can be made alongside those of training; if only "
+                f"one may exist, leave --eval-every out and use rl-eval after training ({problem})"
+            ) from problem
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it.
