@@ -60,6 +60,8 @@ def checked_step(method: Method) -> Method:
         check_call(self, "forward", inputs, state)
         return method(self, inputs, state)
 
+    # torch.compile compiles one code object at most eight times in a process: each class has its own.
+    forward.__code__ = forward.__code__.replace()
     return forward
 
 
