@@ -61,7 +61,7 @@ def checked_step(method: Method) -> Method:
         return method(self, inputs, state)
 
     # torch.compile compiles one code object at most eight times in a process: each class has its own.
-    forward.__code__ = forward.__code__.replace()
+    forward.__code__ = forward.__code__.replace()  # pyright: ignore[reportAttributeAccessIssue]
     return forward
 
 
