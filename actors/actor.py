@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
 from ..agents.repeats import Seen
+from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
+from ..envs.masks import check_masks
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
@@ -141,9 +143,12 @@ class Actor:
         """New episodes in all environments."""
         n = self.batch.num_envs
         flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        self._said: Any = EnvOutput._make((self.batch.new_observation(), np.zeros(n, np.float32), *flags))
+        self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
+        if self.batch.action_mask is not None:
+            self._said = self._said._replace(action_mask=np.ones_like(self.batch.action_mask))
+            self._mask(self._said)
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
         """The agent's state before the next step; a study of it may change it between two unrolls."""
@@ -192,8 +197,9 @@ class Actor:
             if self._replay:
                 values = output.value.cpu().numpy()
                 self._replay.see(before.reward, before.terminated, before.truncated, values, self.batch.streams)
-            self.batch.step_into(action, *after)
+            self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
             self._at_step()
+            self._mask(after)
             self._count(before, after, episodes)
         self._said = map_leaves(np.copy, after)
         return Unroll(
@@ -206,6 +212,15 @@ class Actor:
             episodes=torch.from_numpy(np.concatenate([self._no_episodes(), *episodes])),
             seconds=time.perf_counter() - started,
         )
+
+    def _mask(self, env: Any) -> None:
+        """Copy the valid actions of a step; all are valid where an episode ended, since the action there is ignored."""
+        if env.action_mask is not None:
+            np.logical_or(self.batch.action_mask, (env.terminated | env.truncated)[:, None], out=env.action_mask)
+            name = getattr(self.batch, "name", type(self.batch).__name__)
+            spec = self.agent.action_spec
+            assert isinstance(spec, ChoiceSpec), "environments with Box actions have no masks"
+            check_masks(name, env.action_mask, spec.choices)
 
     def _to_device(self, said: EnvOutput) -> EnvOutput:
         if self.device.type == "cpu":
@@ -262,7 +277,10 @@ class Actor:
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).to(self.device, copy=True), self.state)
-        self._said = map_leaves(np.array, EnvOutput(**saved["row"]))
+        said = map_leaves(np.array, EnvOutput(**saved["row"]))
+        if said.action_mask is None and self._said.action_mask is not None:  # saved before masks were read
+            said = said._replace(action_mask=np.ones_like(self._said.action_mask))
+        self._said = said
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         if self._stagger:

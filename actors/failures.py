@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..envs.foreign.check import ContractError
+from ..envs.arrays import ContractError
 
 FORGIVEN_AFTER = 50
 """Unrolls after which an actor's failures are forgotten."""

@@ -74,7 +74,9 @@ class _Networks:
         def one(weights: Any, buffers: Any, *said: Any) -> tuple[Tensor, Tensor, AgentState]:
             return functional_call(self._call, (weights, buffers), said)
 
-        logits, value, after = vmap(one)(*self._weights, env, state, *([torch.stack(known)] if known else []))
+        dims = (0, 0, map_leaves(lambda _: 0, env), *([0] * (1 + bool(known))))  # an environment may have no masks
+        said = (env, state, *([torch.stack(known)] if known else []))
+        logits, value, after = vmap(one, dims)(*self._weights, *said)
         action = self._actions(logits, questions)
         outputs, states = AgentOutput(action, logits, value), after._replace(previous_action=action)
         return [

@@ -16,7 +16,7 @@ from .cores.registry import core_class, make_core
 from .normalisation import Moments, RescaledHead, symlog
 from .prediction import REWARD, Prediction
 from .repeats import once_each
-from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, no_action, sample
+from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import TorsoConfig, make_torso
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
@@ -166,7 +166,7 @@ class Agent(nn.Module):
         output, core_state = self.core(inputs, state.core)
         over = env.terminated | env.truncated
         after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
-        return *self._heads(output), after
+        return *self._heads(output, env.action_mask), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
         """The learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
@@ -181,7 +181,7 @@ class Agent(nn.Module):
             features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
-        logits, value = self._heads(outputs)
+        logits, value = self._heads(outputs, env.action_mask)
         return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env))
 
     def observe(self, env: EnvOutput) -> None:
@@ -235,11 +235,11 @@ class Agent(nn.Module):
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
         return self.prediction(inputs, map_leaves(lambda x: x[1:], self._to_predict(env)))
 
-    def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _heads(self, outputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = self.policy(outputs)
         if isinstance(self.action_spec, BoxSpec):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
-        return logits, self.value(outputs).squeeze(-1)
+        return masked(logits, mask), self.value(outputs).squeeze(-1)
 
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:

@@ -128,7 +128,8 @@ def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | No
     """The random numbers of one draw from logits [..., num_outputs]."""
     if isinstance(spec, BoxSpec):
         return torch.empty_like(logits.chunk(2, -1)[0]).normal_(generator=generator)
-    return torch.empty_like(logits).exponential_(generator=generator)
+    # Above 0: a masked option's score is -inf - log(noise), which must not be -inf + inf.
+    return torch.empty_like(logits).exponential_(generator=generator).clamp_(min=torch.finfo(logits.dtype).tiny)
 
 
 def drawn(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
@@ -176,11 +177,19 @@ def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> T
     return log_policies.gather(-1, index).sum(-1)
 
 
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [..., num_outputs] with -inf where `mask` (bool, same shape) is False; None leaves them as they are."""
+    return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+
+
 def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
-    """H = - sum_a pi(a) log pi(a) [...] in nats; of a Box the differential one, sum_k log s_k + log(2 pi e) / 2."""
+    """H = - sum_a pi(a) log pi(a) [...] in nats; of a Box the differential one, sum_k log s_k + log(2 pi e) / 2.
+
+    Masked options (log-probability -inf) contribute 0, also to the gradient.
+    """
     if isinstance(spec, BoxSpec):
         return (log_policies.chunk(2, -1)[1] + 0.5 + _HALF_LOG_2PI).sum(-1)
-    return -(log_policies.exp() * log_policies).sum(-1)
+    return -(log_policies.exp() * _finite(log_policies)).sum(-1)
 
 
 def kl_divergence(spec: ActionSpec, log_behaviours: Tensor, log_policies: Tensor) -> Tensor:
@@ -192,7 +201,12 @@ def kl_divergence(spec: ActionSpec, log_behaviours: Tensor, log_policies: Tensor
         (theirs, their_log), (mean, log_deviation) = log_behaviours.chunk(2, -1), log_policies.chunk(2, -1)
         squares = (2 * their_log).exp() + (theirs - mean).square()
         return (log_deviation - their_log + 0.5 * squares * (-2 * log_deviation).exp() - 0.5).sum(-1)
-    return (log_behaviours.exp() * (log_behaviours - log_policies)).sum(-1)
+    return (log_behaviours.exp() * (_finite(log_behaviours) - _finite(log_policies))).sum(-1)
+
+
+def _finite(log_policies: Tensor) -> Tensor:
+    """The lowest finite number instead of -inf, so that 0 * log 0 is 0."""
+    return log_policies.clamp(min=torch.finfo(log_policies.dtype).min)
 
 
 def as_input(spec: ActionSpec, action: Tensor) -> Tensor:

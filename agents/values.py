@@ -26,6 +26,8 @@ class EnvOutput(NamedTuple):
     """[..., B] bool: the episode ended here by the rules of the task."""
     truncated: Tensor
     """[..., B] bool: the episode was cut off here."""
+    action_mask: Tensor | None = None
+    """[..., B, sum of choices] bool: the valid options of every choice; None in an environment where all are valid."""
 
 
 class AgentOutput(NamedTuple):
@@ -34,7 +36,7 @@ class AgentOutput(NamedTuple):
     action: Tensor
     """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K numbers."""
     logits: Tensor
-    """[..., B, sum of choices] float32, unnormalised log-probabilities; of a Box its Gaussians, see specs.py."""
+    """[..., B, sum of choices] float32, unnormalized log-probabilities, -inf where masked; of a Box see specs.py."""
     value: Tensor
     """[..., B] float32."""
 
@@ -42,9 +44,11 @@ class AgentOutput(NamedTuple):
 def map_leaves(function: Any, *values: Any) -> Any:
     """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls.
 
-    A leaf is whatever is no tuple and no dict.
+    A leaf is whatever is no tuple and no dict; None stays None.
     """
     first = values[0]
+    if first is None:
+        return None
     if isinstance(first, tuple):
         return type(first)(*map(partial(map_leaves, function), *values))
     if isinstance(first, dict):

@@ -1,4 +1,4 @@
-"""Names for the array types that worlds exchange, zeroed state, and the check of a cell."""
+"""Names for the array types that worlds exchange, zeroed state, and checks of what environments return."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -10,6 +10,10 @@ Array: TypeAlias = NDArray[Any]
 
 Observation: TypeAlias = Array | dict[str, "Observation"]
 """One array, or a (nested) dict of arrays for foreign environments."""
+
+
+class ContractError(ValueError):
+    """An environment returned what it does not declare. A new environment would do the same."""
 
 
 def zeros_for(num_envs: int) -> Callable[..., Array]:

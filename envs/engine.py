@@ -13,6 +13,7 @@ from ..base.messages import check_integer, check_keys
 from .arrays import Array
 from .drawing import Canvas
 from .loops import ArrayForm, Copies
+from .masks import KEY
 from .player_help import PlayerHelp
 
 HIDDEN = ("num_envs", "first_index", "render_mode")
@@ -100,7 +101,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         for index, level in enumerate(levels):
             if level is not None:
                 self.set_level(index, level)
-        return (self.observe_all() if levels else observation), {}
+        return (self.observe_all() if levels else observation), self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Gymnasium's step; `info` holds the episode fields of copies whose episode ended in this step."""
@@ -109,7 +110,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         self.step_into(np.asarray(actions), observation, reward, terminated, truncated)
         ended = terminated | truncated
-        info: dict[str, Any] = {}
+        info = self._masks()
         if ended.any():
             for name in self.episode_fields:
                 info[name], info[f"_{name}"] = np.where(ended, getattr(self.state, name), 0), ended
@@ -181,6 +182,11 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    def _masks(self) -> dict[str, Any]:
+        """The action masks, as a vector environment's `info` has them."""
+        mask = self.action_mask
+        return {} if mask is None else {KEY: mask, f"_{KEY}": np.ones(self.num_envs, np.bool_)}
 
     def _read(self, options: Mapping[str, Any] | None) -> tuple[Array | None, Sequence[Any]]:
         """Mask and levels of the options of a reset."""

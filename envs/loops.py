@@ -184,6 +184,11 @@ class Copies:
         """The state of each copy's stream of randomness, uint64 [N], to be written to: levels are drawn from it."""
         return self.state.random
 
+    @property
+    def action_mask(self) -> Array | None:
+        """bool [N, num_actions]: the valid actions of the present step; None in an environment where all are valid."""
+        return None
+
     def cut(self, where: Array) -> None:
         """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
         self.state.over[where] = True

@@ -9,6 +9,7 @@ from gymnasium import error
 from ..base.messages import check_keys, check_whole
 from .arrays import Array
 from .engine import BatchedEnv, parameter_names
+from .masks import KEY
 
 
 class SingleEnv(gymnasium.Env[Array, int]):
@@ -63,4 +64,6 @@ class SingleEnv(gymnasium.Env[Array, int]):
         return self.batch.level(0)
 
     def _info(self) -> dict[str, Any]:
-        return {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}
+        mask = self.batch.action_mask
+        info = {} if mask is None else {KEY: mask[0]}
+        return info | {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}

@@ -15,6 +15,7 @@ from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
 from .check import OUTSIDE, check_behaviour, check_observation, check_spaces, check_wrappers
+from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
 MOST_SAVED = 4 * 2**20
@@ -54,7 +55,15 @@ class ForeignBatch:
         self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_observation_space = self._observations.space
         self.single_action_space = self._actions.space
+        self._masks = Masks(self.name, self.vector.single_observation_space, self._actions.choices)
+        self.action_mask: Array | None = None
+        """bool [N, A]: the valid actions of the present step; None for an environment without masks."""
         self.started = False
+
+    @property
+    def choices(self) -> Array | None:
+        """int64 [K]: number of options of each choice of an action; None for a Box."""
+        return self._actions.choices
 
     @property
     def at_step(self) -> Callable[[], None]:
@@ -77,6 +86,7 @@ class ForeignBatch:
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some worlds take 32 bits only
         values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
         self._observations.write(values, observation)
+        self.action_mask = self._masks.reset(values, self.vector.infos)
         self.started = True
 
     def step_into(
@@ -93,6 +103,7 @@ class ForeignBatch:
                 check_observation(env.observation_space, f"{self.name}.step", value)
             raise
         self._observations.write(values, observation)
+        self.action_mask = self._masks.read(values, self.vector.infos, terminated | truncated)
 
     def cut(self, where: Array) -> None:
         """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""

@@ -8,13 +8,11 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.messages import calling
+from ..arrays import ContractError
+from ..masks import KEY, flat_mask
 
 OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np.__file__).parent)
 """Frames in these places are not the user's own."""
-
-
-class ContractError(ValueError):
-    """An environment returned what it does not declare. A new environment would do the same."""
 
 
 def check_spaces(env: Any, name: str, prefix: str = "") -> None:
@@ -49,7 +47,8 @@ def check_behaviour(env: Any, name: str) -> None:
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
     check_observation(env.observation_space, f"{name}.reset", made[0])
     env.action_space.seed(0)
-    action = calling(f"{name}.action_space.sample", env.action_space.sample, OUTSIDE)
+    mask = _sampling_mask(env, name, *made)
+    action = calling(f"{name}.action_space.sample", lambda: env.action_space.sample(mask), OUTSIDE)
     done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
     fields = "(observation, reward, terminated, truncated, info)"
     if not isinstance(done, tuple) or len(done) != 5:
@@ -89,6 +88,19 @@ def check_observation(space: spaces.Space[Any], method: str, observation: Any, e
             if not fits:
                 said = f"{method} returned an observation of {returned}{place}"
                 raise ContractError(f"{said}; observation_space says {declared}")
+
+
+def _sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) -> Any:
+    """The action mask of a reset in the form that `action_space.sample` takes, or None."""
+    space = env.action_space
+    observed = isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces
+    given = observation[KEY] if observed else info.get(KEY)
+    if given is not None and isinstance(space, spaces.Discrete):
+        return flat_mask(name, given, int(space.n)).astype(np.int8)
+    if given is not None and isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        flat = flat_mask(name, given, int(space.nvec.sum())).astype(np.int8)
+        return tuple(np.split(flat, np.cumsum(space.nvec)[:-1]))
+    return None
 
 
 def _length(value: Any) -> int:

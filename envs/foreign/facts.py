@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from ..arrays import Array
-from .check import ContractError
+from ..arrays import Array, ContractError
 
 SOLVED = ("solved", "success", "is_success")
 """Keys under which worlds say whether the goal was reached; all of them become the field `solved`."""

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from ..arrays import Array, Observation
-from .check import ContractError
+from ..arrays import Array, ContractError, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"

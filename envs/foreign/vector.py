@@ -16,11 +16,12 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ...base.messages import calling, check_integer
-from ..arrays import Array, Observation
+from ..arrays import Array, ContractError, Observation
+from ..masks import KEY, random_valid
 from ..randomness import streams
 from . import facts
 from .batch import ForeignBatch
-from .check import OUTSIDE, ContractError, check_observation, check_spaces
+from .check import OUTSIDE, check_observation, check_spaces
 
 
 class VectorBatch(ForeignBatch):
@@ -59,6 +60,8 @@ class VectorBatch(ForeignBatch):
         self._waiting = np.zeros(num_envs, np.bool_)
         """Environments that begin an episode in the next step and have to be reset for it."""
         self._info: Mapping[str, Any] = {}
+        self._valid: Array | None = None
+        """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
         """Start an episode in every environment and write all observations."""
@@ -68,7 +71,9 @@ class VectorBatch(ForeignBatch):
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
             if not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
                 seeds = seeds[0]
-        self._write("reset", self._staying(lambda: self.vector.reset(seed=seeds))[0], observation)
+        values, info = self._staying(lambda: self.vector.reset(seed=seeds))
+        self._write("reset", values, observation)
+        self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(info))
         self._waiting[:] = False
         self.started = True
 
@@ -78,23 +83,29 @@ class VectorBatch(ForeignBatch):
         """Step all environments with actions int [N] (or [N, K]); write observations, reward and flags."""
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
-        taken, waiting = self._actions.read(self._checked(actions)), self._waiting
+        taken, waiting = self._checked(actions), self._waiting
         if waiting.all():
             self.reset_into(observation)
             reward[:], terminated[:], truncated[:] = 0, False, False
             return
         if waiting.any() and self.mode == AutoresetMode.DISABLED:
             self._reset_some(waiting)
-        values, *outputs, self._info = self._staying(lambda: self.vector.step(taken))
+        if self._valid is not None:  # the step of a waiting environment is discarded; its action must be valid
+            taken = np.where(waiting[:, None], self._valid_actions(self._valid), taken)
+        own_actions = self._actions.read(taken)
+        values, *outputs, self._info = self._staying(lambda: self.vector.step(own_actions))
         self._write("step", values, observation)
         reward[:], terminated[:], truncated[:] = outputs
-        over = (terminated | truncated) & ~waiting
+        ended = terminated | truncated
+        self._valid = self._masks.read(values, self._mask_infos(self._info), ended)
+        over = ended & ~waiting
         if self.mode == AutoresetMode.SAME_STEP:
             for i in np.flatnonzero(over).tolist():
                 _put(self._final_observation(i), observation, i)
         if waiting.any():
             self._reset_some(waiting, observation)
             reward[waiting], terminated[waiting], truncated[waiting] = 0, False, False
+        self.action_mask = None if self._valid is None else self._valid | over[:, None]
         self._waiting = over if self.mode != AutoresetMode.NEXT_STEP else np.zeros_like(over)
 
     def cut(self, where: Array) -> None:
@@ -113,7 +124,10 @@ class VectorBatch(ForeignBatch):
             raise ValueError(f"{self.name}.reset returned {made!r}; expected (observations, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.reset", made[0])
         self.vector.action_space.seed(0)
-        done = calling(f"{self.name}.step", lambda: self.vector.step(self.vector.action_space.sample()), OUTSIDE)
+        valid = self._masks.reset(made[0], self._mask_infos(made[1]))
+        sample = self.vector.action_space.sample
+        action = sample() if valid is None else self._actions.read(self._valid_actions(valid))
+        done = calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE)
         if not isinstance(done, tuple) or len(done) != 5:
             raise ValueError(f"{self.name}.step did not return (observations, rewards, terminated, truncated, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.step", done[0])
@@ -138,7 +152,7 @@ class VectorBatch(ForeignBatch):
         if isinstance(self.vector.unwrapped, EzPickle):
             raise ValueError(f"{self.name} cannot be saved: a copy of it begins anew")
         try:
-            state = pickle.dumps((self.vector, self._waiting, self.started))
+            state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
         except Exception as problem:
             raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
@@ -148,7 +162,7 @@ class VectorBatch(ForeignBatch):
         if not self.trusted:
             raise ValueError(f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
-        self.vector, self._waiting, self.started = pickle.loads(saved["pickled"].tobytes())
+        self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
 
     def _write(self, method: str, values: Any, observation: Observation) -> None:
         try:
@@ -159,7 +173,11 @@ class VectorBatch(ForeignBatch):
 
     def _reset_some(self, where: Array, observation: Observation | None = None) -> None:
         """Reset environments `where` (bool [N]) and write their observations. Raises ContractError if others change."""
-        values, _ = self._staying(lambda: self.vector.reset(options={"reset_mask": where.copy()}))
+        values, info = self._staying(lambda: self.vector.reset(options={"reset_mask": where.copy()}))
+        if self._valid is not None:
+            fresh = self._masks.read(values, self._mask_infos(info), ~where)
+            assert fresh is not None, "there are masks"
+            self._valid = np.where(where[:, None], fresh, self._valid)
         if observation is None:
             return
         first = self.as_agents_see(values, self.num_envs)
@@ -170,6 +188,17 @@ class VectorBatch(ForeignBatch):
             )
         for i in np.flatnonzero(where).tolist():
             _put(_entry(first, slice(i, i + 1)), observation, i)
+
+    def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """For each environment its action mask in `info`, if it has one there."""
+        given, there = info.get(KEY), info.get(f"_{KEY}")
+        has = [given is not None and (there is None or bool(there[i])) for i in range(self.num_envs)]
+        return [{KEY: given[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
+
+    def _valid_actions(self, mask: Array) -> Array:
+        """Some valid action of each environment, int64 [N, K]."""
+        assert self._actions.choices is not None
+        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0)).reshape(self.num_envs, -1)
 
     def _final_observation(self, index: int) -> Observation:
         """[1, ...]: the last observation of the episode that has just ended in environment `index`."""

@@ -44,7 +44,9 @@ class WorkerBatch(ForeignBatch):
         one = make(1, first_index)
         self.name, self.episode_fields = one.name, one.episode_fields
         observations, actions = one.single_observation_space, one.single_action_space
-        spec: Any = _group_spaces(observations, actions, size, len(self.episode_fields))
+        choices = one.choices
+        options = 1 if choices is None else int(choices.sum())
+        spec: Any = _group_spaces(observations, actions, size, len(self.episode_fields), options)
 
         def group(number: int) -> Callable[[], gymnasium.Env[Any, Any]]:
             part, owner = self._parts[number], os.getpid()
@@ -63,6 +65,7 @@ class WorkerBatch(ForeignBatch):
         """Start an episode in every environment and write all observations."""
         rows = self._rows(lambda: self.vector.reset(seed=[seed] * len(self._parts)))
         _write(rows["observation"], observation, self.num_envs)
+        self._read_mask(rows)
         self.started = True
 
     def step_into(
@@ -77,6 +80,11 @@ class WorkerBatch(ForeignBatch):
         _write(rows["observation"], observation, self.num_envs)
         for name, out in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
             out[:] = _flat(rows[name])[: self.num_envs]
+        self._read_mask(rows)
+
+    def _read_mask(self, rows: dict[str, Any]) -> None:
+        masked = _flat(rows["masked"])[: self.num_envs].all()
+        self.action_mask = _flat(rows["mask"])[: self.num_envs].astype(np.bool_) if masked else None
 
     def cut(self, where: Array) -> None:
         """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
@@ -178,7 +186,12 @@ class _Group(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments."""
-        return self._answer(lambda: self.batch.reset_into(self._own["observation"], seed))
+
+        def reset() -> None:
+            self.batch.reset_into(self._own["observation"], seed)
+            self._put_mask()
+
+        return self._answer(reset)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step all environments with actions [size, ...]."""
@@ -191,6 +204,7 @@ class _Group(gymnasium.Env[Any, Any]):
             over = np.flatnonzero(own["terminated"] | own["truncated"])
             if len(over):
                 own["facts"][over] = self.batch.episode_facts(over)
+            self._put_mask()
 
         rows, info = self._answer(step)
         return rows, 0.0, False, False, info
@@ -212,6 +226,12 @@ class _Group(gymnasium.Env[Any, Any]):
         if self._batch is not None:
             self._batch.close()
 
+    def _put_mask(self) -> None:
+        mask = self.batch.action_mask
+        self._own["masked"][:] = mask is not None
+        if mask is not None:
+            self._own["mask"][:] = mask
+
     def _answer(self, call: Callable[[], None]) -> tuple[Any, dict[str, Any]]:
         """What was written, and an info with the exception of the call, if there was one."""
         info: dict[str, Any] = {}
@@ -224,7 +244,7 @@ class _Group(gymnasium.Env[Any, Any]):
         return _first(rows), info
 
 
-def _group_spaces(observation: Any, action: Any, size: int, facts: int) -> spaces.Dict:
+def _group_spaces(observation: Any, action: Any, size: int, facts: int, options: int) -> spaces.Dict:
     """Spaces of what a group of `size` environments returns and takes."""
     flags = spaces.Box(0, 1, (size,), np.uint8)
     dtype = np.float32 if isinstance(action, spaces.Box) else np.int64
@@ -235,6 +255,8 @@ def _group_spaces(observation: Any, action: Any, size: int, facts: int) -> space
             reward=spaces.Box(-np.inf, np.inf, (size,), np.float32),
             terminated=flags,
             truncated=flags,
+            mask=spaces.Box(0, 1, (size, options), np.uint8),
+            masked=flags,
             facts=spaces.Box(-np.inf, np.inf, (size, facts), np.float32),
         ),
         action=spaces.Box(0, 1, shape, dtype),  # AsyncVectorEnv reads its shape and dtype alone

@@ -14,6 +14,7 @@ from ...agents.agent import AgentState
 from ...agents.specs import ChoiceSpec
 from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...envs.foreign import ForeignBatch
+from ...envs.masks import KEY, check_masks, flat_masks
 from ..run.config import RunConfig
 from ..run.trained import make_actor, open_run
 from ..run.trainees import chosen_members
@@ -49,6 +50,8 @@ class TrainedAgent:
         """Space of one environment's actions."""
         self.needs_reward = self.network.config.previous_reward
         """Whether the reward of the last action is among the agent's inputs."""
+        self.needs_action_mask = actor.batch.action_mask is not None
+        """Whether the environment has action masks."""
         self._state: AgentState | None = None
         self._output: AgentOutput | None = None
         self._many = False
@@ -57,7 +60,7 @@ class TrainedAgent:
         """Forget: the next observation is the first of an episode, in however many environments."""
         self._state, self._output, self._many = None, None, False
 
-    def act(self, observation: Any, reward: Any = None, *, began: Any = None) -> Any:
+    def act(self, observation: Any, reward: Any = None, *, began: Any = None, action_mask: Any = None) -> Any:
         """The action for one observation, or the actions for those of B environments.
 
         Args:
@@ -65,6 +68,8 @@ class TrainedAgent:
             reward: of the last action, a number or [B]; needed by agents whose core sees it (`needs_reward`).
             began: whether this observation is the first of an episode, a truth value or [B]: with Gymnasium's vector
                 environments, `terminated | truncated` of the step before. After `reset` it is, wherever it comes from.
+            action_mask: the valid actions, [A] or [B, A] of bool (or 0 and 1), A the options of all choices together;
+                needed in environments whose `info` has masks (`needs_action_mask`). A Dict observation's is read there.
 
         Returns:
             The action as the world takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
@@ -82,9 +87,10 @@ class TrainedAgent:
         if reward is None and self.needs_reward and not first.all():
             raise ValueError("reward is missing; expected: act(observation, reward), the core sees the last reward")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
-        none = torch.zeros(count, dtype=torch.bool)
+        none, seen = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
+        mask = self._mask(seen, action_mask, count)
         self._output, self._state = self.network.step(
-            EnvOutput(self._read(observation, many), torch.from_numpy(rewards.astype(np.float32)), none, none),
+            EnvOutput(seen, torch.from_numpy(rewards.astype(np.float32)), none, none, mask),
             self._state._replace(over=torch.from_numpy(first)),
             self._generator,
         )
@@ -126,6 +132,23 @@ class TrainedAgent:
     def value(self) -> Array:
         """The return that the agent last expected, [] or [B]."""
         return self._own(self._last().value)
+
+    def _mask(self, seen: Any, given: Any, count: int) -> torch.Tensor | None:
+        """The action mask as a tensor [B, A], None if there is none."""
+        if given is None and self.needs_action_mask and isinstance(seen, dict) and KEY in seen:
+            given = seen[KEY].numpy()
+        if given is None:
+            if self.needs_action_mask:
+                raise ValueError("action_mask is missing; expected: act(observation, action_mask=info['action_mask'])")
+            return None
+        spec = self.network.action_spec
+        if not isinstance(spec, ChoiceSpec):
+            raise ValueError(
+                f"action_mask is given for the action space {self.action_space}; supported: Discrete, MultiDiscrete"
+            )
+        mask = flat_masks(self.config.env, np.reshape(given, (count, -1)), spec.num_outputs)
+        check_masks(self.config.env, mask, spec.choices)
+        return torch.from_numpy(mask)
 
     def _last(self) -> AgentOutput:
         if self._output is None:

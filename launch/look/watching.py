@@ -153,12 +153,7 @@ def fresh(agent: Agent, unroll: Unroll) -> AgentState:
     unroll = to_device(unroll, device)
     state, generator = unroll.initial_state, torch.Generator(device)
     for t in range(len(unroll.agent.action)):
-        now = unroll.env._replace(
-            observation=map_leaves(lambda x, t=t: x[t], unroll.env.observation),
-            reward=unroll.env.reward[t],
-            terminated=unroll.env.terminated[t],
-            truncated=unroll.env.truncated[t],
-        )
+        now = map_leaves(lambda x, t=t: x[t], unroll.env)
         _, state = agent.step(now, state, generator)
         state = state._replace(previous_action=unroll.agent.action[t])
     return state

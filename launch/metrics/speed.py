@@ -26,6 +26,7 @@ from ...agents.cores.core import Core, CoreState
 from ...agents.cores.lstm import LSTMState
 from ...agents.specs import BoxSpec
 from ...agents.values import EnvOutput, map_leaves
+from ...envs.masks import random_valid
 from ...learners.batcher import Batcher
 from ...learners.learner import Learner
 from ..run.config import RunConfig
@@ -159,6 +160,9 @@ def _env_work(factory: ActorFactory, worth: float) -> Work:
 
     def do() -> float:
         for row in actions:
+            if batch.action_mask is not None and not isinstance(spec, BoxSpec):
+                ended = (terminated | truncated)[:, None]
+                row = random_valid(batch.action_mask | ended, spec.choices, rng)
             batch.step_into(row, observation, reward, terminated, truncated)
         return worth * len(actions) * n
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engram.actors.failures import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, ActorFailureError, Failures
-from engram.envs.foreign.check import ContractError
+from engram.envs.arrays import ContractError
 
 
 def survive(failures: Failures, number: int, trace: str = "trace", unrolls: int = 0) -> None:

@@ -9,6 +9,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
+from engram.agents.values import map_leaves
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.passes import Gradient
@@ -77,7 +78,7 @@ def test_gradient_is_that_of_the_episodes_taken_apart() -> None:
             continue
         piece = unroll._replace(
             initial_state=unroll.initial_state if number == 0 else agent.initial_state(1),
-            env=type(unroll.env)(*(leaf[a:b] for leaf in unroll.env)),
+            env=map_leaves(lambda leaf, a=a, b=b: leaf[a:b], unroll.env),
             agent=type(unroll.agent)(*(leaf[a : b - 1] for leaf in unroll.agent)),
         )
         parts = parts + loss(agent, piece, config)

@@ -15,6 +15,7 @@ from engram.agents.agent import AgentConfig
 from engram.launch.api.agent import TrainedAgent
 from engram.launch.api.given import check_observation
 from engram.launch.run.config import RunConfig
+from masked_envs import ENVIRONMENTS
 
 CONFIG = RunConfig(
     env="cued-catch", agent=AgentConfig(core="gru", core_args={"hidden_size": 8}), envs_per_actor=4, local=True
@@ -260,3 +261,26 @@ def test_make_env():
         engram.make_env("mase")
     with pytest.raises(ValueError, match="env is 3; expected a name"):
         engram.make_env(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_only_valid_actions_are_returned_and_a_missing_or_wrong_mask_is_an_error():
+    agents = [new_agent(replace(CONFIG, env=env), greedy=False) for env in ENVIRONMENTS]
+    single, observed, several, own = agents
+    assert all(agent.needs_action_mask for agent in agents)
+    assert not new_agent().needs_action_mask
+    image, mask = np.ones((4, 4, 3), np.uint8), np.array([0, 1, 0, 0, 1], np.int8)
+    assert {single.act(image, action_mask=mask) for _ in range(50)} == {1, 4}
+    np.testing.assert_array_equal(single.probabilities > 0, mask)
+    assert {observed.act({"image": image, "action_mask": mask}) for _ in range(50)} == {1, 4}
+    masks = np.array([[1, 0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0, 1]], np.bool_)
+    for _ in range(10):
+        np.testing.assert_array_equal(several.act(np.stack([image] * 2), action_mask=masks), [[0, 1, 0], [2, 0, 3]])
+    several.reset()
+    with pytest.raises(ValueError, match=r"action_mask is missing; expected: act.observation, action_mask="):
+        several.act(image)
+    with pytest.raises(ValueError, match=r"action_mask of masked_envs:MaskedChoices has no valid action for choice 1"):
+        several.act(image, action_mask=[1, 1, 1, 0, 0, 1, 1, 1, 1])
+    with pytest.raises(ValueError, match=r"action_mask of masked_envs:MaskedChoices has 3 values; expected 9"):
+        several.act(image, action_mask=[1, 1, 1])
+    seen = np.zeros(own.observation_space.shape, own.observation_space.dtype)
+    assert own.act(seen, action_mask=[False, False, True, False]) == 2

@@ -1,0 +1,59 @@
+"""Action masks of Gymnasium environments: `info["action_mask"]`, or the entry `action_mask` of a Dict observation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ..arrays import Array, ContractError
+from ..masks import KEY, flat_mask, flat_masks
+
+
+class Masks:
+    """Reads the action masks of N environments.
+
+    Args:
+        name: what errors call the environment.
+        observation_space: of one environment. A Dict with an entry `action_mask` gives the mask; else `info` may.
+        choices: number of options of each choice [K]; None for a Box, which has no masks.
+    """
+
+    def __init__(self, name: str, observation_space: spaces.Space[Any], choices: Array | None) -> None:
+        self._name, self._size = name, None if choices is None else int(choices.sum())
+        self._observed = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+        self._used = self._observed
+        """Whether the environment has masks; those of `info` are there from the first reset on."""
+
+    def reset(self, observation: Any, infos: Sequence[Mapping[str, Any]]) -> Array | None:
+        """bool [N, A] after a reset of all environments; None for an environment without masks."""
+        self._used = self._observed or any(KEY in info for info in infos)
+        return self.read(observation, infos, np.zeros(len(infos), np.bool_))
+
+    def read(self, observation: Any, infos: Sequence[Mapping[str, Any]], ended: Array) -> Array | None:
+        """bool [N, A] of the present step; None for an environment without masks.
+
+        Where an episode `ended` (bool [N]) its action is ignored, and `info` needs no mask. Raises ContractError for a
+        mask that is missing elsewhere, is not of this action space, or first occurs after a step.
+        """
+        if not self._used:
+            if any(KEY in info for info in infos):
+                raise ContractError(f"{self._name}.step returned an {KEY}, {self._name}.reset none; expected: both do")
+            return None
+        if self._size is None:
+            raise ContractError(f"{self._name} has an {KEY} and Box actions; supported: Discrete and MultiDiscrete")
+        if self._observed:
+            given = observation[KEY]
+            flat = np.concatenate(given, 1) if isinstance(given, tuple) else given.reshape(len(infos), -1)
+            return flat_masks(self._name, flat, self._size)
+        return np.stack([self._one(i, info, ended[i]) for i, info in enumerate(infos)])
+
+    def _one(self, index: int, info: Mapping[str, Any], ended: bool) -> Array:
+        assert self._size is not None
+        if KEY in info:
+            return flat_mask(self._name, info[KEY], self._size)
+        if not ended:
+            raise ContractError(
+                f"{self._name} returned info without {KEY!r} (environment {index}); expected: at every step"
+            )
+        return np.ones(self._size, np.bool_)

@@ -1,0 +1,66 @@
+"""Action masks: which actions are valid at a step.
+
+A mask is bool [N, A] for N environments, A the number of options of all choices together: the n actions of a Discrete
+space, or the options of a MultiDiscrete space's choices one after the other.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, ContractError
+
+KEY = "action_mask"
+"""In `info` or a Dict observation."""
+
+
+def flat_mask(name: str, given: Any, size: int) -> Array:
+    """One environment's mask as bool [size].
+
+    Args:
+        name: of the environment, for errors.
+        given: an array of `size` values, bool or 0 and 1, or one array for each choice, as Gymnasium's spaces take it.
+        size: A.
+
+    Raises:
+        ContractError: for another size, or another value than 0 and 1.
+    """
+    try:
+        values = given.reshape(-1) if isinstance(given, np.ndarray) else np.hstack(given)
+    except (TypeError, ValueError) as problem:
+        raise ContractError(f"{KEY} of {name} is {given!r}; expected {size} values, one for each action") from problem
+    return flat_masks(name, values[None], size)[0]
+
+
+def flat_masks(name: str, values: Array, size: int) -> Array:
+    """Masks [N, size] of any numeric type as bool; raises ContractError as `flat_mask` does."""
+    if values.shape[1:] != (size,):
+        raise ContractError(f"{KEY} of {name} has {values[0].size} values; expected {size}, one for each action")
+    if values.dtype == np.bool_:
+        return values
+    mask = values.astype(np.bool_)
+    if (mask != values).any():
+        raise ContractError(f"{KEY} of {name} contains {values[mask != values][0]}; allowed: 0 and 1")
+    return mask
+
+
+def check_masks(name: str, mask: Array, choices: Sequence[int]) -> None:
+    """Raise ContractError unless every choice has a valid option in every environment of `mask` (bool [N, A])."""
+    valid = np.logical_or.reduceat(mask, _starts(choices), 1)
+    if not valid.all():
+        environment, choice = np.argwhere(~valid)[0]
+        where = f" for choice {choice}" if len(choices) > 1 else ""
+        raise ContractError(f"{KEY} of {name} has no valid action{where} (environment {environment})")
+
+
+def random_valid(mask: Array, choices: Sequence[int], rng: np.random.Generator) -> Array:
+    """Actions of the uniform distribution over valid ones: int64 [N], or [N, K] for several choices."""
+    scores = np.where(mask, rng.random(mask.shape), -1.0)
+    parts = [part.argmax(1) for part in np.split(scores, _starts(choices)[1:], 1)]
+    return parts[0] if len(parts) == 1 else np.stack(parts, 1)
+
+
+def _starts(choices: Sequence[int]) -> list[int]:
+    return list(accumulate(choices[:-1], initial=0))
