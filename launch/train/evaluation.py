@@ -8,8 +8,8 @@ import torch
 
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
-from ..run.config import RunConfig
 from ..run.command_line import UsageError
+from ..run.config import RunConfig
 from ..run.trained import evaluation_envs, make_actor
 from .member import Member
 

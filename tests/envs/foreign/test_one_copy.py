@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from engram.envs.foreign.batch import MOST_SAVED, ForeignBatch
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
