@@ -8,12 +8,14 @@ zoo/NAME/agent.json             its evaluation with 95% intervals, and where it 
 import json
 import shlex
 import tomllib
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 from torch import Tensor
 
 from ..base.files import replace_file
@@ -21,7 +23,7 @@ from ..base.messages import advice
 
 PREFIX = "zoo:"
 _HERE = Path(__file__).parent
-_CONFIG, _WEIGHTS, _FACTS = "config.toml", "weights.safetensors", "agent.json"
+CONFIG, WEIGHTS, FACTS = "config.toml", "weights.safetensors", "agent.json"
 
 
 class ZooError(ValueError):
@@ -42,14 +44,14 @@ class Kept(NamedTuple):
 
 def names() -> list[str]:
     """The agents that there are."""
-    return sorted(file.parent.name for file in _HERE.glob(f"*/{_FACTS}"))
+    return sorted(file.parent.name for file in _HERE.glob(f"*/{FACTS}"))
 
 
 def facts(name: str) -> dict[str, Any]:
     """Evaluation and provenance of an agent, without its weights. Raises ZooError."""
     if name not in names():
         raise ZooError(f"there is no agent zoo:{name}; {advice(name, names())}")
-    return json.loads((_HERE / name / _FACTS).read_text())
+    return json.loads((_HERE / name / FACTS).read_text())
 
 
 def environment(found: dict[str, Any]) -> str:
@@ -65,19 +67,25 @@ def environment(found: dict[str, Any]) -> str:
 
 def load(name: str) -> Kept:
     """An agent by its name, without `zoo:`. Raises ZooError."""
-    found, folder = facts(name), _HERE / name
+    facts(name)
+    folder = _HERE / name
     try:
-        weights = load_file(folder / _WEIGHTS)
-        return Kept(folder, tomllib.loads((folder / _CONFIG).read_text()), weights, found)
+        return read(folder, lambda file: (folder / file).read_bytes())
     except (OSError, ValueError, SafetensorError) as problem:
         raise ZooError(f"{folder}: {problem}") from problem
+
+
+def read(folder: Path, content: Callable[[str], bytes]) -> Kept:
+    """An agent from the contents of its three files. Raises ValueError, SafetensorError and what `content` raises."""
+    config = tomllib.loads(content(CONFIG).decode())
+    return Kept(folder, config, load_tensors(content(WEIGHTS)), json.loads(content(FACTS)))
 
 
 def add(name: str, config: bytes, weights: dict[str, Tensor], found: dict[str, Any]) -> Path:
     """Put an agent into the zoo, in the place of one of the same name; returns its folder. Raises OSError."""
     folder = _HERE / name
     folder.mkdir(exist_ok=True)
-    replace_file(folder / _CONFIG, config)
-    replace_file(folder / _WEIGHTS, save({key: value.contiguous() for key, value in weights.items()}))
-    replace_file(folder / _FACTS, (json.dumps(found, indent=1) + "\n").encode())
+    replace_file(folder / CONFIG, config)
+    replace_file(folder / WEIGHTS, save({key: value.contiguous() for key, value in weights.items()}))
+    replace_file(folder / FACTS, (json.dumps(found, indent=1) + "\n").encode())
     return folder

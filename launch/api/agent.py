@@ -212,7 +212,7 @@ def load_agent(
     """A trained agent.
 
     Args:
-        run: run directory, or "zoo:NAME" for one that comes with engram.
+        run: run directory, "zoo:NAME" for one that comes with engram, or folder or URL of a card (`rl-eval --card`).
         checkpoint: latest, best (of the highest mean return in training) or the number of its step.
         member: of a population, -1 for the best.
         greedy: take the likeliest action instead of drawing one.

@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from ... import zoo
 from ...actors.actor import Actor
@@ -24,10 +22,14 @@ from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.config import RunConfig, to_dict
 from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
-from ..run.trainees import Trainee, best_member, chosen_members, described
-from .episodes import RATES, Estimate, Group, Summary, summarise
+from ..run.trainees import chosen_members, described
+from .card import Card, gif_of, write_card
+from .episodes import Summary, summarise
 from .gif import record
+from .offline import minari_module, write_dataset
+from .report import plain_member
 from .study import decoding_study, intervention_study
+from .tables import said, show, show_members
 from .zoo_table import zoo_table
 
 UNROLL_LENGTH = 20
@@ -46,7 +48,8 @@ class EvaluationConfig:
     """The agent to evaluate, and how."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run directory, zoo:NAME for an agent that comes with engram, or zoo: for a list of them."""
+    """Run directory, zoo:NAME for an agent that comes with engram, zoo: for a list of them, or folder or URL of a
+    card."""
     episodes: int = 1000
     """Episodes to play."""
     checkpoint: str = "latest"
@@ -81,6 +84,11 @@ class EvaluationConfig:
     """File for a picture of --sweep or --decode."""
     json: str = ""
     """File for everything found out."""
+    card: str = ""
+    """Folder or URL to share the agent in: a Hugging Face model card, weights, configuration, metrics and a GIF. Every
+    command reads it as it reads a run directory."""
+    minari: str = ""
+    """Name of a Minari dataset, such as t-maze/gru-v0, for the episodes."""
 
     def __post_init__(self) -> None:
         if self.all and self.member >= 0:
@@ -90,6 +98,8 @@ class EvaluationConfig:
             raise ValueError("intervene and decode are both given; allowed: one of them")
         if self.all and (self.intervene or self.decode):
             raise ValueError("all is given with a study of the memory; allowed there: one member")
+        if self.all and (self.card or self.minari):
+            raise ValueError("all is given with card or minari; allowed there: one member")
         if self.sweep and not self.intervene:
             raise ValueError("sweep is given without intervene, which it repeats")
         if self.picture and not (self.sweep or self.decode):
@@ -113,6 +123,11 @@ def main(arguments: Sequence[str]) -> int:
         shown = chosen_members(trainees, config.member, False)[0]
         with closing(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1)) as actor:
             console.print(write_gif(actor, config))
+    if config.minari:
+        minari, count = minari_module(config.minari), evaluation_envs(factory, config.episodes)
+        weights, about = trainees[chosen[0]].weights, f"{factory.env} {factory.env_args} with {trained.agent.core}"
+        with closing(acting(factory, weights, config, num_envs=count, unroll_length=UNROLL_LENGTH)) as actor:
+            console.print(write_dataset(minari, config.minari, actor, config.episodes, about))
     if config.intervene or config.decode:
         study(factory, trainees[chosen[0]].weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0
@@ -121,8 +136,8 @@ def main(arguments: Sequence[str]) -> int:
     if config.all:
         show_members(summaries, trainees, title, console)
     else:
-        said = described(trainees, chosen[0])
-        show(summaries[chosen[0]], f"{title}{said and ', '}{said}", console)
+        who = described(trainees, chosen[0])
+        show(summaries[chosen[0]], f"{title}{who and ', '}{who}", console)
         if text := comparison(factory, trainees[chosen[0]].weights, config, summaries[chosen[0]], console):
             console.print(text)
     if best:
@@ -130,6 +145,14 @@ def main(arguments: Sequence[str]) -> int:
     console.print(levels_line(trained, factory, config.seed), highlight=False, soft_wrap=True)
     if config.json:
         write_json(config, trained, factory, path, summaries)
+    if config.card:
+        weights, summary = trainees[chosen[0]].weights, summaries[chosen[0]]
+        facts = {"checkpoint": path.name, "training_seed": trained.seed}
+        facts |= {"evaluation_seed": config.seed, "greedy": config.greedy}
+        with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
+            film = gif_of(actor, config.gif_episodes)
+        card = Card(trained, factory.env_args, weights, summary, facts, film)
+        console.print(write_card(config.card, card))
     return 0
 
 
@@ -236,7 +259,7 @@ def compared(own: Summary, other: Summary, greedy: bool) -> str:
         return ""
     drawn, likeliest = (b, a) if greedy else (a, b)
     use = "draw them, which is what was trained" if drawn.mean > likeliest.mean else "--greedy does better here"
-    return f"{name}: {_said(name, drawn)} with drawn actions, {_said(name, likeliest)} with --greedy; {use}"
+    return f"{name}: {said(name, drawn)} with drawn actions, {said(name, likeliest)} with --greedy; {use}"
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> str:
@@ -257,14 +280,7 @@ def write_json(
 
     `member`, `all` and `split` are of one member; with --all there is a list of them under `members`.
     """
-    members = [
-        {
-            "member": number,
-            "all": _plain(summary.all),
-            "split": {name: {k: _plain(v) for k, v in groups.items()} for name, groups in summary.split.items()},
-        }
-        for number, summary in summaries.items()
-    ]
+    members = [plain_member(number, summary) for number, summary in summaries.items()]
     result = provenance() | {
         "run": config.run,
         "checkpoint": path.name,
@@ -280,68 +296,6 @@ def write_json(
         Path(config.json).write_text(json.dumps(result, indent=1) + "\n")
     except OSError as problem:
         raise UsageError(f"--json: cannot write {config.json}: {problem.strerror}") from problem
-
-
-def show(summary: Summary, title: str, console: Console) -> None:
-    """All episodes in a row of a table, then those of each kind of level."""
-    names = _names(summary)
-    table = _table(title, "levels", names)
-    _add_row(table, ["all"], summary.all, names)
-    for field_name, groups in summary.split.items():
-        table.add_section()
-        for value, group in groups.items():
-            label = f"{field_name.removeprefix('num_').replace('_', ' ')} {value}"
-            _add_row(table, [label], group, names)
-    console.print(table)
-
-
-def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
-    """Every member in a row, the one that was best in training in bold."""
-    names = _names(*summaries.values())
-    best = best_member(trainees)
-    table = _table(title, "member", names, "in training")
-    for number, summary in summaries.items():
-        score = trainees[number].score
-        said = "?" if score is None else f"{score:.2f}"
-        _add_row(table, [f"{number}", said], summary.all, names, "bold" if number == best else None)
-    console.print(table)
-
-
-def _names(*summaries: Summary) -> list[str]:
-    names = dict.fromkeys(name for summary in summaries for name in summary.all.estimates)
-    return sorted(names, key=lambda name: name not in RATES)
-
-
-def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(of, no_wrap=True)
-    for name in (*others, "episodes", *names):
-        table.add_column(name.replace("_", " "), justify="right")
-    return table
-
-
-def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
-    said = [_said(name, group.estimates[name]) if name in group.estimates else "" for name in names]
-    table.add_row(*labels, f"{group.episodes:,}", *said, style=style)
-
-
-def _said(name: str, estimate: Estimate) -> str:
-    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; of the length only the mean, to fit narrow terminals."""
-    mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
-    form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
-    if name == "length":
-        return f"{mean:.1f}"
-    interval = f" [{form.format(low)}, {form.format(high)}]" if np.isfinite(low) else ""
-    return form.format(mean) + unit + interval
-
-
-def _plain(group: Group) -> dict[str, Any]:
-    """A group for JSON, which has no nan."""
-    estimates = {
-        name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
-        for name, estimate in group.estimates.items()
-    }
-    return {"episodes": group.episodes} | estimates
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,5 @@
 """`rl-export`: one step of a trained agent as an ONNX model or an archive of torch.export."""
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,7 +50,6 @@ class ExportConfig:
 
 def main(arguments: Sequence[str]) -> int:
     """Export as the arguments ask; returns the exit code."""
-    sys.path.append(os.getcwd())  # so that module:Class finds a user's own files
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
     console = make_console()

@@ -67,7 +67,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the directory is in use, holds a run or other files, or cannot be written.
         """
-        text = tomli_w.dumps(_plain(config, ""))
+        text = tomli_w.dumps(plain_toml(config, ""))
         run = cls(Path(path) if path is not None else new_path(name))
         _refuse_foreign(run.path)
         try:
@@ -142,7 +142,7 @@ class RunDirectory:
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Replace the configuration, such as when a resumed run is extended."""
         try:
-            replace_file(self.path / CONFIG, tomli_w.dumps(_plain(config, "")).encode())
+            replace_file(self.path / CONFIG, tomli_w.dumps(plain_toml(config, "")).encode())
         except OSError as problem:
             raise _unwritable(self.path, problem) from problem
 
@@ -220,8 +220,8 @@ def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
     _refuse_foreign(run.path)
     if CONFIG in _names(run.path):
         with RunDirectory.open(run.path):
-            raise RunDirectoryError(_taken(run, tomllib.loads(tomli_w.dumps(_plain(config, "")))))
-    _plain(config, "")
+            raise RunDirectoryError(_taken(run, tomllib.loads(tomli_w.dumps(plain_toml(config, "")))))
+    plain_toml(config, "")
 
 
 def differing(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -309,13 +309,13 @@ def new_path(name: str) -> Path:
     raise AssertionError("_paths() ends never")
 
 
-def _plain(value: Any, name: str) -> Any:
+def plain_toml(value: Any, name: str) -> Any:
     """A setting as TOML has it. Raises RunDirectoryError for what TOML cannot say, such as None in a list."""
     if isinstance(value, dict):
         items = ((str(key), each) for key, each in value.items() if each is not None)
-        return {key: _plain(each, f"{name}.{key}" if name else key) for key, each in items}
+        return {key: plain_toml(each, f"{name}.{key}" if name else key) for key, each in items}
     if isinstance(value, list | tuple):
-        return [_plain(each, name) for each in value]
+        return [plain_toml(each, name) for each in value]
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Path):

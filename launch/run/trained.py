@@ -12,6 +12,7 @@ from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...learners import checkpoints
 from . import saved
+from .cards import is_card, read_card
 from .command_line import UsageError
 from .config import RunConfig, differences, from_dict
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
@@ -65,9 +66,15 @@ class Trained(NamedTuple):
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
-    """The run at `path` and the checkpoint that `--checkpoint` means, or `zoo:NAME`. Raises UsageError."""
+    """The run at `path` and the checkpoint that `--checkpoint` means, `zoo:NAME`, or the folder or URL of a card.
+
+    Raises UsageError.
+    """
     if path.startswith(zoo.PREFIX):
         return _open_zoo(path)
+    if is_card(path):
+        config, kept = read_card(path)
+        return Trained(config, kept.folder, [Trainee(kept.weights, None)])
     try:
         run = RunDirectory.open(path, lock=False)
         config = run_config(run)

@@ -1,0 +1,95 @@
+"""`rl-eval --card DIR`: a trained agent as a folder to share, with a Hugging Face model card as its README."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import tomli_w
+from safetensors.torch import save
+from torch import Tensor
+
+from ... import zoo
+from ...actors.actor import Actor
+from ..metrics.provenance import provenance
+from ..run.cards import write_files
+from ..run.config import RunConfig, to_dict
+from ..run.run_directory import plain_toml
+from ..run.trained import MAY_CHANGE
+from ..run.urls import redacted
+from .episodes import RATES, Summary
+from .gif import record
+from .report import plain
+
+README, GIF = "README.md", "agent.gif"
+
+
+class Card(NamedTuple):
+    """What a card is made of."""
+
+    config: RunConfig
+    """Of the training run; settings of the machine that it ran on are left out of the card."""
+    env_args: dict[str, Any]
+    """Parameters of the evaluated environment."""
+    weights: dict[str, Tensor]
+    summary: Summary
+    facts: dict[str, Any]
+    """Of training and evaluation, such as the seeds."""
+    gif: bytes | None
+    """The first episodes; None if the environment cannot be drawn."""
+
+
+def gif_of(actor: Actor, episodes: int) -> bytes | None:
+    """The first episodes of an actor as for `record`; None if the environment cannot be drawn."""
+    with TemporaryDirectory() as folder, suppress(ValueError):
+        record(actor, Path(folder) / GIF, episodes)
+        return (Path(folder) / GIF).read_bytes()
+    return None
+
+
+def write_card(place: str, card: Card) -> str:
+    """Write the folder or URL `place`, which `read_card` reads back; returns the line about it. Raises UsageError."""
+    settings = {name: value for name, value in to_dict(card.config).items() if name not in MAY_CHANGE}
+    evaluation = plain(card.summary.all) | {"env_args": card.env_args} | card.facts
+    about = {"env": card.config.env, "core": card.config.agent.core}
+    about |= {"evaluation": evaluation, "provenance": provenance()}
+    contents = {
+        zoo.CONFIG: tomli_w.dumps(plain_toml(settings, "")).encode(),
+        zoo.WEIGHTS: save({name: tensor.contiguous() for name, tensor in card.weights.items()}),
+        zoo.FACTS: (json.dumps(about, indent=1) + "\n").encode(),
+        README: page(card).encode(),
+    }
+    write_files(place, contents | ({} if card.gif is None else {GIF: card.gif}))
+    return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
+
+
+def page(card: Card) -> str:
+    """The model card: front matter in YAML, then metrics with their intervals and how to load the agent."""
+    config, env_args, _, summary, facts, gif = card
+    env, core = config.env, config.agent.core
+    means = {"mean_reward": summary.estimates["return"].mean} | {
+        name: summary.estimates[name].mean for name in RATES if name in summary.estimates
+    }
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},
+        "dataset": {"type": env, "name": env},
+        "metrics": [{"type": name, "name": name, "value": round(mean, 6)} for name, mean in means.items()],
+    }
+    front = {
+        "library_name": "engram",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "deep-reinforcement-learning", "memory", env, core],
+        "model-index": [{"name": f"{env}-{core}", "results": [result]}],
+    }
+    # JSON values are YAML values.
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", f"# {env} with {core}", ""]
+    lines += [f"![The first episodes]({GIF})", ""] if gif else []
+    lines += [f"| metric | mean of {summary.all.episodes:,} episodes | 95% interval |", "|---|---|---|"]
+    for name, x in summary.estimates.items():
+        interval = f"{x.low:.4g} to {x.high:.4g}" if x.low <= x.high else ""
+        lines.append(f"| {name.replace('_', ' ')} | {x.mean:.4g} | {interval} |")
+    lines += ["", *(f"* {name.replace('_', ' ')}: {value}" for name, value in facts.items())]
+    lines += [f"* environment parameters: `{json.dumps(env_args)}`", "", "```python", "import engram", ""]
+    lines += ['agent = engram.load_agent("URL or path of this folder")', "```", ""]
+    return "\n".join(lines)

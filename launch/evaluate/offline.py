@@ -1,0 +1,94 @@
+"""`rl-eval --minari NAME`: episodes of a trained agent as an offline dataset of Minari's."""
+
+import importlib
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...actors.actor import Actor
+from ...agents.values import map_leaves
+from ...envs.foreign import ForeignBatch
+from ..run.command_line import UsageError
+
+
+def minari_module(name: str) -> Any:
+    """The package, if it is there and `name` is free for a dataset. Raises UsageError."""
+    try:
+        minari = importlib.import_module("minari")
+        importlib.import_module("h5py")
+    except ImportError as problem:
+        raise UsageError(f"--minari: {problem}; pip install 'engram-rl[export]'") from problem
+    try:
+        minari.dataset.minari_dataset.parse_dataset_id(name)
+    except ValueError as problem:
+        raise UsageError(f"--minari: {name!r} is no name of a dataset; allowed: [NAMESPACE/]NAME-vVERSION") from problem
+    path = minari.storage.get_dataset_path(name)
+    if os.path.exists(path):
+        raise UsageError(f"--minari: there is a dataset {name} already: {path}; allowed: another name or version")
+    return minari
+
+
+def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, description: str) -> str:
+    """Write the first `episodes` episodes of an actor, as `play` counts them, as a dataset; returns the line about it.
+
+    Observations are those that the network sees; actions are those that the environment takes.
+    """
+    batch = actor.batch
+    foreign = isinstance(batch, ForeignBatch)
+    taken: Any = batch.as_the_world_takes if foreign else (lambda actions: actions)
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            id=number,
+            observations=each["observations"],
+            actions=taken(each["actions"]),
+            rewards=each["rewards"],
+            terminations=each["terminations"],
+            truncations=each["truncations"],
+        )
+        for number, each in enumerate(recorded(actor, episodes))
+    ]
+    with warnings.catch_warnings(action="ignore"):  # of an author and a permanent link that are not given
+        minari.create_dataset_from_buffers(
+            name,
+            buffers,
+            observation_space=batch.single_observation_space,
+            action_space=batch.vector.single_action_space if foreign else batch.single_action_space,
+            description=description,
+            algorithm_name="engram",
+            jpeg_encoding=False,
+        )
+    return f"wrote {len(buffers):,} episodes to the Minari dataset {name}"
+
+
+def recorded(actor: Actor, episodes: int) -> list[dict[str, Any]]:
+    """`episodes` episodes: arrays of L + 1 observations, and of L actions, rewards, terminations and truncations."""
+    n = actor.batch.num_envs
+    wanted = episodes // n + (np.arange(n) < episodes % n)
+    unrolls: list[Any] = []
+    ended = np.zeros(n, np.int64)
+    while (ended < wanted).any():
+        unrolls.append(actor.unroll())
+        env = unrolls[-1].env
+        ended += (env.terminated[1:] | env.truncated[1:]).sum(0).numpy()
+    env = map_leaves(lambda *parts: torch.cat([part[1:] for part in parts]).numpy(), *(u.env for u in unrolls))
+    first = map_leaves(lambda part: part[:1].numpy(), unrolls[0].env)
+    env = map_leaves(lambda start, rest: np.concatenate([start, rest]), first, env)
+    actions = torch.cat([unroll.agent.action for unroll in unrolls]).numpy()
+    found: list[dict[str, Any]] = []
+    for b in range(n):
+        # The entry after an episode's last action has its flag; the next entry starts an episode.
+        ends = np.flatnonzero(env.terminated[:, b] | env.truncated[:, b])[: wanted[b]]
+        for start, end in zip([0, *(ends + 1)], ends, strict=False):
+            found.append(
+                {
+                    "observations": map_leaves(lambda x, s=start, e=end, b=b: x[s : e + 1, b], env.observation),
+                    "actions": actions[start:end, b],
+                    "rewards": env.reward[start + 1 : end + 1, b],
+                    "terminations": env.terminated[start + 1 : end + 1, b],
+                    "truncations": env.truncated[start + 1 : end + 1, b],
+                }
+            )
+    return found

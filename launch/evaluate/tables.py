@@ -1,0 +1,63 @@
+"""Results of an evaluation as tables for the terminal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..run.trainees import Trainee, best_member
+from .episodes import RATES, Estimate, Group, Summary
+
+
+def show(summary: Summary, title: str, console: Console) -> None:
+    """All episodes in a row of a table, then those of each kind of level."""
+    names = _names(summary)
+    table = _table(title, "levels", names)
+    _add_row(table, ["all"], summary.all, names)
+    for field_name, groups in summary.split.items():
+        table.add_section()
+        for value, group in groups.items():
+            label = f"{field_name.removeprefix('num_').replace('_', ' ')} {value}"
+            _add_row(table, [label], group, names)
+    console.print(table)
+
+
+def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
+    """Every member in a row, the one that was best in training in bold."""
+    names = _names(*summaries.values())
+    best = best_member(trainees)
+    table = _table(title, "member", names, "in training")
+    for number, summary in summaries.items():
+        score = trainees[number].score
+        text = "?" if score is None else f"{score:.2f}"
+        _add_row(table, [f"{number}", text], summary.all, names, "bold" if number == best else None)
+    console.print(table)
+
+
+def _names(*summaries: Summary) -> list[str]:
+    names = dict.fromkeys(name for summary in summaries for name in summary.all.estimates)
+    return sorted(names, key=lambda name: name not in RATES)
+
+
+def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(of, no_wrap=True)
+    for name in (*others, "episodes", *names):
+        table.add_column(name.replace("_", " "), justify="right")
+    return table
+
+
+def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
+    cells = [said(name, group.estimates[name]) if name in group.estimates else "" for name in names]
+    table.add_row(*labels, f"{group.episodes:,}", *cells, style=style)
+
+
+def said(name: str, estimate: Estimate) -> str:
+    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; of the length only the mean, to fit narrow terminals."""
+    mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
+    form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
+    if name == "length":
+        return f"{mean:.1f}"
+    interval = f" [{form.format(low)}, {form.format(high)}]" if np.isfinite(low) else ""
+    return form.format(mean) + unit + interval
