@@ -85,7 +85,12 @@ def add(name: str, config: bytes, weights: dict[str, Tensor], found: dict[str, A
     """Put an agent into the zoo, in the place of one of the same name; returns its folder. Raises OSError."""
     folder = _HERE / name
     folder.mkdir(exist_ok=True)
-    replace_file(folder / CONFIG, config)
-    replace_file(folder / WEIGHTS, save({key: value.contiguous() for key, value in weights.items()}))
-    replace_file(folder / FACTS, (json.dumps(found, indent=1) + "\n").encode())
+    for file, content in files(config, weights, found).items():
+        replace_file(folder / file, content)
     return folder
+
+
+def files(config: bytes, weights: dict[str, Tensor], found: dict[str, Any]) -> dict[str, bytes]:
+    """The contents of an agent's three files by name, as `read` reads them."""
+    tensors = save({name: tensor.contiguous() for name, tensor in weights.items()})
+    return {CONFIG: config, WEIGHTS: tensors, FACTS: (json.dumps(found, indent=1) + "\n").encode()}

@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import tomli_w
-from safetensors.torch import save
+from fsspec.core import url_to_fs
 from torch import Tensor
 
 from ... import zoo
 from ...actors.actor import Actor
 from ..metrics.provenance import provenance
-from ..run.cards import write_files
+from ..run.command_line import UsageError
 from ..run.config import RunConfig, to_dict
 from ..run.run_directory import plain_toml
 from ..run.trained import MAY_CHANGE
@@ -49,18 +49,22 @@ def gif_of(actor: Actor, episodes: int) -> bytes | None:
 
 
 def write_card(place: str, card: Card) -> str:
-    """Write the folder or URL `place`, which `read_card` reads back; returns the line about it. Raises UsageError."""
+    """Write the folder or URL `place`, which `open_run` reads back; returns the line about it. Raises UsageError."""
     settings = {name: value for name, value in to_dict(card.config).items() if name not in MAY_CHANGE}
     evaluation = plain(card.summary.all) | {"env_args": card.env_args} | card.facts
     about = {"env": card.config.env, "core": card.config.agent.core}
     about |= {"evaluation": evaluation, "provenance": provenance()}
-    contents = {
-        zoo.CONFIG: tomli_w.dumps(plain_toml(settings, "")).encode(),
-        zoo.WEIGHTS: save({name: tensor.contiguous() for name, tensor in card.weights.items()}),
-        zoo.FACTS: (json.dumps(about, indent=1) + "\n").encode(),
-        README: page(card).encode(),
-    }
-    write_files(place, contents | ({} if card.gif is None else {GIF: card.gif}))
+    config = tomli_w.dumps(plain_toml(settings, "")).encode()
+    contents = zoo.files(config, card.weights, about) | {README: page(card).encode()}
+    if card.gif is not None:
+        contents[GIF] = card.gif
+    try:
+        store, root = url_to_fs(place)
+        store.makedirs(root, exist_ok=True)
+        for name, content in contents.items():
+            store.pipe_file(f"{root.rstrip('/')}/{name}", content)
+    except Exception as problem:  # every kind of store fails in its own way
+        raise UsageError(f"--card: cannot write to {redacted(place)}: {type(problem).__name__}: {problem}") from problem
     return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
 
 

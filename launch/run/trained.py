@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fsspec.core import url_to_fs
 
 from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...learners import checkpoints
 from . import saved
-from .cards import is_card, read_card
 from .command_line import UsageError
 from .config import RunConfig, differences, from_dict
 from .run_directory import CONFIG, RunDirectory, RunDirectoryError
 from .trainees import Trainee, trainees_of
+from .urls import is_url, redacted
 
 _log = logging.getLogger(__name__)
 
@@ -72,9 +73,8 @@ def open_run(path: str, checkpoint: str) -> Trained:
     """
     if path.startswith(zoo.PREFIX):
         return _open_zoo(path)
-    if is_card(path):
-        config, kept = read_card(path)
-        return Trained(config, kept.folder, [Trainee(kept.weights, None)])
+    if is_url(path) or (Path(path) / zoo.FACTS).is_file():
+        return _open_card(path)
     try:
         run = RunDirectory.open(path, lock=False)
         config = run_config(run)
@@ -91,6 +91,18 @@ def _open_zoo(path: str) -> Trained:
         return Trained(from_dict(RunConfig, kept.config), kept.folder, [Trainee(kept.weights, None)])
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
+
+
+def _open_card(place: str) -> Trained:
+    """The agent in a folder or at a URL that `rl-eval --card` has written."""
+    try:
+        files, root = url_to_fs(place)
+        kept = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root.rstrip('/')}/{name}"))
+        return Trained(from_dict(RunConfig, kept.config), kept.folder, [Trainee(kept.weights, None)])
+    except Exception as problem:  # every kind of store fails in its own way
+        reason = str(problem).replace(place, redacted(place)).splitlines()
+        text = f"{type(problem).__name__}: {reason[0] if reason else ''}"
+        raise UsageError(f"{redacted(place)} holds no agent that can be read ({text})") from problem
 
 
 def run_config(run: RunDirectory) -> RunConfig:
