@@ -70,7 +70,11 @@ def _run(command: str) -> None:
     """Run a command."""
     with starting():
         module = importlib.import_module(module_of(command))
-    module.run()
+    try:
+        module.run()
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would show a traceback of the process's end
 
 
 rl_train = partial(_run, "rl-train")

@@ -99,3 +99,17 @@ def test_every_command_finds_a_module_in_the_working_directory(
     assert end.value.code == 2
     assert "'Missing'" in capsys.readouterr().err
     assert "in_this_folder" in sys.modules
+
+
+def test_ctrl_c_at_the_end_of_a_command_shows_no_traceback() -> None:
+    code = """
+import os, signal, sys
+from engram.launch.entry import rl_train
+sys.argv = ["rl-train", "--version"]
+try:
+    rl_train()
+finally:
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
