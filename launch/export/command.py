@@ -57,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
     weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
     actor = make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)
-    step = Step(actor.agent, map_leaves(torch.from_numpy, actor.batch.new_observation()))
+    observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
+    step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
     actor.batch.close()
     facts = {"env": factory.env, "core": trained.agent.core, "producer": "engram"}
     try:

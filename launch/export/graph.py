@@ -27,6 +27,7 @@ class Step(nn.Module):
         previous_action    the last action, as the output `action`
         previous_reward    float32 [B]
         elapsed            int64 [B]: steps since the start of the episode
+        action_mask        bool [B, sum of choices]: the valid actions
         reset              bool [B]: the observation is the first one of an episode
         state.NAME         [B, ...]: each leaf of the recurrent state
 
@@ -34,16 +35,17 @@ class Step(nn.Module):
     and elapsed are ignored there. Outputs:
 
         action             int64 [B], or [B, K] for K choices; float32 [B, K] for a Box: the greedy action
-        logits             float32 [B, sum of choices]; of a Box K means, then K log standard deviations
+        logits             float32 [B, sum of choices], -inf where masked; of a Box K means, then K log deviations
         value              float32 [B]
         next_state.NAME    [B, ...]: each leaf of the next recurrent state
 
     Args:
         agent: its weights and its running moments become constants of the graph.
         observation: observations [EXAMPLES, ...], whose shapes and dtypes are those of the input.
+        masked: whether the environment has action masks.
     """
 
-    def __init__(self, agent: Agent, observation: Any) -> None:
+    def __init__(self, agent: Agent, observation: Any, masked: bool = False) -> None:
         super().__init__()
         self.agent = copy.deepcopy(agent).requires_grad_(False)
         self.agent.prediction = None  # a loss, which acting does not use
@@ -58,6 +60,8 @@ class Step(nn.Module):
             self.example["previous_reward"] = torch.zeros(EXAMPLES)
         if agent.config.time_horizon:
             self.example["elapsed"] = state.elapsed
+        if masked:
+            self.example["action_mask"] = torch.ones(EXAMPLES, agent.action_spec.num_outputs, dtype=torch.bool)
         self.example["reset"] = torch.ones_like(state.over)
         self.example |= self._core
         self.outputs = ["action", "logits", "value", *(f"next_{name}" for name in self._core)]
@@ -73,6 +77,7 @@ class Step(nn.Module):
             torch.where(reset, 0.0, reward),
             torch.zeros_like(reset),
             torch.zeros_like(reset),
+            inputs.get("action_mask"),
         )
         first = self.agent.initial_state(reset.shape[0])
         state = AgentState(
