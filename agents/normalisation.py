@@ -193,7 +193,12 @@ class RescaledHead(nn.Linear):
         counted = (mean != self.moments.mean) | (deviation != self.moments.deviation)
         self.bias.copy_(torch.where(counted, bias, self.bias))
 
+    @staticmethod
+    def upgrade(weights: dict[str, Tensor], prefix: str) -> None:
+        """Complete the weights of a head from before the floor was relative: the absolute one is that of size 1."""
+        if prefix + "moments.weight" in weights:
+            weights.setdefault(prefix + "reward", torch.ones_like(weights[prefix + "moments.mean"]))
+
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        # Runs of older versions had an absolute floor, which is that of rewards of size 1.
-        state_dict.setdefault(prefix + "reward", torch.ones_like(self.reward))
+        self.upgrade(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)

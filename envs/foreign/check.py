@@ -86,8 +86,9 @@ def check_observation(space: spaces.Space[Any], method: str, observation: Any, e
             (array.dtype, space.dtype, np.can_cast(array.dtype, space.dtype, "same_kind")),
         ):
             if not fits:
-                said = f"{method} returned an observation of {returned}{place}"
-                raise ContractError(f"{said}; observation_space says {declared}")
+                raise ContractError(
+                    f"{method} returned an observation of {returned}{place}; observation_space says {declared}"
+                )
 
 
 def _sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ...agents.normalisation import RescaledHead
 from .command_line import UsageError
 
 
@@ -61,7 +62,8 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
 
 def difference(network: nn.Module, weights: dict[str, Any]) -> str:
     """How many tensors of `weights` have other shapes than those of `network`, and the first; empty if none has."""
-    own = network.state_dict()
+    own, weights = network.state_dict(), dict(weights)
+    RescaledHead.upgrade(weights, "value.")
     wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
     if not wrong:
         return ""
