@@ -199,6 +199,6 @@ class RescaledHead(nn.Linear):
         if prefix + "moments.weight" in weights:
             weights.setdefault(prefix + "reward", torch.ones_like(weights[prefix + "moments.mean"]))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
         self.upgrade(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
