@@ -44,7 +44,8 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def play(name: str, parameters: dict[str, Any]) -> dict[str, str]:
-    env = make_batch(name, COPIES, **parameters)
+    own = {name: value for name, value in parameters.items() if name != "first_index"}
+    env = make_batch(name, COPIES, parameters.get("first_index", 0), **own)
     actions = np.random.default_rng(SEED).integers(env.single_action_space.n, size=(STEPS, COPIES))
     first, _ = env.reset(seed=SEED)
     observation = np.zeros((STEPS, *first.shape), first.dtype)
