@@ -482,6 +482,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     collected.note(dict.fromkeys(STATE_METRICS, 1.0))  # with --look-every
     curriculum = Curriculum(LevelsConfig(curriculum={"limbo_time": 20}), FIELDS, 1)
     curriculum.add(episodes((0, 1, 1, 1, 1, 1)), steps=0)
+    collected.note({f"learner/skipped_{what}": 1.0 for what in ("observation", "reward")})  # after nan or inf
     collected.note(curriculum.metrics())  # with --curriculum
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
