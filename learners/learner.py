@@ -33,7 +33,7 @@ ADAM_BETA2 = 0.999
 
 
 CAUSES = ("loss", "reward", "observation")
-"""What was not finite where an update was left out; a loss where rewards and observations were."""
+"""Possible causes of a skipped update; the loss, where rewards and observations were finite."""
 
 
 class Unread(NamedTuple):
@@ -75,7 +75,7 @@ class Learner:
         """Environment steps consumed."""
         self._skipped = 0
         self.cause: str | None = None
-        """What was not finite in the newest update that was left out, one of CAUSES, as far as metrics were read."""
+        """Cause of the newest skipped update, one of CAUSES, as far as metrics were read."""
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
@@ -312,7 +312,7 @@ def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
 
 
 def _cause(batch: Unroll) -> Tensor:
-    """What is not finite in a batch, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
+    """Cause of a batch that is not finite, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
     parts: list[Tensor] = []
     map_leaves(parts.append, batch.env.observation)
     cause = torch.where(batch.env.reward.isfinite().all(), 0.0, -1.0)

@@ -136,7 +136,7 @@ class WorkerBatch(ForeignBatch):
         return list(found)
 
     def _rows(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """What all groups wrote in a reset or step, [groups, size, ...]; raises the first exception of one."""
+        """Arrays that all groups wrote in a reset or step, [groups, size, ...]; raises the first exception of a group."""
         rows, *_, infos = self._call(call)
         for problem in infos.get("problem", ()):
             if problem is not None:
@@ -233,7 +233,7 @@ class _Group(gymnasium.Env[Any, Any]):
             self._own["mask"][:] = mask
 
     def _answer(self, call: Callable[[], None]) -> tuple[Any, dict[str, Any]]:
-        """What was written, and an info with the exception of the call, if there was one."""
+        """Return the arrays that were written, and an info with the exception of the call, if there was one."""
         info: dict[str, Any] = {}
         try:
             _ = self.batch

@@ -26,7 +26,7 @@ README, GIF = "README.md", "agent.gif"
 
 
 class Card(NamedTuple):
-    """What a card is made of."""
+    """Contents of a model card."""
 
     config: RunConfig
     """Of the training run; settings of the machine that it ran on are left out of the card."""
