@@ -136,7 +136,7 @@ class WorkerBatch(ForeignBatch):
         return list(found)
 
     def _rows(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Arrays that all groups wrote in a reset or step, [groups, size, ...]; raises the first exception of a group."""
+        """Arrays that all groups wrote in a reset or step, [groups, size, ...]; raises their first exception."""
         rows, *_, infos = self._call(call)
         for problem in infos.get("problem", ()):
             if problem is not None:
