@@ -33,8 +33,9 @@ class Faulty(gymnasium.Env):
 
 @pytest.mark.parametrize("what", ["observation", "reward"])
 def test_the_warning_names_the_environment_and_so_does_rl_doctor(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # no cell of the table wraps
     env, run = f"{__name__}:Faulty", str(tmp_path / "run")
     words = ["--env", env, "--env-args", f"what={what}", "--core", "gru", "--core-args", "hidden_size=4", "--local"]
     words += ["--unroll-length", "8", "--envs-per-actor", "2", "--total-steps", "200", "--log-every", "16"]
