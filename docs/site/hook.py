@@ -29,11 +29,18 @@ _shown: dict[str, str] = {}
 
 
 def on_config(config: Any) -> Any:
-    """Make what mkdocstrings reads: a folder in which the repository is called `engram`."""
-    folder = ROOT / "build" / "api"
+    """Make what mkdocstrings reads: a package `engram` of links to the packages of the repository.
+
+    A single link to the root would contain itself, by way of `build/`: the parser would follow it forty times.
+    """
+    folder = ROOT / "build" / "api" / "engram"
+    if folder.is_symlink():
+        folder.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "engram").is_symlink():
-        (folder / "engram").symlink_to(ROOT, target_is_directory=True)
+    for init in (ROOT / "__init__.py", *ROOT.glob("*/__init__.py")):
+        target = init if init.parent == ROOT else init.parent
+        if not (folder / target.name).exists():
+            (folder / target.name).symlink_to(target)
     reference = next(entry["Reference"] for entry in config["nav"] if "Reference" in entry)
     api = next(entry for entry in reference if isinstance(entry, dict) and "API" in entry)
     api["API"] = ["reference/api.md", *({title: page} for title, page in api_pages.titles())]
