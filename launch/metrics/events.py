@@ -14,7 +14,7 @@ from typing import Any
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import hparams, text
+from torch.utils.tensorboard.summary import text
 
 _proto: Any = event_pb2  # protobuf makes these classes at import, out of sight of type checkers
 _summary: Any = summary_pb2
@@ -48,17 +48,11 @@ def scalars(step: int, values: Mapping[str, float]) -> bytes:
     return _at(step, row)
 
 
-def configuration(step: int, settings: Mapping[str, Any]) -> bytes:
-    """A run's settings by dotted name: a table in the text tab, a session in the hparams tab."""
+def configuration(step: int, settings: Mapping[str, Any], hparams: Mapping[str, Any]) -> bytes:
+    """A run's settings by dotted name as a table in the text tab, and summary metadata of the hparams tab by tag."""
     table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in settings.items())])
-    _, session, _ = hparams(_plain(settings), {})
-    return _at(step, text("config", table), session)
-
-
-def columns(step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> bytes:
-    """Columns of the hparams tab for all runs in a directory, in this order: settings, and last values of metrics."""
-    experiment, _, _ = hparams(_plain(settings), dict.fromkeys(metrics, 0.0))
-    return _at(step, experiment)
+    entries = [_summary.Summary.Value(tag=tag, metadata=content) for tag, content in hparams.items()]
+    return _at(step, text("config", table), _summary.Summary(value=entries))
 
 
 def markdown(step: int, tag: str, content: str) -> bytes:
@@ -91,10 +85,6 @@ def layout(step: int, charts: Charts) -> bytes:
         tensor=_tensor.TensorProto(dtype=_types.DT_STRING, string_val=[content]),
     )
     return _at(step, _summary.Summary(value=[value]))
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    return {name: x if isinstance(x, bool | int | float | str) else str(x) for name, x in settings.items()}
 
 
 def _at(step: int, *summaries: Any) -> bytes:

@@ -4,13 +4,14 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...base.files import AppendedFile, abandon_after
+from ..run.config import to_dict
 from ..run.run_directory import RunDirectory, flat_settings
-from . import events
+from . import events, hparams
 from .accumulator import Accumulator
 from .tracking import Tracker
 
@@ -84,9 +85,18 @@ class MetricsWriter:
             self._tracker.write(step, values)
         self._step = step
 
-    def hparams(self, config: dict[str, Any]) -> None:
-        """Show the run's configuration (nested dicts) in TensorBoard's text and hparams tabs."""
-        self._append(self._events, events.configuration(self._step, dict(flat_settings(config))))
+    def hparams(self, config: Any, compared: Sequence[str] | None = None) -> None:
+        """Show the run's configuration (a dataclass) in TensorBoard's text and hparams tabs.
+
+        Args:
+            config: all settings.
+            compared: of a training run, the settings that differ between its members, whose columns come first; None
+                writes no columns, so that TensorBoard chooses them.
+        """
+        tags = {hparams.SESSION_TAG: hparams.session(config)}
+        if compared is not None:
+            tags[hparams.COLUMNS_TAG] = hparams.columns(config, compared)
+        self._append(self._events, events.configuration(self._step, dict(flat_settings(to_dict(config))), tags))
 
     def show(self, record: bytes) -> None:
         """Append what a function of events.py has made, for TensorBoard alone."""

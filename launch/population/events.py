@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...learners.population.search_space import PREFIX
 from ..metrics import events
 from ..metrics.panel import short
 from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
@@ -54,9 +53,6 @@ class PopulationWriter:
         explored = [each.setting for each in config.pbt.explored]
         # Written anew by every process, so that deleted files come back whole.
         self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
-        # What all members share is left out: TensorBoard sorts by name, and would show that first.
-        chosen = {name: config.learner.value(name.removeprefix(PREFIX)) for name in explored}
-        self.writer.show(events.columns(self.lineage.step, chosen, results(explored, fields)))
 
     def event(self, event: Mapping[str, Any]) -> None:
         """The next event, as it stands in the log."""
@@ -134,9 +130,3 @@ def _setting(name: str) -> tuple[str, list[str]]:
     if is_learning_rate(name):
         return f"log10 of {name}", [f"^population/{re.escape(name)}{LOG10}$"]
     return name, [f"^population/{re.escape(name)}$"]
-
-
-def results(explored: Sequence[str], fields: Sequence[str]) -> list[str]:
-    """The metrics of every member that the hparams tab shows beside the settings that it began with."""
-    solved = ["episode/solved"] if "solved" in fields else []
-    return ["episode/return", *solved, *(f"population/{name}" for name in explored)]

@@ -18,7 +18,6 @@ from ...learners.supervised.scores import Score
 from ...learners.supervised.sizes import check_memory
 from ..metrics.writer import MetricsWriter
 from ..run.command_line import UsageError
-from ..run.config import to_dict
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.stop_flag import StopFlag
@@ -85,7 +84,7 @@ class ProbeRun:
         last_line = last_save = time.monotonic()
         saved_at = self.learner.updates
         with MetricsWriter(self.directory.path, self.steps, self.show) as writer:
-            writer.hparams(to_dict(self.config))
+            writer.hparams(self.config)
             while not (reason := stop.reason or ("done" if self._is_done() else "")):
                 begun = self._clock()
                 metrics = self.learner.step(to_tensors(self.task.next(), self.device))

@@ -16,7 +16,7 @@ from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
 from ..metrics.accumulator import Accumulator, Settled
 from ..metrics.writer import MetricsWriter
-from ..run.config import RunConfig, to_dict
+from ..run.config import RunConfig
 
 UNKNOWN = 20
 """Episodes in a row that do not tell the measure of a curriculum and are worth a word."""
@@ -218,7 +218,8 @@ class Member:
     def show_settings(self) -> None:
         """Show what this member learns with in TensorBoard."""
         if self.writer is not None:
-            self.writer.hparams(to_dict(replace(self.config, learner=self.learner.config)))
+            explored = [each.setting for each in self.config.pbt.explored]
+            self.writer.hparams(replace(self.config, learner=self.learner.config), explored)
 
     def due(self) -> bool:
         """Whether it is time for a row of metrics."""

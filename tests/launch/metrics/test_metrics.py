@@ -21,6 +21,7 @@ from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
+from engram.launch.run.config import RunConfig, from_dict
 from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.curriculum import Curriculum
@@ -224,11 +225,12 @@ def test_rows_that_cannot_be_moved_stay(tmp_path: Path) -> None:
 
 def test_the_configuration_is_in_tensorboard(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, 0, never) as writer:
-        writer.hparams({"env": "boxworld", "agent": {"core": "rmc", "sizes": [1, 2]}, "learner": {"lr": 0.25}})
+        config = {"agent": {"core": "rmc"}, "learner": {"lr": 0.25}, "levels": {"curriculum_score": (0.5,)}}
+        writer.hparams(from_dict(RunConfig, config))
     loaded = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert loaded.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     table = loaded.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
-    for line in ("| env | boxworld |", "| agent.core | rmc |", "| agent.sizes | [1, 2] |", "| learner.lr | 0.25 |"):
+    for line in ("| env | boxworld |", "| agent.core | rmc |", "| levels.curriculum_score | (0.5,) |", "| learner.lr | 0.25 |"):
         assert line in table
 
 
