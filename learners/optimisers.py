@@ -37,7 +37,7 @@ class Adam(WithoutCompiler, torch.optim.Adam):
             for p in group["params"]:
                 moments = [x for x in self.state[p].values() if x.shape == p.shape] if p in self.state else []
                 for each in [x for x in (p.grad, *moments) if x is not None]:
-                    if not _same_layout(p, each):
+                    if not same_layout(p, each):
                         raise RuntimeError(
                             f"Adam: a parameter {list(p.shape)} has strides {p.stride()}, its gradient or a moment "
                             f"{each.stride()}; expected: equal strides (assign gradients with set_gradients)"
@@ -147,7 +147,7 @@ def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, 
         group.update({name: number for name, number in numbers.items() if name in group})
 
 
-def _same_layout(parameter: Tensor, other: Tensor) -> bool:
+def same_layout(parameter: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have their elements in the same order in memory."""
     # The stride of a dimension with one element, or of an empty tensor, has no meaning.
     strides = zip(parameter.shape, parameter.stride(), other.stride(), strict=True)
@@ -164,7 +164,7 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
     taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            if not _same_layout(parameter, gradient) or gradient.data_ptr() in taken:
+            if not same_layout(parameter, gradient) or gradient.data_ptr() in taken:
                 gradient = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
             taken.add(gradient.data_ptr())
         parameter.grad = gradient

@@ -1,5 +1,6 @@
 """`rl-check-core`: a certificate of correct memory for a core, ours or anyone's."""
 
+import copy
 import pickle
 import time
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ from rich.text import Text
 from ...actors.unroll import Unroll, join, some_environments
 from ...agents.agent import AgentState
 from ...agents.certificate.certificate import Line, certify, core_size
-from ...agents.certificate.probe import ENVS, STEPS, Failure, Probe
+from ...agents.certificate.probe import ENVS, STEPS, Failure, Probe, by_unroll, require_equal, summed
 from ...agents.cores import make_core
 from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
 from ...envs.tasks.registry import make_task
+from ...learners.optimisers import make_optimiser, same_layout, set_gradients
 from ...learners.supervised.config import SupervisedConfig
 from ...learners.supervised.learner import learn
 from ..run.command_line import UsageError, make_console, parse, run_command
@@ -89,7 +91,7 @@ def certificate(config: CheckConfig, console: Console) -> bool:
         return make_core(config.core, config.input_size, **config.core_args)
 
     started = time.perf_counter()
-    more = (("state travels in an unroll", state_travels),)
+    more = (("state travels in an unroll", state_travels), ("gradients in memory order", gradients_in_memory_order))
     passed: list[bool] = []
     for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
         passed.append(line.passed)
@@ -141,6 +143,31 @@ def state_travels(probe: Probe) -> str:
     if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
         raise Failure("the numbers changed")
     return "pickled, taken apart by rows and joined again"
+
+
+def gradients_in_memory_order(probe: Probe) -> str:
+    """Gradients are assigned in the memory layout of their parameters: one step of fused Adam equals one of plain Adam.
+
+    The fused kernel reads weights and gradients as flat memory, so that other strides would pair other elements.
+    """
+    core = probe.make()  # as it was made: a deepcopy of a parameter with gaps has none
+    plain = copy.deepcopy(core)
+    one = by_unroll(core, probe.inputs.float(), probe.reset, core.initial_state(ENVS))
+    parameters = [p for p in core.parameters() if p.requires_grad]
+    set_gradients(parameters, torch.autograd.grad(summed(one), parameters, allow_unused=True))
+    for name, parameter in core.named_parameters():
+        if (gradient := parameter.grad) is not None:
+            if not same_layout(parameter, gradient):
+                raise Failure(
+                    f"{name} has strides {parameter.stride()}, its gradient {gradient.stride()}: is it a slice?"
+                )
+            plain.get_parameter(name).grad = gradient.clone()
+    settings: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6}
+    make_optimiser("adam", parameters, decay=0.0, momentum=0.0, **settings).step()
+    torch.optim.Adam(plain.parameters(), fused=False, foreach=False, **settings).step()
+    for name, parameter in plain.named_parameters():
+        require_equal(core.get_parameter(name).detach(), parameter.detach(), f"{name} after a fused step", 1e-5)
+    return "one step of Adam, fused and plain"
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

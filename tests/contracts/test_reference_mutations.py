@@ -42,7 +42,7 @@ def assign(parameters: list[Any], gradients: list[Any]) -> None:
 def layouts(patch: pytest.MonkeyPatch) -> None:
     """Gradients of convolutions are assigned as they come, channels-last, and no guard looks at them."""
     patch.setattr(learner, "set_gradients", assign)
-    patch.setattr(optimisers, "_same_layout", lambda parameter, other: True)
+    patch.setattr(optimisers, "same_layout", lambda parameter, other: True)
 
     def channels_last(self: passes.Gradient) -> passes.Found:
         found = alone(self)
