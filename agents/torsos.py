@@ -39,7 +39,12 @@ class TorsoConfig:
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
     """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
-    """Kernels of each 2x2 convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
+    """Kernels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
+    conv_kernel: int = 2
+    """Rows and columns of the kernels of torso grid."""
+    conv_strides: tuple[int, ...] = ()
+    """Stride of each convolution of torso grid; none: 1 for all. 1 2 with kernels of 3 and 16 16 channels is the
+    encoder of the public ports of the imagination-augmented agents (Weber et al. 2017) for whole mazes."""
     position_planes: bool = True
     """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0
@@ -67,7 +72,14 @@ class TorsoConfig:
     def __post_init__(self) -> None:
         if any(channels < 1 for channels in self.conv_channels):
             raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
-        check_fields(self, embedding_size=(0, None), symbol_size=(0, None))
+        if any(stride < 1 for stride in self.conv_strides):
+            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: numbers of at least 1")
+        if self.conv_strides and len(self.conv_strides) != len(self.conv_channels):
+            raise ValueError(
+                f"conv_strides has {len(self.conv_strides)} numbers; allowed: {len(self.conv_channels)}, one for each "
+                "of conv_channels, or none"
+            )
+        check_fields(self, embedding_size=(0, None), symbol_size=(0, None), conv_kernel=(1, None))
         if not 0 < self.embedding_scale < float("inf"):
             raise ValueError(f"embedding_scale is {self.embedding_scale}; allowed: above 0")
 
@@ -109,9 +121,10 @@ class Symbols(nn.Module):
 
 
 class ConvTorso(nn.Module):
-    """2x2 convolutions, stride 1, SAME padding, ReLU each, then position planes, flattened row-major.
+    """Convolutions, SAME padding, ReLU each, then position planes, flattened row-major.
 
-    Takes [N, rows, cols, features], as the worlds write it, or [N, features, rows, cols]. Source: RMC paper, A.3.
+    Takes [N, rows, cols, features], as the environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
+    (kernels of 2 x 2, stride 1).
     """
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
@@ -123,7 +136,14 @@ class ConvTorso(nn.Module):
         symbols = config.symbol_size and spec.scale != 1.0 and max(rows, cols) <= MOST_CELLS
         self.symbols = Symbols(features, config.symbol_size, config.balance_symbols) if symbols else None
         channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 2) for a, b in pairwise(channels))
+        strides, kernel = config.conv_strides or (1,) * len(config.conv_channels), config.conv_kernel
+        sizes = zip(pairwise(channels), strides, strict=True)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, kernel, stride) for (a, b), stride in sizes)
+        self.paddings: list[tuple[int, int, int, int]] = []
+        """Columns left and right, rows above and below, of each convolution."""
+        for stride in strides:
+            self.paddings.append((*_same(cols, kernel, stride), *_same(rows, kernel, stride)))
+            rows, cols = -(-rows // stride), -(-cols // stride)
         # On the CPU also where the weights have no numbers: torch imports its compiler to make these without.
         with torch.device("cpu"):
             places = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
@@ -140,9 +160,8 @@ class ConvTorso(nn.Module):
         if self.symbols is not None:
             x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
         x = x.permute(0, 3, 1, 2)
-        for conv in self.convs:
-            # SAME for a 2x2 kernel: one row below and one column to the right.
-            x = torch.relu(conv(functional.pad(x, (0, 1, 0, 1))))
+        for conv, padding in zip(self.convs, self.paddings, strict=True):
+            x = torch.relu(conv(functional.pad(x, padding)))
         planes = self.get_buffer("planes")
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
 
@@ -153,6 +172,12 @@ class ConvTorso(nn.Module):
             self.moments.update(x.flatten(0, 2), float(len(observation)))
         if self.symbols is not None:
             self.symbols.observe(with_channels_last(observation, self.first))
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after an axis, so that ceil(size / stride) places come out (TensorFlow's SAME)."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
 
 
 class FlatTorso(nn.Module):

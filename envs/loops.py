@@ -131,6 +131,8 @@ class Copies:
 
     episode_fields: ClassVar[tuple[str, ...]] = ()
     """State fields that describe an episode once it has ended; they are reported in `info`."""
+    later_fields: ClassVar[tuple[str, ...]] = ()
+    """State fields that older versions did not save: zero where they are missing."""
     action_names: ClassVar[tuple[str, ...]] = ()
     loops: ClassVar[Loops]
 
@@ -209,14 +211,14 @@ class Copies:
         """Return to a state made by `save` of an engine with the same parameters and number of copies."""
         fields: dict[str, Array] = self.state._asdict()
         for name, value in fields.items():
-            found = saved.get(name)
+            found = saved.get(name, np.zeros_like(value) if name in self.later_fields else None)
             if found is None or found.shape != value.shape or found.dtype != value.dtype:
                 said = "nothing" if found is None else f"an array of {found.dtype} {found.shape}"
                 raise ValueError(f"saved state of {name!r} is {said}; expected {value.dtype} {value.shape}")
         if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
             raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
         for name, value in fields.items():
-            value[...] = saved[name]
+            value[...] = saved.get(name, 0)
         self.started = bool(saved["started"])
 
     def new_observation(self) -> Array:
@@ -254,9 +256,10 @@ class Copies:
 
 
 def _leaves(params: Any) -> Iterable[Any]:
-    """The values of (nested) NamedTuples, without `first_index`."""
+    """The values of (nested) NamedTuples, without `first_index` and defaults, which belong to later parameters."""
+    defaults = params._field_defaults
     for name, value in params._asdict().items():
         if hasattr(value, "_asdict"):
             yield from _leaves(value)
-        elif name != "first_index":
+        elif name != "first_index" and not (name in defaults and value == defaults[name]):
             yield value

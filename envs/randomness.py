@@ -28,7 +28,12 @@ def streams(seed: int, indices: Sequence[int] | range) -> Array:
 def next_bits(random: Array, i: int) -> Any:
     """Advance stream i and return 64 random bits."""
     random[i] += _STEP
-    z = random[i]
+    return mixed(random[i])
+
+
+@kernel
+def mixed(z: Any) -> Any:
+    """64 bits that depend on all bits of z (uint64)."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
     return z ^ (z >> np.uint64(31))

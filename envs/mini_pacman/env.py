@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_choice, check_integer, check_range
+from ...base.messages import check_choice, check_flag, check_integer, check_range
 from ..arrays import Array, check_cell
 from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
@@ -29,7 +29,7 @@ from .levels import (
     State,
     new_state,
 )
-from .rules import PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
+from .rules import AROUND, PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
 
 
 class Task(NamedTuple):
@@ -69,6 +69,7 @@ class MiniPacmanBatch(BatchedEnv):
     Observations:
         `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
         `view="full"`: uint8 [15, 19, 3], the memory-free twin: RGB of the map.
+        `view="full", center="player"`: uint8 [29, 37, 3]: RGB of the map around Pacman (walls beyond the map).
         Pacman green over ghosts red (turning yellow with the power left) over pills cyan over food blue; walls white.
 
     Start: level 1 with one ghost; Pacman and pills anywhere, ghosts away from Pacman.
@@ -90,6 +91,10 @@ class MiniPacmanBatch(BatchedEnv):
         num_envs: how many games.
         task: "regular", "avoid", "hunt", "ambush" or "rush".
         view: "viewport" or "full".
+        center: middle of the full view, "map" or "player".
+        reflect: whether each episode is mirrored, or not, left to right and top to bottom at random, in observations,
+            actions and pictures; the maze is symmetric. Levels are given as on the map that is not mirrored. Off in
+            evaluation.
         num_ghosts: ghosts in level 1.
         num_pills: power pills in a level.
         power_steps: steps that a pill's power lasts, the step of eating it included.
@@ -106,6 +111,7 @@ class MiniPacmanBatch(BatchedEnv):
     """
 
     episode_fields = ("levels_done",)
+    later_fields = ("reflection",)
     fact_values = {  # noqa: RUF012
         "row": (),
         "column": (),
@@ -127,6 +133,8 @@ class MiniPacmanBatch(BatchedEnv):
         *,
         task: str = "regular",
         view: str = "viewport",
+        center: str = "map",
+        reflect: bool = False,
         num_ghosts: int = 1,
         num_pills: int = 2,
         power_steps: int = 20,
@@ -139,6 +147,8 @@ class MiniPacmanBatch(BatchedEnv):
     ) -> None:
         check_choice("task", task, tuple(TASKS))
         check_choice("view", view, ("viewport", "full"))
+        check_choice("center", center, ("map", "player"))
+        check_flag("reflect", reflect)
         check_integer("num_ghosts", num_ghosts, int(TASKS[task].all_ghosts), MAX_GHOSTS)
         check_integer("num_pills", num_pills, int(TASKS[task].all_pills), NUM_FOOD)
         check_integer("power_steps", power_steps, 1, None)
@@ -146,10 +156,11 @@ class MiniPacmanBatch(BatchedEnv):
         check_range("ghost_acceleration", ghost_acceleration, 0, 1)
         check_range("ghost_randomness", ghost_randomness, 0, 1)
         check_integer("frame_cap", frame_cap, 1, None)
-        full = view == "full"
+        full, centered = view == "full", center == "player"
+        rows, cols = (AROUND if centered else (ROWS, COLS)) if full else (WINDOW, WINDOW)
         super().__init__(
             num_envs,
-            observation_space=spaces.Box(0, 255, (ROWS, COLS, 3) if full else (WINDOW, WINDOW, 3), np.uint8),
+            observation_space=spaces.Box(0, 255, (rows, cols, 3), np.uint8),
             action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, num_pills),
             params=Params(
@@ -162,10 +173,14 @@ class MiniPacmanBatch(BatchedEnv):
                 ghost_randomness=float(ghost_randomness),
                 frame_cap=frame_cap,
                 full_view=full,
+                centered=centered,
+                reflect=reflect,
             ),
             first_index=first_index,
             render_mode=render_mode,
         )
+        if reflect:
+            self.evaluation_args = {"reflect": False}
 
     def level(self, index: int) -> dict[str, Any]:
         """Where everybody is in copy `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row, col).
@@ -195,7 +210,7 @@ class MiniPacmanBatch(BatchedEnv):
         for heading in headings:
             check_integer("direction of a ghost", heading, 0, 5)
         state = self.state
-        state.pacman[index] = _place("pacman", level["pacman"])
+        state.pacman[index], state.reflection[index] = _place("pacman", level["pacman"]), 0
         state.board[index], state.food_left[index] = FULL_BOARD, NUM_FOOD
         state.ghosts[index, : len(ghosts)], state.num_ghosts[index] = ghosts, len(ghosts)
         state.headings[index, : len(ghosts)] = headings
@@ -206,7 +221,9 @@ class MiniPacmanBatch(BatchedEnv):
     def facts(self) -> dict[str, Array]:
         """Pacman's cell, what is left in this level, whether ghosts can be eaten, and the levels completed."""
         state = self.state
-        row, column = np.array([_cell(place) for place in state.pacman], np.int64).T.copy()
+        row, column = np.array(
+            [_cell(self._shown(i, place)) for i, place in enumerate(state.pacman)], np.int64
+        ).T.copy()
         return {
             "row": row,
             "column": column,
@@ -248,14 +265,21 @@ class MiniPacmanBatch(BatchedEnv):
             ),
         )
 
+    def _shown(self, index: int, place: int) -> int:
+        """Where copy `index` shows a place: elsewhere if its episode is reflected."""
+        (row, col), flips = divmod(int(place), WIDTH), self.state.reflection[index]
+        return (HEIGHT - 1 - row if flips & 2 else row) * WIDTH + (WIDTH - 1 - col if flips & 1 else col)
+
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`: the whole map, or what the agent sees; level and power are told below."""
         full = full or self.params.full_view
         state, reach = self.state, WINDOW // 2
-        row, col = divmod(int(state.pacman[index]), WIDTH)
+        row, col = divmod(self._shown(index, state.pacman[index]), WIDTH)
         top, left = (1, 1) if full else (row - reach, col - reach)
         canvas = Canvas(*((ROWS, COLS, 24) if full else (WINDOW, WINDOW, 72)), caption_rows=1)
         board = state.board[index].reshape(HEIGHT, WIDTH)
+        flips = state.reflection[index]
+        board = board[:: -1 if flips & 2 else 1, :: -1 if flips & 1 else 1]
         for r in range(canvas.rows):
             for c in range(canvas.cols):
                 thing = int(board[top + r, left + c])
@@ -264,12 +288,12 @@ class MiniPacmanBatch(BatchedEnv):
                 elif thing != EMPTY:
                     canvas.disc(r, c, rgb(PALETTE[FOOD]), 0.3)
         for place in state.pills[index, : state.num_pills[index]].tolist():
-            r, c = place // WIDTH - top, place % WIDTH - left
+            r, c = _offset(self._shown(index, place), top, left)
             if canvas.holds(r, c):
                 canvas.disc(r, c, PILL_COLOUR, 0.6)
         power = int(state.power[index])
         for place in state.ghosts[index, : state.num_ghosts[index]].tolist():
-            r, c = place // WIDTH - top, place % WIDTH - left
+            r, c = _offset(self._shown(index, place), top, left)
             if canvas.holds(r, c):
                 _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
         canvas.wedge(row - top, col - left, PACMAN_COLOUR, 0, 70)
@@ -293,6 +317,11 @@ def _level_end(params: Params) -> str:
 def _cell(place: int) -> tuple[int, int]:
     """(row, col) on the map of a place."""
     return int(place) // WIDTH - 1, int(place) % WIDTH - 1
+
+
+def _offset(place: int, top: int, left: int) -> tuple[int, int]:
+    """(row, col) of a place in a picture whose corner is (top, left)."""
+    return place // WIDTH - top, place % WIDTH - left
 
 
 def _place(name: str, cell: Any) -> int:

@@ -80,6 +80,8 @@ class State(NamedTuple):
     """int64 [N]: steps of this level."""
     levels_done: Array
     """int64 [N]: levels completed in this episode."""
+    reflection: Array
+    """int64 [N]: 1: the episode is shown and played mirrored left to right; 2: top to bottom; 3: both; 0: neither."""
 
 
 class Params(NamedTuple):
@@ -104,6 +106,9 @@ class Params(NamedTuple):
     ghost_randomness: float
     frame_cap: int
     full_view: bool
+    centered: bool = False
+    """The full view is centered on Pacman."""
+    reflect: bool = False
 
 
 def new_state(num_envs: int, num_pills: int) -> State:
@@ -124,6 +129,7 @@ def new_state(num_envs: int, num_pills: int) -> State:
         frame=zeros(np.int64),
         level_steps=zeros(np.int64),
         levels_done=zeros(np.int64),
+        reflection=zeros(np.int64),
     )
 
 

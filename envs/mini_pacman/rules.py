@@ -4,13 +4,18 @@ import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from ..randomness import integer, uniform
-from .levels import EMPTY, FOOD, FULL_BOARD, HEIGHT, WALL, WIDTH, Params, State, start_level
+from ..randomness import integer, mixed, uniform
+from .levels import COLS, EMPTY, FOOD, FULL_BOARD, HEIGHT, ROWS, WALL, WIDTH, Params, State, start_level
 
 WINDOW = 5
+AROUND = 2 * ROWS - 1, 2 * COLS - 1
+"""Rows and columns of a window that shows the whole map wherever Pacman is."""
 ACTION_NAMES = ("stay", "right", "up", "left", "down")
 MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])
 """Change of place for every action."""
+REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 4, 1, 2]])
+"""The unreflected action for every reflection and action."""
+_SALT = np.uint64(0xD1B54A32D192ED03)
 
 # Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original, where 0 and
 # 1 count right and up as back; should they ever be followed, 0 goes down and 1 stays.
@@ -39,7 +44,8 @@ EXITS, NUM_EXITS = _exits()
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in copy i. Its reflection depends on its level's stream, from which it takes nothing."""
+    state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
 
@@ -67,7 +73,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 @kernel
 def move_pacman(state: State, params: Params, i: int, action: int) -> float:
     """Move Pacman; eat food and at most one pill. A pill is looked for in the new level if the food ended the old."""
-    place = state.pacman[i] + MOVES[action]
+    place = state.pacman[i] + MOVES[REFLECTED[state.reflection[i], action]]
     if FULL_BOARD[place] == WALL:
         place = state.pacman[i]
     state.pacman[i] = place
@@ -169,27 +175,33 @@ def pursue(state: State, params: Params, i: int, g: int) -> int:
 
 @kernel
 def observe(state: State, params: Params, i: int, picture: Array) -> None:
-    """Write what the agent of copy i sees: RGB of its window [5, 5, 3], or of the whole map [15, 19, 3]."""
-    top, left = 1, 1
-    if not params.full_view:
-        top, left = state.pacman[i] // WIDTH - WINDOW // 2, state.pacman[i] % WIDTH - WINDOW // 2
-    for r in range(picture.shape[0]):
-        for c in range(picture.shape[1]):
-            thing = state.board[i, (top + r) * WIDTH + left + c]
-            picture[r, c, 0] = PALETTE[thing, 0]
-            picture[r, c, 1] = PALETTE[thing, 1]
-            picture[r, c, 2] = PALETTE[thing, 2]
+    """Write what the agent of copy i sees: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19, 3]."""
+    rows, cols = picture.shape[0], picture.shape[1]
+    top, left, reflection = 1, 1, state.reflection[i]
+    if params.centered or not params.full_view:
+        top, left = state.pacman[i] // WIDTH - rows // 2, state.pacman[i] % WIDTH - cols // 2
+    for r in range(rows):
+        for c in range(cols):
+            inside = 0 <= top + r < HEIGHT and 0 <= left + c < WIDTH
+            thing = state.board[i, (top + r) * WIDTH + left + c] if inside else WALL
+            y = rows - 1 - r if reflection & 2 else r
+            x = cols - 1 - c if reflection & 1 else c
+            picture[y, x, 0] = PALETTE[thing, 0]
+            picture[y, x, 1] = PALETTE[thing, 1]
+            picture[y, x, 2] = PALETTE[thing, 2]
     for p in range(state.num_pills[i]):
-        paint(picture, state.pills[i, p], top, left, PILL_COLOUR)
+        paint(picture, state.pills[i, p], top, left, reflection, PILL_COLOUR)
     edible = int(255 * state.power[i] / params.power_steps + 0.5)
     for g in range(state.num_ghosts[i]):
-        paint(picture, state.ghosts[i, g], top, left, (255, int(edible), 0))
-    paint(picture, state.pacman[i], top, left, PACMAN_COLOUR)
+        paint(picture, state.ghosts[i, g], top, left, reflection, (255, int(edible), 0))
+    paint(picture, state.pacman[i], top, left, reflection, PACMAN_COLOUR)
 
 
 @kernel
-def paint(picture: Array, place: int, top: int, left: int, colour: tuple[int, int, int]) -> None:
-    """Colour one place, if it lies inside the picture whose corner is (top, left)."""
+def paint(picture: Array, place: int, top: int, left: int, reflection: int, colour: tuple[int, int, int]) -> None:
+    """Color one place, if it lies inside the picture whose corner is (top, left) before its reflection."""
     r, c = place // WIDTH - top, place % WIDTH - left
+    r = picture.shape[0] - 1 - r if reflection & 2 else r
+    c = picture.shape[1] - 1 - c if reflection & 1 else c
     if 0 <= r < picture.shape[0] and 0 <= c < picture.shape[1]:
         picture[r, c, 0], picture[r, c, 1], picture[r, c, 2] = colour

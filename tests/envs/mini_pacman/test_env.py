@@ -119,6 +119,10 @@ class SlowPacman:
         r, c = self.pacman
         return image[r - 1 : r + 4, c - 1 : c + 4]
 
+    def around(self) -> np.ndarray:
+        r, c = self.pacman
+        return np.pad(self.picture(), ((14, 14), (18, 18), (0, 0)), constant_values=255)[r : r + 29, c : c + 37]
+
 
 @pytest.mark.parametrize(("ghosts", "pills"), [(1, 2), (4, 20)])
 @pytest.mark.parametrize("task", TASKS)
@@ -137,6 +141,52 @@ def test_random_play_equals_the_slow_game(task, ghosts, pills):
             assert (terminated, truncated, info["levels_done"]) == (dead, False, slow.level - 1)
             rewards.add(round(reward, 2))
     assert len(rewards) >= 3
+
+
+@pytest.mark.parametrize(("view", "center"), [("viewport", "map"), ("full", "map"), ("full", "player")])
+def test_reflected_play_is_the_slow_game_in_a_mirror(view, center):
+    """A mirrored episode shows the flipped observations and plays the flipped actions of the same level."""
+    env = MiniPacman(view=view, center=center, reflect=True)
+    random, played = np.random.default_rng(1), set()
+    for episode in range(16):
+        observation, _ = env.reset(seed=episode)
+        slow, dead, steps = SlowPacman(streams(episode, range(1)), "regular", 1, 2), False, 0
+        flips = int(env.batch.state.reflection[0])
+        mirrored = {1: 3, 3: 1} if flips & 1 else {}
+        mirrored |= {2: 4, 4: 2} if flips & 2 else {}
+        while not dead and steps < 100:
+            image = slow.around() if center == "player" else slow.picture() if view == "full" else slow.window()
+            image = image[:, ::-1] if flips & 1 else image
+            np.testing.assert_array_equal(observation, image[::-1] if flips & 2 else image)
+            action, steps = int(random.integers(5)), steps + 1
+            observation, reward, *_ = env.step(action)
+            expected, dead = slow.step(mirrored.get(action, action))
+            assert reward == pytest.approx(expected, abs=1e-5)
+        played.add(flips)
+    assert played == {0, 1, 2, 3}
+
+
+def test_a_reflected_picture_and_facts_show_what_the_agent_sees():
+    env = MiniPacmanBatch(16, reflect=True, view="full")
+    observations, _ = env.reset(seed=3)
+    assert {int(flips) for flips in env.state.reflection} == {0, 1, 2, 3}
+    for i, (row, column) in enumerate(zip(env.facts()["row"], env.facts()["column"], strict=True)):
+        assert observations[i, row, column].tolist() == [0, 255, 0]
+        red, green, blue = env.draw(i)[24 * row : 24 * row + 24, 24 * column : 24 * column + 24].mean((0, 1))
+        assert green > 100 > 20 > max(red, blue)
+    assert env.evaluation_args == {"reflect": False}
+    assert MiniPacmanBatch(1).evaluation_args == {}
+
+
+def test_a_state_saved_before_there_were_reflections_is_restored():
+    env = MiniPacmanBatch(2, view="full")
+    env.reset(seed=1)
+    saved = {name: value for name, value in env.save().items() if name != "reflection"}
+    env.reset(seed=2)
+    env.restore(saved)
+    np.testing.assert_array_equal(env.save()["pacman"], saved["pacman"])
+    with pytest.raises(ValueError, match="other parameters"):
+        MiniPacmanBatch(2, view="full", reflect=True).restore(saved)
 
 
 def test_the_map_is_that_of_the_release():
@@ -256,6 +306,8 @@ def test_levels_that_make_no_sense(level, message):
     [
         ({"task": "sleep"}, "task is 'sleep'; allowed: 'regular', 'avoid', 'hunt', 'ambush', 'rush'"),
         ({"view": 5}, "view is 5"),
+        ({"center": "ghost"}, "center is 'ghost'; allowed: 'map', 'player'"),
+        ({"reflect": 2}, "reflect is 2"),
         ({"num_ghosts": 33}, r"num_ghosts is 33; allowed: 0\.\.32"),
         ({"task": "hunt", "num_ghosts": 0}, r"num_ghosts is 0; allowed: 1\.\.32"),
         ({"task": "rush", "num_pills": 0}, r"num_pills is 0; allowed: 1\.\.138"),
