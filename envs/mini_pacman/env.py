@@ -179,8 +179,12 @@ class MiniPacmanBatch(BatchedEnv):
             first_index=first_index,
             render_mode=render_mode,
         )
-        if reflect:
-            self.evaluation_args = {"reflect": False}
+        self._reflect = reflect
+
+    @property
+    def evaluation_args(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Episodes of an evaluation are not mirrored."""
+        return {"reflect": False} if self._reflect else {}
 
     def level(self, index: int) -> dict[str, Any]:
         """Where everybody is in copy `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row, col).
