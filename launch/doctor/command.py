@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...agents.process import prepare_process
+from ..metrics.rows import read_rows
 from ..run.command_line import UsageError, make_console, run_command
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
@@ -19,7 +20,7 @@ from ..run.trained import run_config
 from .checks import Finding, Verdict, examine, size
 from .facts import Facts, cuda_problem, look
 from .prediction import Prediction, predict
-from .symptoms import read_rows, symptoms
+from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0
 """Seconds in which a node of the cluster must have answered."""

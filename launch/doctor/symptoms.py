@@ -3,13 +3,11 @@
 A rule looks at the second half of the rows, which is where a run stays, and says nothing where its metrics are missing.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
+from ..metrics.rows import Row
 from ..run.config import RunConfig
 from .checks import Finding
 
@@ -28,22 +26,7 @@ SOLVED = 0.9
 WAITS = 0.5
 """Fraction of the time that a learner waits before more actors would pay."""
 
-Row = dict[str, float]
-"""One row's metrics, with `step`."""
 Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
-
-
-def read_rows(file: Path) -> list[Row]:
-    """The rows of a metrics.jsonl that are whole; others are left out, as are values that are no numbers."""
-    rows: list[Row] = []
-    for line in file.read_bytes().splitlines():
-        try:
-            found: Any = json.loads(line)
-            step, metrics = found["step"], found["metrics"]
-            rows.append({"step": float(step)} | {k: float(v) for k, v in metrics.items() if _is_number(v)})
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            continue
-    return rows
 
 
 def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
@@ -185,7 +168,3 @@ def _rising(rows: Sequence[Row]) -> bool:
     means = fmean(first), fmean(last)
     spread = sum((x - means[0]) ** 2 for x in first) + sum((x - means[1]) ** 2 for x in last)
     return means[1] - means[0] > 2 * math.sqrt(spread / max(2 * quarter - 2, 1) * 2 / quarter)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

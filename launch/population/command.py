@@ -15,6 +15,7 @@ from rich.text import Text
 from ...base.files import replace_file
 from ...base.messages import check_new_file
 from ..metrics.panel import short
+from ..metrics.rows import read_rows
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from .history import read
@@ -92,6 +93,14 @@ class Population:
         """`member_steps` or `episodes` of a member at the last evaluation."""
         return self._last[name][member] if self._last else 0
 
+    def trained(self, member: int) -> dict[str, float]:
+        """The last metrics of a member, each from its newest row that has it; empty before the first row."""
+        try:
+            rows = read_rows(RunDirectory(self.path).member(member).metrics_file)
+        except OSError:
+            return {}
+        return {name: value for row in rows for name, value in row.items()}
+
     def _add_copy(self, event: dict[str, Any], why: dict[str, Any], values: dict[str, float]) -> None:
         self.copies.append(why | event)
         for name, value in values.items():
@@ -156,9 +165,9 @@ def _counted(number: int, what: str, one: str = "", more: str = "s") -> str:
 
 
 def members_table(population: Population) -> Table:
-    """One row per member, as of the last evaluation; without one, only settings and descent are known."""
+    """One row per member, as of the last evaluation; before the first one, from its last metrics."""
     judged = population.lineage.generation > 0
-    title = "members at the last evaluation" if judged else "members; there is no evaluation yet"
+    title = "members at the last evaluation" if judged else "members, with their last metrics; not compared yet"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     names = list(population.histories[0])
     table.add_column("member", justify="right", no_wrap=True)
@@ -167,10 +176,13 @@ def members_table(population: Population) -> Table:
     table.add_column("weights from", overflow="fold")
     best = population.lineage.best() if judged else None
     for member in range(population.members):
+        row = {} if judged else population.trained(member)
+        score = population.lineage.score(member) if judged else row.get("episode/return", math.nan)
+        steps = population.last("member_steps", member) if judged else row.get("step")
         table.add_row(
             f"{member}",
-            "-" if math.isnan(score := population.lineage.score(member)) else f"{score:.3f}",
-            short(population.last("member_steps", member)) if judged else "-",
+            "-" if math.isnan(score) else f"{score:.3f}",
+            "-" if steps is None else short(steps),
             short(population.last("episodes", member)) if judged else "-",
             *(f"{population.histories[member][name][-1]:.3g}" for name in names),
             descent(population.lineage, member),

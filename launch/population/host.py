@@ -15,6 +15,7 @@ from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
 from ...learners.population.search_space import Values
 from ..metrics.accumulator import Accumulator
+from ..metrics.panel import short
 from ..run.config import RunConfig
 from .events import PopulationWriter
 from .panel import MemberRow
@@ -132,6 +133,8 @@ class PopulationHost:
         self.controller = PopulationController(config.pbt, config.seed, len(members))
         self._log, self._writer, self._warn = log, writer, warn
         self._hopeless = False
+        self._foretold = False
+        """Whether the step of the first comparison has been announced."""
         self._latest: dict[int, Mapping[str, float]] = {}
         """Rows of members since the last row about all."""
         self._configure()
@@ -143,6 +146,11 @@ class PopulationHost:
 
     def begin(self) -> None:
         """Note the start of a new run."""
+        pbt = self.config.pbt
+        self._warn(
+            f"a member is first compared after {pbt.first_due:,} of its episodes (--pbt.warmup, --pbt.window), "
+            f"then every {pbt.interval:,} (--pbt.interval)"
+        )
         self._event(
             "start",
             members=len(self.members),
@@ -204,8 +212,25 @@ class PopulationHost:
         rows, self._latest = list(self._latest.values()), {}
         row = {name: sum(own.get(name, 0.0) for own in rows) for name in _SUMMED}
         row |= {name: max(own.get(name, 0.0) for own in rows) for name in _SHARED}
+        self._foretell()
         self._writer.row(self.steps, [each.accumulator.window().get("return") for each in self.members], row)
         return row
+
+    def _foretell(self) -> None:
+        """Announce once at which step the first comparison is due, and at the end that there was none."""
+        if self.controller.generation:
+            return
+        first, episodes = self.config.pbt.first_due, max(self.controller.episodes)
+        flags = f"--pbt.warmup ({self.config.pbt.warmup:,}) and --pbt.window ({self.config.pbt.window:,})"
+        if all(member.done for member in self.members):
+            self._warn(f"members were never compared: none finished {first:,} episodes; lower {flags}")
+        elif episodes and not self._foretold:
+            self._foretold = True
+            due = self.members[self.controller.episodes.index(episodes)].steps * first // episodes
+            message = f"the first comparison is due after about {short(due)} steps of each member"
+            if due > (total := self.config.total_steps):
+                message += f"; training ends at {short(total)} steps, without a comparison: lower {flags}"
+            self._warn(message)
 
     def state_dict(self) -> dict[str, Any]:
         """The controller's memory, and the rows of members that the next row about all is made of."""

@@ -61,6 +61,11 @@ class PopulationConfig:
                 raise ValueError(f"pbt.{name} is {getattr(self, name)!r}; allowed: {', '.join(words)}")
         _ = self.explored
 
+    @property
+    def first_due(self) -> int:
+        """Episodes that a member finishes before it is compared for the first time."""
+        return max(self.warmup, self.window)
+
     @cached_property
     def explored(self) -> tuple[Explored, ...]:
         """`explore`, understood. Raises ValueError for words that mean nothing."""

@@ -7,7 +7,8 @@ import pytest
 
 from engram.agents.agent import AgentConfig
 from engram.launch.doctor.command import run as doctor
-from engram.launch.doctor.symptoms import Row, read_rows, symptoms
+from engram.launch.doctor.symptoms import symptoms
+from engram.launch.metrics.rows import Row, read_rows
 from engram.launch.run.config import RunConfig
 from engram.launch.train import command as train
 from engram.learners.config import LearnerConfig

@@ -230,7 +230,12 @@ def test_the_configuration_is_in_tensorboard(tmp_path: Path) -> None:
     loaded = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert loaded.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     table = loaded.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
-    for line in ("| env | boxworld |", "| agent.core | rmc |", "| levels.curriculum_score | (0.5,) |", "| learner.lr | 0.25 |"):
+    for line in (
+        "| env | boxworld |",
+        "| agent.core | rmc |",
+        "| levels.curriculum_score | (0.5,) |",
+        "| learner.lr | 0.25 |",
+    ):
         assert line in table
 
 

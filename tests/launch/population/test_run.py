@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -83,6 +84,25 @@ def test_every_scheme_algorithm_and_world(tmp_path: Path, task: list[str], algor
     for number, values in enumerate(settings):
         last = rows(run / "members" / str(number))[-1]
         assert {name: last[f"population/{name}"] for name in values} == values
+
+
+def test_a_population_that_is_never_compared_is_announced_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--population", 2, "--pbt.warmup", 1000, "--pbt.window", 4, "--total-steps", 400]
+    assert run_train(*GRAPH, *words, "--log-every", 100, "--run-dir", tmp_path / "run") == 0
+    said = capsys.readouterr().out
+    assert "a member is first compared after 1,000 of its episodes (--pbt.warmup, --pbt.window)" in said
+    due = re.search(r"the first comparison is due after about (\S+)k steps of each member; training ends at 400", said)
+    assert due
+    assert float(due[1]) == pytest.approx(8, rel=0.3), "an episode has 8 steps; the first ones are still under way"
+    assert "members were never compared: none finished 1,000 episodes; lower --pbt.warmup (1,000)" in said
+    assert population_view.main([str(tmp_path / "run")]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for member in range(2):
+        last = rows(tmp_path / "run" / "members" / str(member))[-1]
+        (line,) = [line for line in shown if line[:1] == [str(member)]]
+        assert line[1:3] == [f"{last['episode/return']:.3f}", f"{last['step']:.0f}"]
 
 
 def test_settings_of_an_algorithm_differ_between_members_and_are_really_used(tmp_path: Path) -> None:

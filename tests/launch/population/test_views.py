@@ -473,7 +473,7 @@ def test_a_population_without_an_evaluation_shows_no_numbers_of_one(
     run = with_log(truncation, tmp_path, log(truncation)[:1])
     assert command(population_view.run, run) == 0
     said = capsys.readouterr().out
-    assert "members; there is no evaluation yet" in said
+    assert "not compared yet" in said
     assert [line.split()[:4] for line in said.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])] == [
         [str(member), "-", "-", "-"] for member in range(3)
     ]
