@@ -4,6 +4,7 @@ A canvas makes a picture, and keeps what a terminal needs to show the same with 
 the words.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +54,8 @@ class Canvas:
         background: colour of everything not painted.
         caption_rows: rows of text below the grid.
         freehand: lines are drawn across cells, so that single cells mean nothing.
+        smooth: everything is painted this many times larger and then averaged down.
     """
-
-    SMOOTH = 3
-    """Everything is painted this many times larger and then averaged down."""
 
     def __init__(
         self,
@@ -66,12 +65,13 @@ class Canvas:
         background: Colour = BLACK,
         caption_rows: int = 0,
         freehand: bool = False,
+        smooth: int = 3,
     ) -> None:
         self.rows, self.cols, self.cell = rows, cols, cell
         self.background, self.freehand = background, freehand
         self.cells: dict[tuple[int, int], Cell] = {}
         self.words: list[Words] = []
-        self._scale = cell * self.SMOOTH
+        self._smooth, self._scale = smooth, cell * smooth
         size = (cols * self._scale, (rows + caption_rows) * self._scale)
         self._image = Image.new("RGB", size, background)
         self._draw = ImageDraw.Draw(self._image)
@@ -87,6 +87,16 @@ class Canvas:
                 for c in range(round(col), round(col + width)):
                     self.cells[r, c] = Cell(colour)
         self._draw.rectangle(self._box(row, col, height, width), fill=colour)
+
+    def mosaic(self, kinds: Array, palette: Sequence[Colour]) -> None:
+        """Fill all cells of the grid: `kinds`, integers [rows, cols], are indices into the palette."""
+        cells = [Cell(colour) for colour in palette]
+        rows, cols = kinds.shape
+        places = ((row, col) for row in range(rows) for col in range(cols))
+        self.cells.update(zip(places, map(cells.__getitem__, kinds.ravel().tolist()), strict=True))
+        size = (cols * self._scale, rows * self._scale)
+        colours = Image.fromarray(np.array(palette, np.uint8)[kinds])
+        self._image.paste(colours.resize(size, Image.Resampling.NEAREST))
 
     def disc(self, row: float, col: float, colour: Colour, diameter: float = 0.8) -> None:
         """A disc in the middle of the cell (row, col)."""
@@ -129,9 +139,7 @@ class Canvas:
         for row, col, words, colour, height in self.words:
             font = ImageFont.load_default(height * self._scale)
             draw.text((col * self._scale, (row + 0.5) * self._scale), words, colour, font, anchor="lm")
-        width, height = image.size
-        small = image.resize((width // self.SMOOTH, height // self.SMOOTH), Image.Resampling.BOX)
-        return np.array(small, np.uint8)
+        return np.array(image.reduce(self._smooth) if self._smooth > 1 else image, np.uint8)
 
     def _box(self, row: float, col: float, height: float, width: float) -> tuple[float, float, float, float]:
         corner = (col * self._scale, row * self._scale)

@@ -214,12 +214,10 @@ class TMazeBatch(BatchedEnv):
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
         height, width = min(maze.top + 11, ROWS), last - first
-        canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4)
-        walls = unpack(self.params.walls)
-        speckle = self.level(index)["speckle"]
-        for row, col in np.ndindex(height, width):
-            if walls[row, first + col] or speckle[row, first + col]:
-                canvas.fill(row, col, _WALL if walls[row, first + col] else _SPECKLE)
+        canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4, smooth=1)
+        walls, speckle = unpack(self.params.walls), self.level(index)["speckle"]
+        kinds = np.where(walls, 2, speckle)[:height, first:last]
+        canvas.mosaic(kinds, (BLACK, _SPECKLE, _WALL))
         for pad in (maze.left + 1, maze.right - PAD_WIDTH):
             canvas.fill(maze.pad_row, pad - first, _COLOURS[rules.PAD], width=PAD_WIDTH)
         top, left = int(state.row[index]) - rules.AHEAD, int(state.left[index]) - first

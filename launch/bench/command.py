@@ -21,10 +21,12 @@ from .busy_cores import BusyCores
 from .table import processor_time, rates_and_fractions, show
 from .training_speed import TrainingSpeed, time_to_first_update, training_speed
 
-OWN_FLAGS = {"--seconds": "30", "--rounds": "2", "--warm-up": "", "--part-seconds": "", "--json": ""}
+OWN_FLAGS = {"--seconds": "30", "--rounds": "", "--warm-up": "", "--part-seconds": "", "--json": ""}
 """Flags of rl-bench and what they are if not given; every other flag is rl-train's."""
 SLICES = 6
 """Turns that each part takes, per measurement."""
+SHORT = 20.0
+"""Fewer seconds of training are measured in one round."""
 START_SECONDS = 12.0
 """From the command `rl-train` to its first row of metrics, about."""
 MEMORY_SAMPLES = 60
@@ -36,7 +38,7 @@ _HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--part-seco
 Measures the parts of training alone on one core, then rl-train end to end, and says how much of the ideal is reached.
 
   --seconds S   seconds of training that count, per round (30)
-  --rounds N    rounds of training, each between two measurements of the parts (2)
+  --rounds N    rounds of training, each between two measurements of the parts (2, or 1 if --seconds is less than 20)
   --warm-up S   seconds of training before those that count (5, or a quarter of --seconds if that is less)
   --part-seconds S
                 seconds for each part, per measurement (3, or a tenth of --seconds if that is less)
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     seconds = _number("--seconds", own["--seconds"], 1)
     plan = Plan(
         seconds=seconds,
-        rounds=int(_number("--rounds", own["--rounds"], 1)),
+        rounds=int(_number("--rounds", own["--rounds"] or ("2" if seconds >= SHORT else "1"), 1)),
         warm_up=_number("--warm-up", own["--warm-up"] or f"{min(5, seconds / 4)}", 0),
         part_seconds=_number("--part-seconds", own["--part-seconds"] or f"{min(3, seconds / 10)}", 0.1),
     )

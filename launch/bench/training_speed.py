@@ -14,12 +14,14 @@ from ...base.processes import tree_cpu_seconds, tree_memory
 from ..run.command_line import UsageError, without
 from ..run.run_directory import RunDirectory
 
-OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit")
+OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 """Flags of `rl-train` that a measurement sets itself."""
 ENDLESS = 10**15
+ROWS = 3
+"""Rows of metrics that a speed is measured from, at least; few updates per second take longer than was asked for."""
 POLL_SECONDS = 0.25
 START_SECONDS = 180.0
-"""A run that has no row of metrics after this long is given up."""
+"""A run that writes no rows of metrics for this long is given up."""
 
 
 class TrainingSpeed(NamedTuple):
@@ -48,21 +50,20 @@ def time_to_first_update(words: Sequence[str]) -> float:
 def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
     """Run `rl-train` with these words for `seconds` after `warm_up` seconds that follow its first row of metrics.
 
-    Raises UsageError if it ends by itself, with its own last words, or if there are too few rows to tell a speed.
+    It lasts longer where so few updates are made that there are no ROWS. Raises UsageError if it ends by itself, with its
+    own last words, or hangs.
     """
     with tempfile.TemporaryDirectory() as folder:
-        with _Command([*without(words, OWN_FLAGS), "--total-steps", str(ENDLESS)], Path(folder)) as command:
+        often = ["--log-seconds", str(seconds / (3 * ROWS)), "--total-steps", str(ENDLESS)]
+        with _Command([*without(words, OWN_FLAGS), *often], Path(folder)) as command:
             command.wait_for_rows()
             begin = time.time() + warm_up
             command.wait_until(begin)
             cpu, wall = -command.cpu_seconds(), -time.time()
             command.wait_until(begin + seconds)
+            command.wait_for_rows(ROWS, since=begin)
             cpu, wall = cpu + command.cpu_seconds(), wall + time.time()
-            rows = [row for row in command.rows() if row["time"] >= begin]
-    if len(rows) < 3:
-        raise UsageError(
-            f"only {len(rows)} rows of metrics in {seconds:g} s; give more --seconds or a lower --log-every"
-        )
+            rows = command.rows(begin)
     first, last = rows[0], rows[-1]
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
     names = [name for name in last["metrics"] if name.startswith("perf/")]
@@ -97,10 +98,10 @@ class _Command:
             self._process.kill()
             self._process.wait()
 
-    def wait_for_rows(self) -> None:
-        """Return once there is a row of metrics."""
+    def wait_for_rows(self, number: int = 1, since: float = 0.0) -> None:
+        """Return once there are so many rows of metrics that were written after `since`."""
         deadline = time.time() + START_SECONDS
-        while not self.rows():
+        while len(self.rows(since)) < number:
             if self._process.poll() not in (None, 0) or time.time() > deadline:
                 raise self._failure()
             time.sleep(POLL_SECONDS / 10)
@@ -118,11 +119,12 @@ class _Command:
         """Processor time used so far."""
         return tree_cpu_seconds(self._process.pid)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The whole rows of metrics so far."""
+    def rows(self, since: float = 0.0) -> list[dict[str, Any]]:
+        """The whole rows of metrics so far that were written after `since`, in seconds since 1970."""
         file = self._run.metrics_file
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [row for row in rows if row["time"] >= since]
 
     def _failure(self) -> UsageError:
         words = self._output.read_text(errors="replace").strip().splitlines()

@@ -192,13 +192,37 @@ function policy() {
   }));
 }
 
+/* an image as soon as it can be drawn */
+function decoded(index) {
+  if (index < 0) return null;
+  episode.decoded ??= [];
+  return episode.decoded[index] ??= (() => {
+    const image = new Image();
+    image.src = episode.images[index];
+    return image.decode().then(() => image);
+  })();
+}
+
+async function paint(canvas, [background, patch, left, top]) {
+  const turn = canvas.turn = (canvas.turn ?? 0) + 1, of = episode, at = step;
+  const [below, above] = await Promise.all([decoded(background), decoded(patch)]);
+  if (turn < (canvas.painted ?? 0) || of !== episode) return;
+  canvas.painted = turn;
+  canvas.width = below.naturalWidth;
+  canvas.height = below.naturalHeight;
+  const context = canvas.getContext("2d");
+  context.drawImage(below, 0, 0);
+  if (above) context.drawImage(above, left, top);
+  canvas.dataset.step = at;
+}
+
 function show(t) {
   step = Math.max(0, Math.min(episode.steps - 1, t));
   $("step").value = step;
   for (const name of ["board", "view"]) {
-    const numbers = episode[name + "s"];
-    $(name).hidden = !numbers.length;
-    if (numbers.length) $(name).firstElementChild.src = episode.images[numbers[step]];
+    const layers = episode[name + "s"];
+    $(name).hidden = !layers.length;
+    if (layers.length) paint($(name).firstElementChild, layers[step]);
   }
   present();
   policy();

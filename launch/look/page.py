@@ -1,6 +1,7 @@
 """Recordings as one HTML file that needs nothing else: data and pictures are inside."""
 
 import base64
+import hashlib
 import html
 import io
 import json
@@ -17,16 +18,18 @@ from .recording import Mark, Picture, Recording
 
 HIGHEST = 0.995
 """Colours end at this quantile of the values: a few outliers shall not make all else pale."""
-WIDEST = 720
-"""Pixels of a picture."""
+WIDEST = 960
+"""Pixels of an image."""
+SAMPLES = 9
+"""Images of an episode whose median is the background of all."""
 
 
 def episode(
     recording: Recording, memory: Sequence[Panel], marks: Sequence[Mark], fact_values: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
     """One episode as the page's script reads it."""
-    images: dict[bytes, int] = {}
-    boards, views = ([_number(images, picture) for picture in some] for some in (recording.boards, recording.views))
+    images = Images()
+    boards, views = images.layers(recording.boards), images.layers(recording.views)
     return {
         "steps": len(recording.values),
         "fields": recording.fields,
@@ -40,7 +43,7 @@ def episode(
         "marks": [mark._asdict() for mark in marks],
         "boards": boards,
         "views": views,
-        "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images],
+        "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],
         "panels": [packed(panel) for panel in memory],
     }
 
@@ -88,14 +91,67 @@ def written(title: str, lines: Sequence[str], action_names: Sequence[str], episo
     return template
 
 
-def _number(images: dict[bytes, int], picture: Picture) -> int:
-    """The number of a picture among those that differ."""
-    image = Image.fromarray(picture)
-    if image.width > WIDEST:
-        image = image.resize((WIDEST, round(image.height * WIDEST / image.width)), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    image.save(file, "WEBP", lossless=True, method=2)
-    return images.setdefault(file.getvalue(), len(images))
+class Images:
+    """Distinct images of an episode as lossless WebP files."""
+
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+        self._indices: dict[tuple[tuple[int, ...], bytes], int] = {}
+
+    def index(self, pixels: Picture) -> int:
+        """The index of an image, uint8 [height, width, 3 or 4], among the files."""
+        key = pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=16).digest()
+        found = self._indices.setdefault(key, len(self.files))
+        if found == len(self.files):
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "WEBP", lossless=True, method=2)
+            self.files.append(file.getvalue())
+        return found
+
+    def layers(self, pictures: Sequence[Picture]) -> list[list[int]]:
+        """A background, which most of an episode's images share, and what differs from it, for every image.
+
+        Args:
+            pictures: one per step, uint8 [height, width, 3].
+
+        Returns:
+            [background, patch, left, top] per step: indices of files (a patch of -1 is none), and the patch's pixel.
+        """
+        if not pictures:
+            return []
+        small = [_small(picture) for picture in pictures]
+        if len({picture.shape for picture in small}) > 1:
+            return [[self.index(picture), -1, 0, 0] for picture in small]
+        samples = [small[i] for i in np.linspace(0, len(small) - 1, SAMPLES).round().astype(int)]
+        background = np.sort(np.stack(samples), axis=0)[SAMPLES // 2]
+        patches = [self._patch(picture, background) for picture in small]
+        shared = -1 if all(patch is None for patch in patches) else self.index(background)
+        return [
+            [self.index(picture), -1, 0, 0] if patch is None else [shared, *patch]
+            for picture, patch in zip(small, patches, strict=True)
+        ]
+
+    def _patch(self, picture: Picture, background: Picture) -> tuple[int, int, int] | None:
+        """What differs from the background: its index, left, top; None where that is most of the image."""
+        red, green, blue = np.moveaxis(picture != background, 2, 0)
+        differs = red | green | blue
+        if not differs.any():
+            return -1, 0, 0
+        if 2 * np.count_nonzero(differs) > differs.size:
+            return None
+        rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
+        inside = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+        opaque = differs[inside][..., None]
+        patch = np.concatenate([picture[inside] * opaque, 255 * opaque.astype(np.uint8)], axis=2)
+        return self.index(patch), int(columns[0]), int(rows[0])
+
+
+def _small(picture: Picture) -> Picture:
+    """An image of at most WIDEST pixels in width."""
+    if picture.shape[1] <= WIDEST:
+        return picture
+    size = (WIDEST, round(picture.shape[0] * WIDEST / picture.shape[1]))
+    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
 
 
 def _plain(value: Any) -> Any:

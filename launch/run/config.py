@@ -83,6 +83,8 @@ class RunConfig:
     """Stop with a checkpoint after this many minutes; 0 has no limit."""
     log_every: int = 20_000
     """Steps between two rows of metrics."""
+    log_seconds: float = 10.0
+    """Seconds after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
     track: Literal["wandb"] | None = None
     """Service that every row of metrics is sent to as well; wandb needs pip install 'engram-rl[wandb]'."""
     eval_every: int = 0
@@ -111,25 +113,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_fields(
-            self,
-            total_steps=(1, None),
-            env_workers=(0, None),
-            unroll_length=(1, None),
-            batch_size=(1, None),
-            seed=SEEDS,
-            time_limit=(0, None),
-            log_every=(1, None),
-            eval_every=(0, None),
-            look_every=(0, None),
-            eval_episodes=(1, None),
-            checkpoint_every=(0, None),
-            keep_checkpoints=(1, None),
-            max_actor_failures=(0, None),
-            actor_timeout=(1, None),
-            actor_cpus=(0, None),
-            stall_timeout=(0, None),
-        )
+        positive = ("total_steps", "unroll_length", "batch_size", "log_every", "eval_episodes", "keep_checkpoints")
+        not_negative = ("env_workers", "time_limit", "log_seconds", "eval_every", "look_every", "checkpoint_every")
+        not_negative += ("max_actor_failures", "actor_cpus", "stall_timeout")
+        limits = dict.fromkeys(positive, (1, None)) | dict.fromkeys(not_negative, (0, None))
+        check_fields(self, seed=SEEDS, actor_timeout=(1, None), **limits)
         if self.checkpoint_url is not None:
             check_url("checkpoint_url", self.checkpoint_url)
         if self.local and self.act_on != "auto":

@@ -26,7 +26,7 @@ OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
 UNINTERESTING = (
     *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
     *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "stall_timeout"),
-    *("actor_cpus", "env_workers"),
+    *("actor_cpus", "env_workers", "log_seconds"),
 )
 """Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""
 
@@ -206,6 +206,7 @@ def saved_config(file: Path) -> RunConfig:
     try:
         if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
             refuse_inside(data, file.parent)  # it is a run's
+            data.pop("run_dir", None)  # where that run is, not the new one
         announce_imports(data, file)
         return from_dict(RunConfig, data)
     except (ValueError, TypeError) as problem:

@@ -37,6 +37,7 @@ MAY_CHANGE = {
     "run_dir",
     "time_limit",
     "log_every",
+    "log_seconds",
     "track",
     "eval_every",
     "eval_episodes",

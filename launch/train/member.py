@@ -1,6 +1,8 @@
 """One learner of a run and all that is its own. A plain run has one member, a population several."""
 
 import copy
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -69,6 +71,8 @@ class Member:
         """The first version of the weights since all environments began anew. What older ones did is another member's
         doing, or of an easier stage."""
         self._logged_at = 0
+        self._logged_time = math.inf
+        """Of the last row or the first update; until then nothing is due."""
         self._skipped = float(learner.skipped)
 
     @property
@@ -223,15 +227,18 @@ class Member:
 
     def due(self) -> bool:
         """Whether it is time for a row of metrics."""
-        every = self.config.log_every
-        return self.steps // every > self._logged_at // every or (self.done and self.steps > self._logged_at)
+        every, seconds, now = self.config.log_every, self.config.log_seconds, time.monotonic()
+        if self._logged_time == math.inf:
+            self._logged_time = now
+        late = seconds > 0 and now - self._logged_time >= seconds
+        return self.steps // every > self._logged_at // every or ((self.done or late) and self.steps > self._logged_at)
 
     def log(self, num_actors: int, failures: int, stored_bytes: int | None) -> dict[str, float]:
         """Write what happened since the last call; returns it."""
         self.read()
         self.accumulator.note_actors(num_actors, failures, stored_bytes)
         metrics = self.accumulator.take(self.steps)
-        self._logged_at = self.steps
+        self._logged_at, self._logged_time = self.steps, time.monotonic()
         if self.writer is not None:
             self.writer.write(self.steps, metrics)
         return metrics

@@ -169,7 +169,7 @@ def test_only_lstm_has_a_fused_yardstick() -> None:
 
 def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    words = ["--core", "lstm", *TINY, "--log-every", 200]
+    words = ["--core", "lstm", *TINY]
     own = ["--seconds", 2, "--warm-up", 0.5, "--rounds", 1, "--part-seconds", 0.2, "--json", file]
     assert bench(*words, *own) == 0
     shown = capsys.readouterr().out

@@ -40,6 +40,17 @@ def test_another_core_than_in_a_file_has_its_own_options(tmp_path: Path) -> None
     assert parse_run(words).agent.core_args == {"hidden_size": 8}
 
 
+def test_the_file_of_a_run_does_not_carry_its_directory(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunDirectory.create(run, to_dict(RunConfig(run_dir=str(run), seed=7)), name="x").close()
+    words = ["--config", str(run / "config.toml")]
+    assert (parse_run(words).run_dir, parse_run(words).seed) == (None, 7)
+    assert parse_run([*words, "--run-dir", "other"]).run_dir == "other"
+    own = tmp_path / "own.toml"
+    own.write_text('run_dir = "mine"')
+    assert parse_run(["--config", str(own)]).run_dir == "mine", "a file that is no run's"
+
+
 def test_what_differs_from_the_preset_is_said() -> None:
     words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
     said = changed_from_preset(parse_run(words), words)
