@@ -100,7 +100,7 @@ class Images:
 
     def index(self, pixels: Picture) -> int:
         """The index of an image, uint8 [height, width, 3 or 4], among the files."""
-        key = pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=16).digest()
+        key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
         found = self._indices.setdefault(key, len(self.files))
         if found == len(self.files):
             file = io.BytesIO()
