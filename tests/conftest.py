@@ -1,16 +1,69 @@
-"""Tests that take minutes run only when they are asked for by name: `pytest -m cluster`."""
+"""Three sets of tests, chosen by the place of a file, and the training runs that files share.
+
+    pytest                   unit tests and contracts at small sizes
+    pytest -m integration    training runs, commands, Ray
+    pytest -m nightly        faults, fuzzing, pages, notebooks, browsers, compilers
+
+A file or folder named on the command line runs whole, whatever its set. A single test that needs more than the others
+of its file carries the mark itself: `@pytest.mark.integration`.
+"""
+
+from pathlib import Path
 
 import pytest
 
+SETS = {
+    "integration": "training runs, commands and Ray",
+    "nightly": "faults, fuzzing, pages, notebooks, browsers and compilers",
+}
 LONG = {
     "cluster": "makes hosts and a Ray cluster of them, minutes",
     "slow": "takes minutes",
 }
+SET_OF = {
+    "actors/remote/test_pool.py": "integration",
+    "agents/test_compiled.py": "nightly",
+    "cluster": "nightly",
+    "docker": "nightly",
+    "docs/test_blocks.py": "nightly",
+    "examples": "nightly",
+    "faults": "nightly",
+    "launch": "integration",
+    "launch/test_fuzz.py": "nightly",
+    "test_wheel.py": "nightly",
+    "zoo": "integration",
+}
+"""The set of a file or folder below tests/: the longest path that fits decides; a file without one runs by default."""
+TESTS = Path(__file__).parent
+DEFAULT = f"not ({' or '.join(SETS)})"
+
+
+def set_of(path: Path) -> str:
+    """The set that a file belongs to, empty for the default one."""
+    inside = path.relative_to(TESTS)
+    places = [inside.as_posix(), *(parent.as_posix() for parent in inside.parents)]
+    return next((SET_OF[place] for place in places if place in SET_OF), "")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for name, what in SETS.items():
+        config.addinivalue_line("markers", f"{name}: {what}; chosen with -m {name}")
     for name, why in LONG.items():
         config.addinivalue_line("markers", f"{name}: {why}; skipped unless chosen with -m {name}")
+    if not config.option.markexpr and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.option.markexpr = DEFAULT
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file whose tests would all be deselected."""
+    if config.option.markexpr == DEFAULT and collection_path.suffix == ".py" and set_of(collection_path):
+        return True
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if name := set_of(item.path):
+        item.add_marker(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -222,6 +222,7 @@ def test_random_valid_actions_are_valid_and_all_of_them():
     assert set(actions[:, 1]) == {1}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("where", ["--local", "--num-actors=1"])
 def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
     where: str, tmp_path: Any, capsys: Any, monkeypatch: Any
@@ -234,6 +235,7 @@ def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
     assert "Traceback" not in said.err + said.out
 
 
+@pytest.mark.integration
 def test_a_population_on_ray_and_its_evaluation_take_valid_actions_only(tmp_path: Any, monkeypatch: Any):
     """The environments raise an error at an invalid action."""
     monkeypatch.setenv("PYTHONPATH", SUPPORT)
@@ -261,6 +263,7 @@ def test_vector_environments_take_valid_actions_only_in_every_autoreset_mode(mak
             batch.cut(np.array([True, False, False, True]))
 
 
+@pytest.mark.integration
 def test_masks_do_not_depend_on_the_number_of_worker_processes():
     args = {"env": ENVIRONMENTS[2], "num_envs": 3}
     plain, workers = factory_of(**args).make_actor(0), factory_of(**args, env_workers=2).make_actor(0)

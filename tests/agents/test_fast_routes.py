@@ -168,6 +168,7 @@ def test_a_routine_for_other_numbers_is_found_out(monkeypatch):
         blas.gemm.cache_clear()
 
 
+@pytest.mark.integration
 def test_one_word_in_the_environment_switches_them_off():
     program = "from engram.agents.cores.fast import routes; print(routes.enabled)"
     for word, said in (("0", "False"), ("1", "True")):
@@ -176,6 +177,7 @@ def test_one_word_in_the_environment_switches_them_off():
         assert done.stdout.strip() == said, done.stderr
 
 
+@pytest.mark.integration
 def test_using_a_core_changes_no_setting_of_the_process():
     program = """if True:
         import torch

@@ -139,6 +139,7 @@ def test_a_right_core_is_made_and_the_random_numbers_stay(monkeypatch: pytest.Mo
     assert torch.equal(torch.rand(1), expected)
 
 
+@pytest.mark.integration
 def test_rl_train_refuses_it_in_a_message(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("from engram.agents.cores import Core\nclass Mine(Core):\n    pass\n1 / 0\n")
     words = ["--env", "boxworld", "--core", "own:Mine", "--local", "--run-dir", "run"]

@@ -21,6 +21,7 @@ def test_a_process_is_prepared():
         torch.set_num_threads(before)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="a system without transparent huge pages")
 def test_a_prepared_process_has_large_pages():
     script = """if True:

@@ -370,6 +370,7 @@ def test_code_on_disk_is_renewed_when_a_part_of_it_changes():
     assert "contract.py" not in names  # nothing of it is compiled
 
 
+@pytest.mark.nightly
 def test_code_found_on_disk_rounds_like_code_just_compiled(tmp_path, route):
     """Else a run that is resumed would not go on with the numbers of the one that was stopped."""
     if route == "torch":

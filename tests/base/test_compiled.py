@@ -33,6 +33,7 @@ def write_game(folder: Path) -> Path:
     return program
 
 
+@pytest.mark.integration
 def test_a_change_of_any_source_renews_what_is_on_disk(tmp_path):
     """Also of one that is imported by an imported module only, of equal size and time."""
     program, far = write_game(tmp_path), tmp_path / "far.py"
@@ -45,6 +46,7 @@ def test_a_change_of_any_source_renews_what_is_on_disk(tmp_path):
     assert [played(10), played(10), played(20), played(20)] == ["11 0", "11 1", "21 0", "21 1"]
 
 
+@pytest.mark.integration
 def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
     """An upgrade leaves the compiled code of the version before where it was."""
     program = tmp_path / "toy.py"
@@ -63,6 +65,7 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
     assert [played("Pair"), played("Pair"), played("Twin"), played("Twin")] == ["2 0", "2 1", "2 0", "2 1"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("world", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
 def test_worlds_depend_on_the_modules_that_they_share(world):
     """A change of the random numbers is a change of every world."""
@@ -78,6 +81,7 @@ def test_worlds_depend_on_the_modules_that_they_share(world):
     assert "drawing.py" not in files
 
 
+@pytest.mark.integration
 def test_a_read_only_installation_compiles_without_a_cache(tmp_path):
     program = write_game(tmp_path)
     (tmp_path / "far.py").write_text("FACTOR = 10\n")
@@ -87,6 +91,7 @@ def test_a_read_only_installation_compiles_without_a_cache(tmp_path):
     assert [run(program, **environment), run(program, **environment)] == ["11 0", "11 0"]
 
 
+@pytest.mark.integration
 def test_a_directory_that_can_no_longer_be_written_costs_the_cache_only(tmp_path):
     program = write_game(tmp_path)
     (tmp_path / "far.py").write_text("FACTOR = 10\n")
@@ -95,6 +100,7 @@ def test_a_directory_that_can_no_longer_be_written_costs_the_cache_only(tmp_path
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "11 0"
 
 
+@pytest.mark.integration
 def test_functions_run_as_python_where_compiling_is_switched_off(tmp_path):
     program = tmp_path / "toy.py"
     program.write_text(
@@ -179,6 +185,7 @@ print(said)
 """
 
 
+@pytest.mark.integration
 def test_compiling_is_said_once_and_not_when_code_is_on_disk(tmp_path):
     (tmp_path / "slow.py").write_text(
         "from engram.base.compiled import compiled\n\n\n@compiled()\ndef twice(x):\n    return x + x\n"

@@ -1,6 +1,7 @@
 """Every registered core called wrongly, in other types, on the meta device, by torch.func, after a fork or a pickle."""
 
 import copy
+import json
 import os
 import pickle
 import subprocess
@@ -29,80 +30,93 @@ def call(core, steps=STEPS, batch=BATCH, size=INPUTS, **options):
 
 
 WRONG = """
+import json
 import sys
 import torch
 from engram.agents.cores.core import map_state, state_leaves
 from small_cores import INPUTS, small_core
 
 T, B = 4, 5
-name = sys.argv[1]
-core = small_core(name)
-x, reset, state = torch.randn(T, B, INPUTS), torch.zeros(T, B, dtype=torch.bool), core.initial_state(B)
-double = map_state(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, state)
-bare = not state_leaves(state)  # no memory: every state is right
-unrolls = {
-    "inputs without T": (x[0], reset, state),
-    "inputs of other width": (x[:, :, :-1], reset, state),
-    "inputs of integers": (x.long(), reset, state),
-    "inputs in float64": (x.double(), reset, state),
-    "inputs no tensor": (x.tolist(), reset, state),
-    "inputs elsewhere": (x.to("meta"), reset, state),
-    "reset [B, T]": (x, reset.T, state),
-    "reset [T, 1]": (x, reset[:, :1], state),
-    "reset shorter": (x, reset[:-1], state),
-    "reset longer": (x, torch.cat([reset, reset]), state),
-    "reset of floats": (x, reset.float(), state),
-    "reset none": (x, None, state),
-    "a list as state": (x, reset, list(state)),
-    "T = 0": (x[:0], reset[:0], state),
-    "B = 0": (x[:, :0], reset[:, :0], map_state(lambda leaf: leaf[:0], state)),
-    "bptt_length 0": (x, reset, state, 0),
-    "bptt_length -1": (x, reset, state, -1),
-    "bptt_length 1.5": (x, reset, state, 1.5),
-}
-steps = {
-    "step with T": (x, state),
-    "step of other width": (x[0, :, :-1], state),
-    "step in float64": (x[0].double(), state),
-    "step of B = 0": (x[0, :0], map_state(lambda leaf: leaf[:0], state)),
-}
-if not bare:
-    unrolls |= {
-        "state of B = 1": (x, reset, core.initial_state(1)),
-        "state of B + 1": (x, reset, core.initial_state(B + 1)),
-        "state in float64": (x, reset, double),
-        "state flattened": (x, reset, map_state(lambda leaf: leaf.flatten(), state)),
-        "state elsewhere": (x, reset, map_state(lambda leaf: leaf.to("meta"), state)),
+
+def mistakes(name):
+    core = small_core(name)
+    x, reset, state = torch.randn(T, B, INPUTS), torch.zeros(T, B, dtype=torch.bool), core.initial_state(B)
+    double = map_state(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, state)
+    bare = not state_leaves(state)  # no memory: every state is right
+    unrolls = {
+        "inputs without T": (x[0], reset, state),
+        "inputs of other width": (x[:, :, :-1], reset, state),
+        "inputs of integers": (x.long(), reset, state),
+        "inputs in float64": (x.double(), reset, state),
+        "inputs no tensor": (x.tolist(), reset, state),
+        "inputs elsewhere": (x.to("meta"), reset, state),
+        "reset [B, T]": (x, reset.T, state),
+        "reset [T, 1]": (x, reset[:, :1], state),
+        "reset shorter": (x, reset[:-1], state),
+        "reset longer": (x, torch.cat([reset, reset]), state),
+        "reset of floats": (x, reset.float(), state),
+        "reset none": (x, None, state),
+        "a list as state": (x, reset, list(state)),
+        "T = 0": (x[:0], reset[:0], state),
+        "B = 0": (x[:, :0], reset[:, :0], map_state(lambda leaf: leaf[:0], state)),
+        "bptt_length 0": (x, reset, state, 0),
+        "bptt_length -1": (x, reset, state, -1),
+        "bptt_length 1.5": (x, reset, state, 1.5),
     }
-    steps |= {
-        "step, state of B = 1": (torch.randn(300, INPUTS), core.initial_state(1)),
-        "step, state in float64": (x[0], double),
-        "step, tensor as state": (x[0], x[0]),
+    steps = {
+        "step with T": (x, state),
+        "step of other width": (x[0, :, :-1], state),
+        "step in float64": (x[0].double(), state),
+        "step of B = 0": (x[0, :0], map_state(lambda leaf: leaf[:0], state)),
     }
-for turn in range(2):  # the second time a right call has been seen
-    for method, calls in ((core.unroll, unrolls), (core, steps)):
-        for what, arguments in calls.items():
-            try:
-                method(*arguments)
-            except ValueError as problem:
-                text = str(problem)
-                assert text.startswith(type(core).__name__ + ".") and "; expected " in text, text
-            else:
-                raise SystemExit(f"{name}, {what}: accepted")
-    outputs, after, _ = core.unroll(x, reset, state)
-    core(x[0], state)
-    outputs.sum().backward()
+    if not bare:
+        unrolls |= {
+            "state of B = 1": (x, reset, core.initial_state(1)),
+            "state of B + 1": (x, reset, core.initial_state(B + 1)),
+            "state in float64": (x, reset, double),
+            "state flattened": (x, reset, map_state(lambda leaf: leaf.flatten(), state)),
+            "state elsewhere": (x, reset, map_state(lambda leaf: leaf.to("meta"), state)),
+        }
+        steps |= {
+            "step, state of B = 1": (torch.randn(300, INPUTS), core.initial_state(1)),
+            "step, state in float64": (x[0], double),
+            "step, tensor as state": (x[0], x[0]),
+        }
+    for turn in range(2):  # the second time a right call has been seen
+        for method, calls in ((core.unroll, unrolls), (core, steps)):
+            for what, arguments in calls.items():
+                try:
+                    method(*arguments)
+                except ValueError as problem:
+                    text = str(problem)
+                    if not (text.startswith(type(core).__name__ + ".") and "; expected " in text):
+                        return text
+                else:
+                    return f"{name}, {what}: accepted"
+        outputs, after, _ = core.unroll(x, reset, state)
+        core(x[0], state)
+        outputs.sum().backward()
+    return ""
+
+for name in sys.argv[1:]:
+    print(json.dumps([name, mistakes(name)]), flush=True)
 """
 
 
-@every_core
-def test_a_wrong_call_is_an_error_that_names_given_and_expected(name):
-    """In a process of its own: compiled code handed a wrong shape writes into foreign memory."""
+@pytest.fixture(scope="module")
+def found():
+    """What was wrong with each core, from a process of its own: compiled code handed a wrong shape writes anywhere."""
     path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", WRONG, name], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = [sys.executable, "-c", WRONG, *core_names()]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    return dict(map(json.loads, done.stdout.splitlines())), done.stderr[-2000:]
+
+
+@pytest.mark.integration
+@every_core
+def test_a_wrong_call_is_an_error_that_names_given_and_expected(found, name):
+    problems, errors = found
+    assert problems.get(name, f"the process ended at {name}: {errors}") == ""
 
 
 def test_the_message_of_a_wrong_call():
@@ -259,6 +273,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.integration
 def test_a_forked_child_learns_after_the_second_thread_was_used():
     path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
     subprocess.run([sys.executable, "-c", FORK], env=os.environ | {"PYTHONPATH": path}, timeout=60, check=True)

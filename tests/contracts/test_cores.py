@@ -24,7 +24,10 @@ VARIANTS = [
     ("min-gru", {"positive": True, "num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
 ]
-CORES = [*((name, {}) for name in core_names()), *VARIANTS]
+CORES = [
+    *((name, {}) for name in core_names()),
+    *(pytest.param(case, marks=pytest.mark.integration) for case in VARIANTS),
+]
 NOT_LEARNT = {(name, "recalls a cue") for name in ("rmc", "mnm-p", "concrete", "gtrxl", "lru", "min-gru")}
 """Lines that are not asked of a variant: whether it learns in a few updates is not its contract."""
 
