@@ -36,7 +36,7 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
         return torso(observation)
     rows = _rows(observation)
     index, fresh = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = int(_look_up(rows, _factors(rows.shape[1]), _table(len(rows)), np.empty_like(rows), 0, index, fresh))
+    count = int(look_up(rows, _factors(rows.shape[1]), _table(len(rows)), np.empty_like(rows), 0, index, fresh))
     if len(rows) < FEW or count > MOST_DISTINCT * len(rows):
         return torso(observation)
     chosen = torch.from_numpy(fresh[:count])
@@ -77,7 +77,7 @@ class Seen:
         if self._count + len(rows) > len(kept.rows):
             self.forget()
         index, fresh, before = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), self._count
-        self._count = int(_look_up(rows, kept.factors, kept.table, kept.rows, before, index, fresh))
+        self._count = int(look_up(rows, kept.factors, kept.table, kept.rows, before, index, fresh))
         self._asked += len(rows)
         if self._count > before:
             chosen = torch.from_numpy(fresh[: self._count - before])
@@ -151,7 +151,7 @@ def _same(a: Bytes, b: Bytes) -> bool:
 
 
 @compiled()
-def _look_up(
+def look_up(
     rows: Bytes,
     factors: NDArray[np.uint32],
     table: Places,

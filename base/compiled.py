@@ -8,12 +8,14 @@ import contextlib
 import logging
 import pickle
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba.core import event
 
+from .places import cache_folder
 from .sources import stamp
 
 try:
@@ -83,6 +85,12 @@ def when_compiling(say: Callable[[], None]) -> Generator[None]:
         yield
 
 
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Whether there is compiled code on disk where that of `function`, or of its neighbors, would be."""
+    folder = getattr(getattr(function, "_cache", None), "cache_path", None)
+    return folder is not None and next(Path(folder).parent.rglob("*.nbi"), None) is not None
+
+
 def _compile(function: Function, **options: Any) -> Function:
     """`function` compiled with those of the options that this numba knows."""
     if not JIT:
@@ -91,7 +99,11 @@ def _compile(function: Function, **options: Any) -> Function:
     try:
         made: Any = numba.njit(cache=True, **known)(function)
     except RuntimeError:  # numba finds no directory to write to
-        return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
+        try:
+            with _private_cache():
+                made = numba.njit(cache=True, **known)(function)
+        except (RuntimeError, OSError):
+            return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
         # Without its own stamp numba looks at the file of the outermost function only, and would run old parts.
@@ -101,6 +113,17 @@ def _compile(function: Function, **options: Any) -> Function:
         flush: Callable[[], None] = getattr(file, "flush", lambda: None)
         setattr(made._cache, access, _forgiving(getattr(made._cache, access), flush))
     return made
+
+
+@contextlib.contextmanager
+def _private_cache() -> Generator[None]:
+    """Inside it numba keeps compiled code in a private folder for temporary files. Raises OSError."""
+    settings: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder() / "numba")
+    try:
+        yield
+    finally:
+        settings.CACHE_DIR = before
 
 
 def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """One run from its configuration to its end. `rl-train` and `engram.train` both come here; nothing is printed here."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,9 +13,10 @@ from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
 from ...actors.levels.config import in_words
 from ...actors.pool import ActorPool
+from ...agents import repeats
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
-from ...base.compiled import when_compiling
+from ...base.compiled import is_kept, when_compiling
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
@@ -132,7 +132,7 @@ def train(
             show(config, directory.path if directory else None, steps_of(saved)) as panel,
             when_compiling(lambda: panel.message(COMPILING)),
         ):
-            if not (config.in_process or compiled_before()):
+            if not (config.in_process or is_kept(repeats.look_up)):
                 panel.message(COMPILING)  # it is the actors that compile the world
             acting.begin(panel.message)
             panel.message(describe(config, agents[0], device, changed))
@@ -176,12 +176,6 @@ def _run(
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
     except (ActorFailureError, KeyboardInterrupt) as problem:
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
-
-
-def compiled_before() -> bool:
-    """Whether some compiled code is on disk, where numba keeps it."""
-    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[2] / "agents")
-    return next(place.rglob("*.nbi"), None) is not None
 
 
 def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:

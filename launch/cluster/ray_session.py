@@ -7,8 +7,8 @@ The token file `~/.ray/auth_token` or RAY_AUTH_TOKEN holds it; a run's files and
 import contextlib
 import logging
 import os
+import secrets
 import socket
-import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from ray._private import services, worker
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
+from ...base import places
+from ...base.places import writable_home
 from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
 from .early_ray import cpus_needed
@@ -70,6 +72,8 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
 def start_private(num_cpus: int) -> None:
     """Start Ray on this machine alone; environment variables reach the actors through its processes."""
     _prepare()
+    if not token_is_kept():  # Ray would end in a traceback; this Ray alone needs to know the token
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
@@ -104,7 +108,15 @@ def start_private(num_cpus: int) -> None:
 
 def token_file() -> Path:
     """Where Ray keeps its token, unless RAY_AUTH_TOKEN holds it."""
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
+
+
+def token_is_kept() -> bool:
+    """Whether Ray can read its token file or make one."""
+    file = token_file()
+    if os.path.lexists(file) or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return os.access(file, os.R_OK)
+    return os.access(file.parent, os.W_OK) if file.parent.exists() else writable_home() is not None
 
 
 def hide_token() -> None:
@@ -116,15 +128,12 @@ def hide_token() -> None:
 def private_folder() -> Path:
     """Where private Rays of this user keep their sockets and logs: nobody else can look or write there.
 
-    Raises NotAvailableError if somebody else has a folder of that name.
+    Raises NotAvailableError if somebody else has a folder of that name, or it cannot be made.
     """
-    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / f"engram-ray-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise NotAvailableError(f"{folder} belongs to another user; RAY_TMPDIR names another place for Ray's sockets")
-    folder.chmod(0o700)
-    return folder
+    try:
+        return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
+    except OSError as problem:
+        raise NotAvailableError(f"{problem}; RAY_TMPDIR names another place for Ray's sockets") from problem
 
 
 def stop_ray() -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ...base.places import cache_folder, writable_home
 from ...envs.registration import takes_workers
-from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file
+from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
 from ..run.config import RunConfig
 from .facts import PORTS, Facts
 from .prediction import Prediction
@@ -60,7 +61,8 @@ def examine(
         *(temporary_disk(node) for node in nodes),
         run_disk(config, prediction),
         ports(config, here),
-        token(),
+        home(),
+        token(config),
     ]
 
 
@@ -182,13 +184,30 @@ def ports(config: RunConfig, here: Facts) -> Finding:
     return Finding("ports", f"taken: {', '.join(taken)}" if taken else "6006, 6379 and 8265 are free", "ok")
 
 
-def token() -> Finding:
+def home() -> Finding:
+    """Whether tokens and caches can be kept in the home directory."""
+    if found := writable_home():
+        return Finding("home directory", str(found), "ok")
+    try:
+        instead = f"caches are under {cache_folder()}"
+    except OSError as problem:
+        instead = f"nothing is cached ({problem})"
+    advice = f"HOME=DIR, a directory that you can write; {instead}"
+    return Finding("home directory", f"{os.path.expanduser('~')} cannot be written", "warning", advice)
+
+
+def token(config: RunConfig) -> Finding:
     """Whether Ray will ask for its token, and whether others can read it."""
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         found = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
         return Finding("token", found, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
     file = token_file()
-    if file.exists() and file.stat().st_mode & 0o077:
+    if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
+        found = f"{file} cannot be read or written"
+        if config.ray_address:
+            return Finding("token", found, "problem", "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head")
+        return Finding("token", f"{found}; each private Ray gets another one", "ok")
+    if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
         return Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
     return Finding("token", "asked for", "ok")
 

@@ -21,6 +21,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ...base.messages import OTHER_NAMES
 from ...base.paragraphs import wrapped
+from ...base.places import cache_folder, writable_home
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -51,6 +52,9 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code shows the Python line
+    if writable_home() is None:
+        with contextlib.suppress(OSError):
+            os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     with contextlib.suppress(OSError):  # it may have been removed
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # last: a user's module must not replace one of a library

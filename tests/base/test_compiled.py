@@ -82,13 +82,20 @@ def test_worlds_depend_on_the_modules_that_they_share(world):
 
 
 @pytest.mark.integration
-def test_a_read_only_installation_compiles_without_a_cache(tmp_path):
+def test_a_read_only_installation_keeps_compiled_code_in_a_private_folder(tmp_path):
+    """Without a home directory; what another user left under the folder's name is not read."""
     program = write_game(tmp_path)
     (tmp_path / "far.py").write_text("FACTOR = 10\n")
     (tmp_path / "__pycache__").write_text("a file where a directory should be, so that not even root can write there")
     nowhere = str(tmp_path / "far.py" / "nowhere")
-    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere}
-    assert [run(program, **environment), run(program, **environment)] == ["11 0", "11 0"]
+    (temporary := tmp_path / "tmp").mkdir()
+    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "TMPDIR": str(temporary)}
+    assert [run(program, **environment), run(program, **environment)] == ["11 0", "11 1"]
+    (cache,) = temporary.iterdir()
+    assert cache.stat().st_mode & 0o777 == 0o700
+    if os.geteuid() == 0:
+        os.chown(cache, 65534, 65534)
+        assert run(program, **environment) == "11 0"
 
 
 @pytest.mark.integration

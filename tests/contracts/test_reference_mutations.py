@@ -97,7 +97,7 @@ def value_cost_of_the_first(patch: pytest.MonkeyPatch) -> None:
 
 def mixed(patch: pytest.MonkeyPatch) -> None:
     """De-duplication returns two observations' features exchanged."""
-    look_up = repeats._look_up
+    look_up = repeats.look_up
 
     def wrong(*args: Any) -> int:
         count = look_up(*args)
@@ -106,7 +106,7 @@ def mixed(patch: pytest.MonkeyPatch) -> None:
         index[[0, other]] = index[[other, 0]]
         return count
 
-    patch.setattr(repeats, "_look_up", wrong)
+    patch.setattr(repeats, "look_up", wrong)
 
 
 def dropped(patch: pytest.MonkeyPatch) -> None:

@@ -150,10 +150,14 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "token"
     file.write_text("0" * 64)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     file.chmod(0o644)
-    assert token() == Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
+    assert token(RunConfig()) == Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
     file.chmod(0o600)
-    assert token().verdict == "ok"
+    assert token(RunConfig()).verdict == "ok"
+    file.unlink()
+    assert token(RunConfig()).found == f"{file} cannot be read or written; each private Ray gets another one"
+    assert token(RunConfig(ray_address="auto")).verdict == "problem"
 
 
 def test_facts_are_those_of_this_machine() -> None:
