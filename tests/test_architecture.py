@@ -114,6 +114,7 @@ COMPOSERS = {
         f"launch/api/{name}.py": {"train", "population", "evaluate", "look"}
         for name in ("training", "run", "evaluation")
     },
+    "launch/api/child.py": {"train"},
     "launch/train/command.py": {"api"},
     "launch/play/agent.py": {"api"},
 }

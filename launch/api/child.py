@@ -2,7 +2,8 @@
 
 The order goes to the child's standard input, which stays open: the child stops, with a checkpoint, when it is closed,
 by `stop` or because the parent is gone. News come back as lines of JSON: {"say": text}, {"refused": text}, at the end
-{"outcome": {...}}, and in between {"step": steps, "metrics": {...} or null, "path": directory}.
+{"outcome": {...}}, and in between {"step": steps, "metrics": {...} or null, "path": directory}. After
+{"call": name of a callback, "argument": ...} the child waits for one byte on its standard input.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import faulthandler
 import json
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import tempfile
@@ -27,12 +29,13 @@ from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 from ..run.stop_flag import StopFlag
+from ..train.callbacks import CHECKPOINT, ROW, Callbacks
 from .training import Outcome, train
 
 STOPPED = "stop()"
-STOP = b"."
-"""Byte on the child's standard input that asks for the end."""
 """Why a run ended whose parent has closed its standard input."""
+STOP, GO_ON, END = b".", b"+", b"!"
+"""Bytes on the child's standard input: stop; a callback has returned; a callback has requested the end."""
 NEWS_SECONDS = 0.3
 """Between two news of steps without metrics."""
 TAIL = 2000
@@ -50,6 +53,8 @@ class Order(NamedTuple):
     changed: str
     sys_path: list[str]
     """Where the parent finds modules."""
+    callbacks: bytes = b""
+    """Pickled: the function `on_update`, and the names of the callbacks that the parent calls."""
 
 
 class Child:
@@ -57,15 +62,19 @@ class Child:
 
     Args:
         order: the run.
+        callbacks: on_row and on_checkpoint are called by `join`.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, callbacks: Callbacks | None = None) -> None:
         self.path: Path | None = order.directory
         self.step, self.metrics = 0, dict[str, float]()
         self.messages: list[str] = []
         """The lines that the run has said so far."""
         self.outcome: Outcome | None = None
         self._refused = ""
+        self._callbacks = callbacks or Callbacks()
+        self._calls = queue.SimpleQueue[tuple[str, Any] | None]()
+        """Callbacks to call; None at the end."""
         self._began = threading.Event()
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -101,12 +110,24 @@ class Child:
             self._process.stdin.close()
 
     def join(self, look: Callable[[], None] = lambda: None, until: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the end, or until something is true; `look` is called now and then."""
-        while self._reader.is_alive() and not until():
-            self._reader.join(NEWS_SECONDS)
+        """Wait for the end, or until something is true; `look` and callbacks are called now and then.
+
+        Raises what a callback raises.
+        """
+        while (self._reader.is_alive() or not self._calls.empty()) and not until():
+            with contextlib.suppress(queue.Empty):
+                if call := self._calls.get(timeout=NEWS_SECONDS):
+                    self._answer(*call)
             look()
         if not self._reader.is_alive():
             self._process.wait()
+
+    def _answer(self, name: str, argument: Any) -> None:
+        ends = self._callbacks.call(name, Path(argument) if name == CHECKPOINT else argument)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # closed by `stop`
+            self._process.stdin.write(END if ends else GO_ON)
+            self._process.stdin.flush()
 
     def result(self) -> Outcome:
         """How it ended. Raises what ended it, if it was an error."""
@@ -129,6 +150,8 @@ class Child:
             elif "step" in news:
                 self.step = news["step"]
                 self.metrics |= {name: float("nan") if x is None else x for name, x in (news["metrics"] or {}).items()}
+            elif "call" in news:
+                self._calls.put((news["call"], news["argument"]))
             elif "refused" in news:
                 self._refused = news["refused"]
             elif "outcome" in news:
@@ -137,6 +160,7 @@ class Child:
                 self.path = Path(news["path"])
                 self._began.set()
         self._began.set()
+        self._calls.put(None)
 
 
 def _outcome(news: dict[str, Any]) -> Outcome:
@@ -186,18 +210,18 @@ def main() -> None:
         except OSError:
             pass  # the parent is gone; the closed standard input says so, too
 
-    stop = StopFlag()
-    threading.Thread(target=_wait_for_the_end, args=(sys.stdin.buffer, stop), daemon=True).start()
+    stop, answers = StopFlag(), queue.SimpleQueue[bytes]()
+    threading.Thread(target=_wait_for_the_end, args=(sys.stdin.buffer, stop, answers), daemon=True).start()
     prepare_process(1)
     try:
-        code = _train(order, stop, send)
+        code = _train(order, stop, send, answers)
     except ValueError as problem:
         send(refused=str(problem))
         sys.exit(2)
     sys.exit(code)
 
 
-def _train(order: Order, stop: StopFlag, send: Callable[..., None]) -> int:
+def _train(order: Order, stop: StopFlag, send: Callable[..., None], answers: "queue.SimpleQueue[bytes]") -> int:
     def show(config: RunConfig, path: Path | None, step: int) -> Panel:
         return Relay(send, config, path, step)
 
@@ -205,13 +229,51 @@ def _train(order: Order, stop: StopFlag, send: Callable[..., None]) -> int:
         path, failure = (None if value is None else str(value) for value in (outcome.path, outcome.failure))
         send(outcome=asdict(outcome) | {"path": path, "failure": failure})
 
+    callbacks = received(order.callbacks, send, answers)
     if order.directory is None:
-        return train(order.config, None, stop, show=show, at_end=tell, changed=order.changed).exit_code
+        changed = order.changed
+        return train(order.config, None, stop, show=show, at_end=tell, changed=changed, callbacks=callbacks).exit_code
     with RunDirectory.open(order.directory) as directory:
-        return train(order.config, directory, stop, show=show, at_end=tell, trust=order.trust).exit_code
+        return train(
+            order.config, directory, stop, show=show, at_end=tell, trust=order.trust, callbacks=callbacks
+        ).exit_code
 
 
-def _wait_for_the_end(orders: BinaryIO, stop: StopFlag) -> None:
-    """Until the parent says so or is gone."""
-    orders.read(len(STOP))
+def _wait_for_the_end(orders: BinaryIO, stop: StopFlag, answers: "queue.SimpleQueue[bytes]") -> None:
+    """Pass answers on until the parent says stop or is gone."""
+    while (byte := orders.read(1)) in (GO_ON, END):
+        answers.put(byte)
     stop.reason = stop.reason or STOPPED
+    answers.put(b"")
+
+
+def sent(callbacks: Callbacks) -> bytes:
+    """Callbacks for the child. Raises ValueError for an `on_update` that another process cannot import."""
+    function = callbacks.on_update
+    names = [name for name in (ROW, CHECKPOINT) if getattr(callbacks, name)]
+    try:
+        data = pickle.dumps((function, names))
+    except (pickle.PicklingError, AttributeError, TypeError) as problem:
+        raise ValueError(f"on_update is {function!r}; expected with Ray: a function of a module") from problem
+    if getattr(function, "__module__", "") == "__main__":
+        raise ValueError(f"on_update is {function!r}; expected with Ray: a function of a module other than __main__")
+    return data
+
+
+def received(data: bytes, send: Callable[..., None], answers: "queue.SimpleQueue[bytes]") -> Callbacks | None:
+    """The callbacks of an order: those that the parent calls are functions that wait for its answer."""
+    if not data:
+        return None
+    function, names = pickle.loads(data)
+
+    def caller(name: str) -> Callable[[Any], bool]:
+        def call(argument: Any) -> bool:
+            send(call=name, argument=str(argument) if name == CHECKPOINT else argument)
+            answer = answers.get()
+            if not answer:
+                answers.put(answer)  # nobody answers any more
+            return answer == END
+
+        return call
+
+    return Callbacks(on_update=function, **{name: caller(name) for name in names})

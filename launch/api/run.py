@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,10 @@ from ..run.run_directory import RunDirectory
 from ..run.run_flags import with_settings
 from ..run.stop_flag import StopFlag
 from ..run.trained import run_config
+from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from ..train.resume import NO_EFFECT, resumed_config
 from .agent import TrainedAgent, load_agent
-from .child import Child, Order
+from .child import Child, Order, sent
 from .evaluation import evaluate
 from .given import check_parameters, check_path
 from .training import Outcome, make_panel, refuse_taken
@@ -138,12 +139,14 @@ class Run:
         Args:
             wait: return when it has ended; else at once, see `engram.train`.
             show: draw progress.
-            **settings: what may change within a run, such as total_steps=2_000_000, by the names of `rl-train`'s flags.
+            **settings: what may change within a run, such as total_steps=2_000_000, by the names of `rl-train`'s flags;
+                and on_row, on_update, on_checkpoint as in `engram.train`.
         """
+        callbacks = Callbacks(**{name: settings.pop(name, None) for name in (ROW, UPDATE, CHECKPOINT)})
         fixed = [name for flag in NO_EFFECT if (name := flag.strip("-").replace("-", "_")) in settings]
         with RunDirectory.open(self.path) as directory:
             config = resumed_config(directory, lambda base: with_settings(settings, base), fixed)
-        return _start(config, self.path, wait=wait, show=show)
+        return _start(config, self.path, wait=wait, show=show, callbacks=callbacks)
 
     def evaluate(self, **options: Any) -> Summary:
         """`engram.evaluate` of this run."""
@@ -197,6 +200,9 @@ def train(
     wait: bool = True,
     show: bool = True,
     local: bool = True,
+    on_row: Callable[[dict[str, float]], Any] | None = None,
+    on_update: Callable[[Update], Any] | None = None,
+    on_checkpoint: Callable[[Path], Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train an agent with memory.
@@ -214,6 +220,12 @@ def train(
             `wait()` of the result. It ends with a checkpoint when this process does.
         show: draw progress, in a terminal or a notebook.
         local: act in the learner's process; False uses Ray.
+        on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with a
+            checkpoint, as an exception does, which is then raised here. Callbacks need `wait=True`.
+        on_update: called after every update with an `Update`: step, member, learner, agent, batch, path. May return
+            metrics for the next row, {name: value}. With `local=False` it is a function of a module, called in the
+            training process; the other two are called in this one.
+        on_checkpoint: called with the directory of every checkpoint.
         **settings: `rl-train`'s flags by name: preset="easy", total_steps=1_000_000, lr=1e-3, run_dir="runs/mine",
             env_args={...}, core_args={...}, population=4, pbt={"interval": 500}.
 
@@ -226,19 +238,22 @@ def train(
     """
     config = configure(env, core, local=local, **settings)
     refuse_taken(config.checkpoint_url)
-    return _start(config, None, wait=wait, show=show)
+    callbacks = Callbacks(on_row=on_row, on_update=on_update, on_checkpoint=on_checkpoint)
+    return _start(config, None, wait=wait, show=show, callbacks=callbacks)
 
 
-def _start(config: RunConfig, path: Path | None, *, wait: bool, show: bool) -> Run:
+def _start(config: RunConfig, path: Path | None, *, wait: bool, show: bool, callbacks: Callbacks) -> Run:
     """Train in this process if the caller waits and needs no Ray, else in another."""
     if wait and config.local:
-        return _in_this_process(config, path, show)
+        return _in_this_process(config, path, show, callbacks)
+    if callbacks and not wait:
+        raise UsageError("wait is False; expected wait=True with on_row, on_update and on_checkpoint")
     main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
     if main:
         raise UsageError(
             f"{main[0]} is known to this process only; allowed with wait=False or Ray: a class in a module"
         )
-    child = Child(Order(config, path, False, "", sys.path))
+    child = Child(Order(config, path, False, "", sys.path, sent(callbacks)), callbacks)
     if wait:
         panel = make_panel(config, path, 0) if show else Silent(config)
         with panel:
@@ -251,11 +266,12 @@ def _start(config: RunConfig, path: Path | None, *, wait: bool, show: bool) -> R
     return Run(child.path, child=child)
 
 
-def _in_this_process(config: RunConfig, path: Path | None, show: bool) -> Run:
+def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks: Callbacks) -> Run:
     hears = threading.current_thread() is threading.main_thread()
     stop = StopFlag((signal.SIGINT,) if hears else ())
     with settings_of_a_command(), nullcontext() if path is None else RunDirectory.open(path) as directory:
-        outcome = train_here(config, directory, stop, show=make_panel if show else lambda *_: Silent(config))
+        panel = make_panel if show else lambda *_: Silent(config)
+        outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
     if outcome.failure:
         raise outcome.failure
     return _ended(outcome)
@@ -284,9 +300,11 @@ def _join(child: Child, panel: Panel | None = None, until: Any = lambda: False) 
 
     try:
         child.join(look, until)
-    except KeyboardInterrupt:
+    except BaseException as problem:  # Ctrl-C, or what a callback has raised
         child.stop()
         child.join(look)
+        if not isinstance(problem, KeyboardInterrupt):
+            raise
     look()
 
 

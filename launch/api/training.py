@@ -34,6 +34,7 @@ from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..train.acting import Acting, StoppedError
+from ..train.callbacks import Callbacks
 from ..train.member import Member
 from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
 from ..train.trainer import Trainer
@@ -93,6 +94,7 @@ def train(
     trust: bool = False,
     changed: str = "",
     early: EarlyRay | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
 
@@ -107,6 +109,7 @@ def train(
         trust: unpickle environments that were saved as code.
         changed: differences from the preset, in words.
         early: a private Ray that is being started already.
+        callbacks: user-defined functions; what they raise ends the run with a checkpoint.
 
     Raises:
         UsageError: the configuration does not fit the world, the machine or the checkpoint.
@@ -116,11 +119,7 @@ def train(
     check_tracking(config.track)
     factory, device = config.factory(), find_device(config.device)
     agents, fields = make_agents(config, factory, device)
-    saved = newest_state(directory, config) if directory else None
-    if directory and saved:
-        refuse_unfit(directory, saved, config, agents)
-    if directory and config.population:
-        check_population(directory, saved)
+    saved = saved_state(directory, config, agents) if directory else None
     if config.start_from is not None and not saved:
         from ..train.warm_start import start_from  # evaluation is imported along with it
 
@@ -139,7 +138,7 @@ def train(
             learners = make_learners(config, agents)
             if directory:
                 say_where_it_goes_on(panel, config, saved, begin_anew)
-            outcome = _run(config, learners, fields, acting, stop, panel, directory, saved)
+            outcome = _run(config, learners, fields, acting, stop, panel, directory, saved, callbacks)
             acting.exit_code = outcome.exit_code
         at_end(outcome)
     return outcome
@@ -154,6 +153,7 @@ def _run(
     panel: Panel,
     directory: RunDirectory | None,
     saved: dict[str, Any] | None,
+    callbacks: Callbacks | None,
 ) -> Outcome:
     """Start the actors and train to the end."""
     plain = to_dict(config)
@@ -166,7 +166,7 @@ def _run(
         old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
         panel.run_path = directory.path
         with directory, ExitStack() as files:
-            trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files)
+            trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files, callbacks)
             if old:
                 directory.rewrite_config(plain)
             with acting.watch(trainer, directory.path):
@@ -219,6 +219,7 @@ def make_trainer(
     panel: Panel,
     saved: dict[str, Any] | None,
     files: ExitStack,
+    callbacks: Callbacks | None = None,
 ) -> Trainer:
     """The run, at its beginning or where `saved` left it; `files` closes what it writes to."""
     members: list[Member] = []
@@ -242,7 +243,8 @@ def make_trainer(
         from ..look.watching import Watcher  # pictures are imported where they are wanted
 
         watcher = Watcher(config)
-    trainer = Trainer(config, members, pool, directory, report, panel.message, population, mirror, kept, watcher)
+    say = panel.message
+    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks)
     if saved:
         load(trainer, saved)
     elif population:
@@ -263,12 +265,19 @@ def load(trainer: Trainer, saved: dict[str, Any]) -> None:
         ) from problem
 
 
-def check_population(directory: RunDirectory, saved: dict[str, Any] | None) -> None:
-    """Raise RunDirectoryError if the log of a population that has a checkpoint is damaged."""
-    if saved:
-        from ..population.history import check
+def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Agent]) -> dict[str, Any] | None:
+    """The newest checkpoint's state, checked against the configuration; None without a checkpoint.
 
-        check(directory)
+    Raises RunDirectoryError if the log of a population that has a checkpoint is damaged.
+    """
+    saved = newest_state(directory, config)
+    if saved:
+        refuse_unfit(directory, saved, config, agents)
+        if config.population:
+            from ..population.history import check
+
+            check(directory)
+    return saved
 
 
 def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":

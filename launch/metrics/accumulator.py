@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,10 @@ class Accumulator:
     def add_update(self, metrics: dict[str, float]) -> None:
         """An update and what the learner says of it. Values that are not finite are left out of the means."""
         self._updates += 1
+        self.add_metrics(metrics)
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Metrics of which the next row shows the mean; an update's, or those of a callback."""
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value

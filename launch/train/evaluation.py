@@ -1,6 +1,7 @@
-"""Evaluation during training (`--eval-every`): the newest weights on levels that training never sees."""
+"""Evaluation during training (`--eval-every`) on levels that training never sees; the choice of the best checkpoint."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
+from ..run.saved import Best
 from ..run.trained import evaluation_envs, make_actor
 from .member import Member
 
@@ -67,3 +69,17 @@ class Evaluator:
             actor.close()
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
         return {f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()}
+
+
+def best_now(best: Best | None, members: Sequence[Member], step: int) -> Best | None:
+    """The best checkpoint if one is written now, at `step` of all members; `best` is the one so far."""
+    for member in members:
+        seen = member.score()
+        if seen is None or not math.isfinite(seen.mean):
+            continue
+        evaluated = None if seen.error is not None else member.version
+        if best and evaluated is not None and (best.member, best.version) == (member.number, evaluated):
+            continue  # the evaluation that made it the best one
+        if best is None or best.gives_way_to(seen.mean, seen.error):
+            best = Best(seen.mean, step, member.number, seen.episodes, seen.error, evaluated)
+    return best

@@ -15,8 +15,8 @@ from ..run.config import RunConfig, to_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.saved import Best
 from ..run.stop_flag import StopFlag
-from .best import best_now
-from .evaluation import Evaluator
+from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
+from .evaluation import Evaluator, best_now
 from .member import Member, Population, Watcher
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Trainer:
         mirror: copies checkpoints to another place.
         kept: the run's own checkpoints; None where all in the directory are.
         watcher: shows the members' memories; None where nobody looks.
+        callbacks: user-defined functions.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Trainer:
         mirror: "Mirror | None" = None,
         kept: checkpoints.Kept | None = None,
         watcher: Watcher | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
-        self.watcher = watcher
+        self.watcher, self.callbacks = watcher, callbacks or Callbacks()
         self.best: Best | None = None
         """The best checkpoint so far."""
         self.kept = kept or checkpoints.Kept(directory.checkpoints)
@@ -155,6 +157,8 @@ class Trainer:
             for each in copied:
                 self._publish(self.members[each])
         self._between = True
+        for member, batch in found:
+            self._call(UPDATE, Update(member.steps, member.number, member.learner, batch, self.directory.path), member)
         for (member, _), steps in zip(found, before, strict=True):
             self._look(member, steps)
             while member.notices:
@@ -163,6 +167,13 @@ class Trainer:
         for member, _ in found:
             if member.due():
                 self._log(member)
+
+    def _call(self, name: str, argument: Any, member: Member | None = None) -> None:
+        """Call a callback; a stop that it requests is as good as a signal. The lock shows that this is no stall."""
+        with self.lock:
+            reason = self.callbacks.call(name, argument, member and member.accumulator)
+        if reason and self._stop:
+            self._stop.reason = self._stop.reason or reason
 
     def _look(self, member: Member, before: int) -> None:
         """Evaluate a member and look at its memory, where either is due; a stop that is requested ends it.
@@ -229,6 +240,8 @@ class Trainer:
             self.warn(str(problem))
         if self.mirror:
             self.mirror.push(path)
+        if not self.rescuing:
+            self._call(CHECKPOINT, path)
 
     def _best_now(self) -> Best | None:
         """The best checkpoint, if one is written now."""
@@ -322,10 +335,9 @@ class Trainer:
     def _log(self, member: Member) -> None:
         """Write and show a member's metrics, and those of all members together when the last one has written."""
         metrics = member.log(self.pool.num_actors, self.pool.failures, self.pool.stored_bytes())
-        if self.population is None:
-            self.report(self.steps, metrics)
-        elif row := self.population.log(member, metrics):
+        if row := self.population.log(member, metrics) if self.population else metrics:
             self.report(self.steps, row)
+            self._call(ROW, {"step": float(self.steps), **row})
 
     def _reason_to_stop(self, stop: StopFlag, deadline: float) -> str:
         if all(member.done for member in self.members):

@@ -1,0 +1,74 @@
+"""User-defined functions that a run calls after an update, a row of metrics and a checkpoint."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...actors.unroll import Unroll
+from ...agents.agent import Agent
+from ...learners.learner import Learner
+from ..metrics.accumulator import Accumulator
+
+ROW, UPDATE, CHECKPOINT = "on_row", "on_update", "on_checkpoint"
+
+
+class Update(NamedTuple):
+    """An update of a learner that has just ended: the argument of `on_update`."""
+
+    step: int
+    """Environment steps that this learner has learned from."""
+    member: int
+    """Index in the population; 0 without one."""
+    learner: Learner
+    batch: Unroll
+    """The unrolls of this update: T steps of B environments, time-major."""
+    path: Path
+    """Run directory."""
+
+    @property
+    def agent(self) -> Agent:
+        """The network with its new weights."""
+        return self.learner.agent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """The callbacks of a run.
+
+    Each returns True to end the run with a checkpoint and None or False to continue. An exception ends the run with a
+    checkpoint, too, and is raised by `engram.train`.
+    """
+
+    on_row: Callable[[dict[str, float]], Any] | None = None
+    """Called with every row of metrics by name, and `step`: environment steps of all members."""
+    on_update: Callable[[Update], Any] | None = None
+    """Called after every update in the training process; may return metrics for the next row, {name: value}."""
+    on_checkpoint: Callable[[Path], Any] | None = None
+    """Called with the directory of every checkpoint that has been written."""
+
+    def __post_init__(self) -> None:
+        for name in (ROW, UPDATE, CHECKPOINT):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a function")
+
+    def __bool__(self) -> bool:
+        return bool(self.on_row or self.on_update or self.on_checkpoint)
+
+    def call(self, name: str, argument: Any, accumulator: Accumulator | None = None) -> str:
+        """Call the callback `name`; returns `name` if the run is to end, else nothing.
+
+        Metrics that `on_update` returns go to `accumulator`: rows show their means over updates.
+        """
+        function = getattr(self, name)
+        if function is None:
+            return ""
+        answer = function(argument)
+        if accumulator is not None and isinstance(answer, Mapping):
+            accumulator.add_metrics({str(key): float(value) for key, value in answer.items()})
+        elif not (answer is None or isinstance(answer, bool | np.bool_)):
+            also = ", or metrics {name: value}" if accumulator is not None else ""
+            raise ValueError(f"{name} returned {answer!r}; expected True, False, None{also}")
+        return name if isinstance(answer, bool | np.bool_) and answer else ""
