@@ -4,13 +4,19 @@
     pytest -m integration    training runs, commands, Ray
     pytest -m nightly        faults, fuzzing, pages, notebooks, browsers, compilers
 
+Each takes as many processes as there are cores, at most four (`-n 0` for none, as a debugger needs it).
+
 A file or folder named on the command line runs whole, whatever its set. A single test that needs more than the others
 of its file carries the mark itself: `@pytest.mark.integration`.
 """
 
+import os
 from pathlib import Path
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # processes with as many threads as there are cores wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SETS = {
     "integration": "training runs, commands and Ray",
@@ -29,11 +35,13 @@ SET_OF = {
     "examples": "nightly",
     "faults": "nightly",
     "launch": "integration",
+    "launch/metrics": "",
+    "launch/run": "",
     "launch/test_fuzz.py": "nightly",
     "test_wheel.py": "nightly",
     "zoo": "integration",
 }
-"""The set of a file or folder below tests/: the longest path that fits decides; a file without one runs by default."""
+"""The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
 TESTS = Path(__file__).parent
 DEFAULT = f"not ({' or '.join(SETS)})"
 
@@ -45,13 +53,23 @@ def set_of(path: Path) -> str:
     return next((SET_OF[place] for place in places if place in SET_OF), "")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Where no path is given: the default set unless another is named, and several processes for a set."""
+    option = config.option
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    option.markexpr = option.markexpr or DEFAULT
+    alone = hasattr(config, "workerinput") or option.usepdb or option.collectonly or option.capture == "no"
+    if not alone and option.markexpr in (DEFAULT, *SETS) and getattr(option, "numprocesses", 0) is None:
+        option.numprocesses, option.dist = min(os.cpu_count() or 1, 4), "loadfile"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for name, what in SETS.items():
         config.addinivalue_line("markers", f"{name}: {what}; chosen with -m {name}")
     for name, why in LONG.items():
         config.addinivalue_line("markers", f"{name}: {why}; skipped unless chosen with -m {name}")
-    if not config.option.markexpr and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.option.markexpr = DEFAULT
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

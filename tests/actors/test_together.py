@@ -44,6 +44,7 @@ def assert_close(one, other):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("core", core_names())
 def test_every_core_acts_as_it_would_alone(core):
     """Over episodes' ends, which come after 6 steps, from one unroll to the next, with new weights."""

@@ -88,6 +88,7 @@ def blocked_loop(name, core, inputs, reset, pools, base=1.7):
     return torch.stack(outputs)
 
 
+@pytest.mark.integration
 @BOTH
 @WAYS
 def test_gradient_passes_through_the_first_pool_only(name, way):
@@ -237,6 +238,7 @@ def test_embedding_starts_as_a_padded_identity(name):
 # -- the unroll without a loop over time -----------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @BOTH
 def test_step_and_unroll_agree_to_float32_rounding_over_300_steps(name):
     torch.manual_seed(0)

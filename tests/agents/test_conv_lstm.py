@@ -91,6 +91,7 @@ def test_steps_are_the_equations(kernel_size):
         assert torch.equal(output, state.h.flatten(1))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kernel_size", [1, 2, 3])
 def test_gradients_are_those_of_finite_differences(kernel_size):
     check_gradients(small(kernel_size), SIZE)

@@ -32,6 +32,7 @@ def changed(learner: Learner, before: dict[str, torch.Tensor]) -> set[str]:
     return {name.split(".")[0] for name, value in parameters.items() if not torch.equal(value, before[name])}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "vtrace", "a2c"])
 @pytest.mark.parametrize("core", ["concrete", "lstm", "conv-lstm", "mnm-p"])

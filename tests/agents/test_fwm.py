@@ -139,6 +139,7 @@ def test_state_of_the_catbabi_model():
     assert state.controller.h.numel() + state.controller.c.numel() + state.memory.numel() == 33_280
 
 
+@pytest.mark.integration
 def test_ten_thousand_steps_stay_finite():
     torch.manual_seed(0)
     core = make_core("fwm", SIZE, hidden_size=8, memory_size=4)

@@ -85,6 +85,7 @@ def test_linear_layer_is_linear():
     torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("rows", [1, 2, 300])
 def test_products_of_few_rows_and_wide_weights(rows):
     x, weight, bias = torch.randn(rows, 4096), torch.randn(2**14, 4096), 100 * torch.randn(2**14)

@@ -190,6 +190,7 @@ def test_meta_loss_trains_keys_and_values(name):
     assert idle == {"out.weight", "out.bias"}
 
 
+@pytest.mark.integration
 @BOTH
 def test_meta_loss_teaches_to_store(name):
     torch.manual_seed(0)
@@ -234,6 +235,7 @@ def test_fast_state_of_the_babi_model():
     assert sum(leaf.numel() for leaf in (*state.controller, *state.memory)) == 3 * 100**2 + 2 * 256
 
 
+@pytest.mark.integration
 @BOTH
 def test_ten_thousand_steps_stay_finite(name):
     """With saturated keys and values and a write rate of 1."""

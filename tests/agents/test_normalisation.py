@@ -92,6 +92,7 @@ def learner(algorithm: str, scale: float) -> tuple[Learner, dict[str, float]]:
     return made, made.step(unroll)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None:
     (small, small_metrics), (large, large_metrics) = learner(algorithm, 1.0), learner(algorithm, 1000.0)
@@ -102,6 +103,7 @@ def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None
     assert large.agent.units.unit.item() == pytest.approx(1000 * small.agent.units.unit.item(), rel=1e-2)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_learning_goes_on_after_one_reward_that_overflows(algorithm: str) -> None:
     made, _ = learner(algorithm, 1.0)

@@ -200,6 +200,7 @@ def test_without_a_size_nothing_is_predicted() -> None:
     assert not any(name.startswith("prediction") for name in learner.agent.state_dict())
 
 
+@pytest.mark.integration
 def test_the_memory_learns_from_it_without_any_reward() -> None:
     learner = made(16)
     losses = [learner.step(alternating(learner.agent, 20, 32))["loss/prediction"] for _ in range(250)]
@@ -246,6 +247,7 @@ def test_rewards_are_predicted_in_their_running_units() -> None:
     torch.testing.assert_close(agent.prediction.moments.deviation, rewards.std(correction=0).view(1))
 
 
+@pytest.mark.integration
 def test_the_memory_learns_which_action_is_rewarded() -> None:
     """What was seen two steps ago says which action is."""
     learner = predicts_rewards()

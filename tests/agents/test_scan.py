@@ -56,6 +56,7 @@ def test_scan_is_the_loop_with_its_gradients(way, kind, steps, bptt_length):
         torch.testing.assert_close(ours, slow, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.integration
 @WAYS
 @KINDS
 def test_three_hundred_steps_in_float32_agree_to_1e_5(way, kind):

@@ -82,6 +82,7 @@ def test_a_batch_with_a_number_that_is_none_changes_nothing(algorithm: str) -> N
     assert not torch.equal(weights(learner), before)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path, algorithm: str) -> None:
     words = [*TINY, "--sync", "--local", "--algorithm", algorithm, "--lr-schedule", "constant"]

@@ -40,7 +40,12 @@ def case(request):
     return name, options, make_probe(lambda: small_core(name, **options), INPUTS, long_run=300, recall_updates=300)
 
 
-@pytest.mark.parametrize(("line", "check"), CHECKS, ids=[name for name, _ in CHECKS])
+LONG = "gradient cut at bptt_length"
+"""A third of the certificate's time."""
+LINES = [pytest.param(*line, id=line[0], marks=[pytest.mark.integration] * (line[0] == LONG)) for line in CHECKS]
+
+
+@pytest.mark.parametrize(("line", "check"), LINES)
 def test_core_keeps_the_contract(case, line, check):
     name, options, probe = case
     if options and (name, line) in NOT_LEARNT:
@@ -53,6 +58,7 @@ def test_core_keeps_the_contract(case, line, check):
         check(probe)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in core_names() if name != "feedforward"])
 @pytest.mark.parametrize("bptt_length", [300, 100, 20, 3])
 def test_gradient_is_cut_at_the_periods_of_the_lp_rnn_paper(name, bptt_length):

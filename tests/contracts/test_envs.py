@@ -72,6 +72,7 @@ def single(name: str, **parameters: Any) -> SingleEnv:
     return gymnasium.make(world.id, disable_env_checker=True, **twin, **parameters).unwrapped  # pyright: ignore
 
 
+@pytest.mark.integration
 @every_world
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_accepts_it(name):

@@ -54,6 +54,7 @@ def test_every_core(core: str, algorithm: str) -> None:
     compare([case(core, "convolutions" if core == "conv-lstm" else "none", algorithm)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("torso", TORSOS)
 @pytest.mark.parametrize("core", ["gru", "lstm"])
@@ -72,6 +73,7 @@ def test_a_clipped_previous_reward() -> None:
     compare([case("gru", "none", "a2c", previous_reward=True, previous_reward_clip=1.0)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("predict", ["observation", "reward"])
 def test_running_units_and_predictions(algorithm: str, predict: str) -> None:
@@ -79,6 +81,7 @@ def test_running_units_and_predictions(algorithm: str, predict: str) -> None:
     compare([given])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("core", core_names())
 def test_every_core_in_float32(core: str) -> None:
     """Weights in float32 end within FLOAT32 of their movement."""
@@ -110,6 +113,7 @@ def test_settings(settings: dict[str, object]) -> None:
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("core", ["lstm", "gru", "rmc", "conv-lstm", "mnm-p", "concrete"])
 def test_wide_batches_on_two_threads(core: str) -> None:
     """Several groups of environments and pieces of matrix gradients."""
@@ -121,6 +125,7 @@ def test_wide_batches_on_two_threads(core: str) -> None:
         use_threads(1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("core", "torso"), [("lstm", "convolutions"), ("fwm", "none"), ("mnm-p", "normalized")])
 def test_members_of_a_population_in_one_batched_call(core: str, torso: str, algorithm: str) -> None:
@@ -155,6 +160,7 @@ def presets() -> dict[str, RunConfig]:
 PRESETS = presets()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_and_the_zoo(name: str) -> None:
     """Each at a reduced size: four steps, a small core, PPO with at most two epochs of two minibatches."""

@@ -34,6 +34,7 @@ def cases():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", COMPARED)
 def test_an_update_waits_for_nothing_and_is_that_of_the_cpu(cases, case):
     """One copy in for each batch, none out before metrics are read; metrics and weights differ by rounding."""
@@ -46,6 +47,7 @@ def test_an_update_waits_for_nothing_and_is_that_of_the_cpu(cases, case):
     assert found["skipped"] == ([2, 2] if case.startswith("broken") else [0, 0])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("case", "why"),
     [("peeking", "_local_scalar_dense"), ("masking", "index by a mask"), ("mixing", "on the host")],
@@ -54,11 +56,13 @@ def test_a_core_that_makes_the_processor_wait_is_found(cases, case, why):
     assert why in cases[case].get("refused", "")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", ["population", "population together"])
 def test_members_learn_copy_and_resume_on_the_device(cases, case):
     assert cases[case] == {"same": True, "updates": [6, 6]}
 
 
+@pytest.mark.integration
 def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):
     assert cases["recorded"] == {"replays": 3, "same": True}
 

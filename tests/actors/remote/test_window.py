@@ -64,6 +64,7 @@ class Run:
                 self.ask()
 
 
+@pytest.mark.integration
 @settings(max_examples=200, deadline=None)
 @given(
     st.data(),

@@ -88,6 +88,7 @@ def unrolls(draw: st.DrawFn) -> Unroll:
     )
 
 
+@pytest.mark.integration
 @settings(deadline=None, max_examples=60)
 @given(unroll=unrolls())
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")

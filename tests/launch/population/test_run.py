@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from engram.launch.train import command as train
 from engram.launch.train.member import Member
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
-from runs import FOREVER, RL_TRAIN, family, gone, start, steps_saved, stop, wait_for, workers
+from runs import FOREVER, family, gone, start, steps_saved, stop, wait_for, workers
 
 SMALL = ["--local", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "8", "--log-every", "1"]
 CATCH = [
@@ -310,10 +309,13 @@ def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -
         (["--population", "2", "--pbt.window", "1"], "pbt.window is 1; allowed: at least 2"),
     ],
 )
-def test_a_mistake_exits_with_2_and_a_clear_line(words: list[str], message: str) -> None:
-    done = subprocess.run([RL_TRAIN, *words], capture_output=True, text=True, check=False)
-    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    assert done.returncode == 2
+def test_a_mistake_exits_with_2_and_a_clear_line(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        train.run([*words, "--local"])
+    said = " ".join("".join(capfd.readouterr()).replace("│", " ").split())
+    assert end.value.code == 2
     assert message in said
     assert "Traceback" not in said
 

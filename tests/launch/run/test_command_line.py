@@ -173,6 +173,7 @@ def test_a_saved_setting_of_another_type_is_named(setting: dict[str, object], sa
     assert said in str(problem.value)
 
 
+@pytest.mark.integration
 def test_the_largest_seed_trains_and_is_evaluated(tmp_path: Path) -> None:
     seed, path = str(2**64 - 1), str(tmp_path / "run")
     assert run("rl-train", *TINY, "--local", "--seed", seed, "--total-steps", "1", "--run-dir", path) == 0
