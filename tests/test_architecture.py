@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,16 @@ OWN_FOLDERS = [*BELOW, "tests", "docs", "examples", "benchmarks"]
 modules = pytest.mark.parametrize("module", MODULES, ids=str)
 
 
+@cache
+def parsed(module: Path) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse((ROOT / module).read_text())
+
+
 def imports(module: Path) -> Iterator[str]:
     """Dotted names of everything that a module imports; relative ones as engram.<folder>..."""
     package = ["engram", *module.parent.parts]
-    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -101,7 +108,7 @@ def test_a_module_imports_only_the_packages_of_its_floor(module: Path) -> None:
 @modules
 def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
     """One copy under one name, whatever the checkout is called."""
-    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+    for node in ast.walk(parsed(module)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
         assert all(name.split(".")[0] != "engram" for name in names), f"{module}:{node.lineno}"
@@ -207,7 +214,7 @@ def test_there_is_one_copy_of_engram() -> None:
 def test_a_file_is_short_enough_to_read(module: Path) -> None:
     text = (ROOT / module).read_text()
     assert text.count("\n") <= 350
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 60, f"{module}:{node.lineno} {node.name}"
 

@@ -126,6 +126,7 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm(bad: float) -> None:
     assert not math.isfinite(clip_global_norm(gradients_of([1.0], [bad, 2.0]), None).item())
 
 
+@pytest.mark.integration
 def test_optimisers_work_without_torchs_compiler() -> None:
     """Importing it takes two seconds of every run's start; another test may have imported it into this process."""
     program = (
