@@ -4,7 +4,7 @@
     pytest -m integration    training runs, commands, Ray
     pytest -m nightly        faults, fuzzing, pages, notebooks, browsers, compilers
 
-Each takes as many processes as there are cores, at most four (`-n 0` for none, as a debugger needs it).
+Each runs in several processes (`-n 0` for one, as a debugger needs it).
 
 A file or folder named on the command line runs whole, whatever its set. A single test that needs more than the others
 of its file carries the mark itself: `@pytest.mark.integration`.
@@ -37,6 +37,7 @@ SET_OF = {
     "launch": "integration",
     "launch/metrics": "",
     "launch/run": "",
+    "launch/look/test_page.py": "nightly",
     "launch/test_fuzz.py": "nightly",
     "test_wheel.py": "nightly",
     "zoo": "integration",
@@ -61,8 +62,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     option.markexpr = option.markexpr or DEFAULT
     alone = hasattr(config, "workerinput") or option.usepdb or option.collectonly or option.capture == "no"
-    if not alone and option.markexpr in (DEFAULT, *SETS) and getattr(option, "numprocesses", 0) is None:
-        option.numprocesses, option.dist = min(os.cpu_count() or 1, 4), "loadfile"
+    if alone or option.markexpr not in (DEFAULT, *SETS) or getattr(option, "numprocesses", 0) is not None:
+        return
+    cores = min(os.cpu_count() or 1, 4)
+    option.numprocesses = cores if option.markexpr == DEFAULT else 2 * cores  # those sets wait for half of their time
+    option.dist, option.loadscopereorder = "loadfile", False
 
 
 def pytest_configure(config: pytest.Config) -> None:
