@@ -24,6 +24,7 @@ FOLDERS = {
     "rl-reproduce": "figures",
     "rl-probe": "probe",
     "rl-population": "population",
+    "rl-compare": "compare",
     "rl-export": "export",
 }
 """Where in launch/ each command is."""
@@ -87,4 +88,5 @@ rl_doctor = partial(_run, "rl-doctor")
 rl_reproduce = partial(_run, "rl-reproduce")
 rl_probe = partial(_run, "rl-probe")
 rl_population = partial(_run, "rl-population")
+rl_compare = partial(_run, "rl-compare")
 rl_export = partial(_run, "rl-export")

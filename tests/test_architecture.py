@@ -122,7 +122,8 @@ COMPOSERS = {
         for name in ("training", "run", "evaluation")
     },
     "launch/api/child.py": {"train"},
-    "launch/train/command.py": {"api"},
+    "launch/train/command.py": {"api", "trials"},
+    "launch/trials/command.py": {"api", "train"},
     "launch/play/agent.py": {"api"},
 }
 """Modules that put a product together from another folder's parts: the functions for Python, and commands over them."""

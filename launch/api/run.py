@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
-from ...base.files import parsed_row
 from ...base.messages import check_keys
 from ...envs.registration import find_world, is_world, world_parameters
 from ..evaluate.episodes import Summary
 from ..metrics.panel import Panel
+from ..metrics.rows import read_log, table_of
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
@@ -33,7 +33,6 @@ from .training import Outcome, make_panel, refuse_taken
 from .training import train as train_here
 
 Array = NDArray[np.float64]
-_ROW = {"step", "time", "wall_s", "metrics"}
 
 
 class Progress(NamedTuple):
@@ -83,17 +82,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Array]:
-        """Every row of metrics as arrays [K] by name, nan where a row has no such number; `step` has the steps.
+        """Table of every row of metrics: columns [K] by name, nan where a row has no value.
 
-        The names are those in TensorBoard (docs/reference/metrics.md).
+        `step` contains environment steps, `time` seconds since 1970, `wall_s` seconds of training; the other names are
+        those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` takes it.
         """
-        rows = self._rows()
-        names = dict.fromkeys(name for row in rows for name in row["metrics"])
-        found = {key: np.array([row[key] for row in rows], np.float64) for key in ("step", "time", "wall_s")}
-        for name in names:
-            values = [row["metrics"].get(name) for row in rows]
-            found[name] = np.array([np.nan if x is None else x for x in values], np.float64)
-        return found
+        return table_of(self._rows())
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -157,13 +151,8 @@ class Run:
         return load_agent(self.path, **options)
 
     def _rows(self) -> list[Mapping[str, Any]]:
-        """Whole rows of metrics: the last line may be half written, and a crash leaves halves of others."""
-        try:
-            lines = self._directory.metrics_file.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        rows = [parsed_row(line) for line in lines if line.endswith(b"\n")]
-        return [row for row in rows if row is not None and _ROW <= row.keys() and isinstance(row["metrics"], dict)]
+        """Rows of metrics."""
+        return read_log(self._directory.metrics_file)
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:

@@ -16,7 +16,10 @@ from typing import Any, NoReturn
 
 from ..run.command_line import LIST, VERSION, UsageError, dashed, number, value_of, whole_number
 
-WITHOUT_RAY = ("--help", "-h", VERSION, LIST, "--restarts", "--local", "--ray-address", "--no-local", "--act-on")
+WITHOUT_RAY = (
+    *("--help", "-h", VERSION, LIST, "--restarts", "--local", "--ray-address", "--no-local", "--act-on"),
+    *("--seeds", "--sweep", "--trials", "--jobs"),
+)
 """Flags with which a command needs no private Ray, or another process does, or it is better seen later."""
 DEFAULTS: dict[str, Any] = {"num_actors": 1, "actor_cpus": 1.0, "local": False, "act_on": "auto", "ray_address": None}
 """Of RunConfig, which cannot be imported without torch; a test compares them."""

@@ -2,23 +2,22 @@
 
 import json
 import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ...base.files import replace_file
+from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..run.command_line import UsageError, make_console, parse, run_command
 from . import page, results
 from .figure import Figure, load, names
-from .runs import FigureRun, RunFailedError, train_all
+from .runs import FigureRun
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on fresh levels, and draw them beside the
 paper's numbers. Run the same command again after any stop, and it goes on where it was."""
@@ -81,25 +80,18 @@ def main(arguments: Sequence[str]) -> int:
     for run in runs:
         run.check()
     console.print(forecast(figure, runs, config), highlight=False)
-    previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    deadline = time.monotonic() + 60 * config.minutes if config.minutes else float("inf")
     try:
-        if config.collect or not _train(runs, config, console):
-            _evaluate_unfinished(runs, console)
+        with signals_as_interrupt():
+            if config.collect or not run_shown(runs, config.jobs, console, deadline):
+                _evaluate_unfinished(runs, console)
     except RunFailedError as problem:
         console.print(f"rl-reproduce: {problem}", highlight=False)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here", highlight=False)
         return 1
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
-
-
-def _interrupt(*_: object) -> NoReturn:
-    """Handle SIGTERM and SIGHUP as Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
@@ -188,45 +180,17 @@ def _recorded(folder: Path, stems: dict[str, str]) -> dict[str, dict[str, Any]]:
     return {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}
 
 
-def _train(runs: Sequence[FigureRun], config: ReproduceConfig, console: Console) -> bool:
-    """Train with a bar for each run at work and a line for each that has finished."""
-    deadline = time.monotonic() + 60 * config.minutes if config.minutes else float("inf")
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
-    bars: dict[FigureRun, TaskID] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def report(run: FigureRun, what: str) -> None:
-            if what == "started":
-                bars[run] = progress.add_task(run.label, total=run.curve.steps, said="")
-            if what in ("started", "running"):
-                steps = run.steps()
-                progress.update(bars[run], completed=steps, said=f"{steps / 1e6:,.1f} M steps")
-                return
-            progress.remove_task(bars.pop(run))
-            console.print(_outcome(run, what), highlight=False)
-
-        return train_all(runs, config.jobs, report, deadline)
-
-
-def _outcome(run: FigureRun, what: str) -> str:
-    said = f"{run.label}: {what} at {run.steps() / 1e6:,.1f} of {run.curve.steps / 1e6:,.1f} M steps"
-    if what == "finished":
-        estimate = run.evaluation()["all"][run.figure.measure]
-        said += f", {run.figure.measure} {estimate['mean']:.3g} [{estimate['low']:.3g}, {estimate['high']:.3g}]"
-    return said
-
-
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
     failed: list[str] = []
     for run in runs:
         if not run.started or (run.evaluation_file.exists() and run.evaluation()["step"] == run.checkpoint_step()):
             continue
         try:
-            run.evaluate()
+            run.complete()
         except RunFailedError as problem:
             failed.append(str(problem))
             continue
-        console.print(_outcome(run, "evaluated"), highlight=False)
+        console.print(run.outcome("evaluated"), highlight=False)
     if failed:
         raise RunFailedError("; ".join(failed))
 

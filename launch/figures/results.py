@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..metrics.provenance import provenance
+from ..metrics.rows import read_log
 from ..run.config import RunConfig, differences
 from .figure import Curve, Figure
-from .runs import FigureRun, read_rows
+from .runs import FigureRun
 
 POINTS = 120
 """Points of a curve that are kept."""
@@ -174,7 +175,7 @@ def _curve(run: FigureRun) -> dict[str, list[float]]:
     """Steps and the measure, averaged into at most POINTS parts; of a population the mean of its members."""
     measure = f"episode/{run.figure.measure}"
     members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
-    rows = [row for file in members for row in read_rows(file)] if members else run.rows()
+    rows = [row for file in members for row in read_log(file)] if members else run.rows()
     rows = sorted((row for row in rows if measure in row["metrics"]), key=lambda row: row["step"])
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
     return {

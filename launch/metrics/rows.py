@@ -1,12 +1,24 @@
-"""Rows of a `metrics.jsonl`, read back."""
+"""Rows of a `metrics.jsonl`, read back, and their columns."""
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.files import parsed_row
+
 Row = dict[str, float]
 """One row's metrics, with `step`."""
+Array = NDArray[np.float64]
+Table = dict[str, Array]
+"""Columns [K] by name, one entry per row."""
+FINAL = 0.1
+"""Part of a run's steps, at its end, that a final value is the mean of."""
+_FIELDS = {"step", "time", "wall_s", "metrics"}
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -24,3 +36,47 @@ def read_rows(file: Path) -> list[Row]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def parse_log(content: bytes) -> list[Mapping[str, Any]]:
+    """Whole rows with all their fields: the last line may be half written, and a crash leaves parts of others."""
+    rows = [parsed_row(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    return [row for row in rows if row is not None and _FIELDS <= row.keys() and isinstance(row["metrics"], dict)]
+
+
+def read_log(file: Path) -> list[Mapping[str, Any]]:
+    """`parse_log` of a file; empty if there is none."""
+    try:
+        return parse_log(file.read_bytes())
+    except FileNotFoundError:
+        return []
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Columns `step`, `time` (s since 1970), `wall_s` (s) and every metric; nan where a row has no value."""
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    found = {key: np.array([row[key] for row in rows], np.float64) for key in ("step", "time", "wall_s")}
+    for name in names:
+        values = [row["metrics"].get(name) for row in rows]
+        found[name] = np.array([np.nan if x is None else x for x in values], np.float64)
+    return found
+
+
+def series(table: Table, metric: str) -> tuple[Array, Array]:
+    """Steps [K] and values [K] of a metric, without the rows where it is nan."""
+    values = table.get(metric, np.zeros(0))
+    there = np.isfinite(values)
+    return (table["step"][there], values[there]) if there.any() else (np.zeros(0), np.zeros(0))
+
+
+def final_value(steps: Array, values: Array, end: float) -> float:
+    """Mean of the values in the last tenth of the steps up to `end`; nan without values.
+
+    Args:
+        steps, values: a series [K] with rising steps.
+        end: last step that counts.
+    """
+    if not (steps <= end).any():
+        return float("nan")
+    late = (steps <= end) & (steps > (1 - FINAL) * end)
+    return float(values[late].mean() if late.any() else values[steps <= end][-1])

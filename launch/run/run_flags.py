@@ -21,7 +21,9 @@ from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
 from .run_directory import CONFIG, differing
 
-OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST)
+TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
+"""Flags of `rl-train` for several runs in one directory."""
+OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are no settings of a run."""
 UNINTERESTING = (
     *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
@@ -220,4 +222,6 @@ Also: --list (worlds, cores, algorithms, presets, figures and trained agents, on
 --config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
 change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
 checkpoint and 10 N times in all),
+--seeds 1,2,3 (a run for each seed, in one directory), --sweep SETTING=loguniform(LOW,HIGH) --trials N (random search;
+also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (runs of --seeds and --sweep at a time),
 --trust-checkpoint (resume the environments of a Gymnasium world exactly; this runs code that is in the checkpoint)."""

@@ -41,9 +41,12 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
     from ..run.run_directory import RunDirectory
     from ..run.run_flags import changed_from_preset, parse_run
     from ..run.urls import is_url
+    from ..trials.command import train_several, trains_several
     from .resume import resumed_by_words
     from .supervisor import supervise
 
+    if trains_several(arguments):
+        return train_several(arguments, stop)
     resume = value_of("--resume", arguments)
     if value_of("--restarts", arguments) is not None:
         return supervise(arguments)

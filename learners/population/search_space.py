@@ -90,52 +90,52 @@ def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
     return replace(config, **shared, algorithm_args=config.algorithm_args | own)  # type: ignore
 
 
-def parse(words: Sequence[str]) -> tuple[Explored, ...]:
-    """The search space of `--pbt.explore` words. Raises ValueError naming the word, the mistake and what is allowed."""
-    explored = tuple(_parse(word) for word in words)
+def parse(words: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
+    """The search space that the words of a flag name. Raises ValueError naming the word and what is allowed."""
+    explored = tuple(_parse(word, flag) for word in words)
     names = [each.setting for each in explored]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"explore names {name} twice; allowed: each setting once")
+            raise ValueError(f"{flag} names {name} twice; allowed: each setting once")
     return explored
 
 
-def _parse(word: str) -> Explored:
+def _parse(word: str, flag: str) -> Explored:
     match = _WORD.fullmatch(word)
     if match is None:
         raise ValueError(
-            f"explore {word!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
+            f"{flag} {word!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
         )
     setting, kind, inside = match.groups()
-    whole = _numeric_type(setting) is int
+    whole = _numeric_type(setting, flag) is int
     if kind not in KINDS:
-        raise ValueError(f"explore {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
-    numbers = [_number(setting, text, whole) for text in inside.split(",") if text.strip()]
+        raise ValueError(f"{flag} {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
+    numbers = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
     if kind == "choice":
         numbers = sorted(set(numbers))
         if len(numbers) < 2:
-            raise ValueError(f"explore {setting}: choice({inside}) is no choice; allowed: two or more different values")
+            raise ValueError(f"{flag} {setting}: choice({inside}) is no choice; allowed: two or more different values")
     else:
-        _check_range(setting, kind, inside, numbers)
+        _check_range(f"{flag} {setting}", kind, inside, numbers)
     for number in numbers:
         try:
             applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: number})
         except ValueError as problem:
-            raise ValueError(f"explore {setting}={kind}({inside}): {problem}") from None
+            raise ValueError(f"{flag} {setting}={kind}({inside}): {problem}") from None
     return Explored(setting, kind, tuple(numbers), whole)
 
 
-def _numeric_type(setting: str) -> type:
+def _numeric_type(setting: str, flag: str) -> type:
     """int or float. Raises ValueError if there is no such setting, or it is not a number."""
     settings = _settings()
     numeric = sorted(name for name, (hint, _) in settings.items() if hint in (int, float))
     if setting in numeric:
         return settings[setting][0]
     if setting in settings:
-        raise ValueError(f"explore {setting}: not a number; numeric settings: {', '.join(numeric)}")
+        raise ValueError(f"{flag} {setting}: not a number; numeric settings: {', '.join(numeric)}")
     near = difflib.get_close_matches(setting if setting.startswith(PREFIX) else PREFIX + setting, numeric, n=3)
     said = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
-    raise ValueError(f"explore {setting}: no such setting; {said}")
+    raise ValueError(f"{flag} {setting}: no such setting; {said}")
 
 
 def _settings() -> dict[str, tuple[Any, str]]:
@@ -148,25 +148,25 @@ def _settings() -> dict[str, tuple[Any, str]]:
     return found | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
 
 
-def _number(setting: str, text: str, whole: bool) -> float:
+def _number(name: str, text: str, whole: bool) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"explore {setting}: {text.strip()!r} is not a number")
+        raise ValueError(f"{name}: {text.strip()!r} is not a number")
     if not whole:
         return number
     if number != int(number):
-        raise ValueError(f"explore {setting}: {text.strip()} is not a whole number, as {setting} must be")
+        raise ValueError(f"{name}: {text.strip()} is not a whole number, as it must be")
     return int(number)
 
 
-def _check_range(setting: str, kind: str, inside: str, numbers: list[float]) -> None:
+def _check_range(name: str, kind: str, inside: str, numbers: list[float]) -> None:
     if len(numbers) != 2:
-        raise ValueError(f"explore {setting}: {kind}({inside}) has {len(numbers)} numbers; allowed: {kind}(LOW,HIGH)")
+        raise ValueError(f"{name}: {kind}({inside}) has {len(numbers)} numbers; allowed: {kind}(LOW,HIGH)")
     low, high = numbers
     if not low < high:
-        raise ValueError(f"explore {setting}: {kind}({inside}) is upside down; allowed: LOW below HIGH")
+        raise ValueError(f"{name}: {kind}({inside}) is upside down; allowed: LOW below HIGH")
     if kind == "loguniform" and not low > 0:
-        raise ValueError(f"explore {setting}: {kind}({inside}) begins at {low:g}; allowed: above 0")
+        raise ValueError(f"{name}: {kind}({inside}) begins at {low:g}; allowed: above 0")

@@ -1,0 +1,191 @@
+"""Several runs of one command: processes of `rl-train`, some at a time, stopped and continued together.
+
+A process has a group of its own, so that Ctrl-C in a terminal reaches the command alone. The command then sends
+SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ...base.processes import end_with_parent
+
+NICENESS = 10
+"""Leaves the machine usable for other work."""
+POLL_SECONDS = 1.0
+LAST_LINE = 300
+"""Characters of the last line of a failed run that its message quotes."""
+
+
+class RunFailedError(RuntimeError):
+    """A run ended with an error; the message names the run and the file with its output."""
+
+
+class Job(ABC):
+    """One run: how to start or resume it, and how far it is."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Name in messages."""
+
+    @property
+    @abstractmethod
+    def log(self) -> Path:
+        """File that output of the run's processes is appended to."""
+
+    @property
+    @abstractmethod
+    def total_steps(self) -> int:
+        """Environment steps at the end."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+
+    @abstractmethod
+    def steps(self) -> int:
+        """Environment steps so far."""
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """Command that starts the run, or resumes it."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Do what is left after training. Raises RunFailedError."""
+
+    def outcome(self, event: str) -> str:
+        """Line about an event other than "started" and "running"."""
+        return f"{self.label}: {event} at {self.steps():,} of {self.total_steps:,} steps"
+
+
+J = TypeVar("J", bound=Job)
+
+
+def tool(name: str) -> str:
+    """A command of the same installation."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@contextmanager
+def signals_as_interrupt() -> Generator[None]:
+    """Handle SIGTERM and SIGHUP as Ctrl-C."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
+    """`run_all` with a progress bar per process and a line per outcome."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    bars: dict[Job, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+
+        def report(job: Job, event: str) -> None:
+            if event == "started":
+                bars[job] = progress.add_task(job.label, total=job.total_steps, said="")
+            if event in ("started", "running"):
+                steps = job.steps()
+                progress.update(bars[job], completed=steps, said=f"{steps:,} steps")
+                return
+            progress.remove_task(bars.pop(job))
+            console.print(job.outcome(event), highlight=False)
+
+        return run_all(jobs, at_a_time, report, deadline)
+
+
+def run_all(jobs: Sequence[J], at_a_time: int, report: Callable[[J, str], None], deadline: float) -> bool:
+    """Run and complete every job that is not finished; returns whether all are finished.
+
+    Args:
+        jobs: in the order in which to start them.
+        at_a_time: processes at a time, at least 1.
+        report: called with a job and an event: "started", "running", "finished", "stopped" or "failed".
+        deadline: `time.monotonic()` at which every process is stopped with a checkpoint.
+
+    Raises KeyboardInterrupt after every process has written its checkpoint, and RunFailedError if a run failed, after
+    the others have ended.
+    """
+    waiting = [job for job in jobs if not job.finished]
+    running: dict[J, subprocess.Popen[bytes]] = {}
+    failed: list[str] = []
+    try:
+        while (waiting or running) and time.monotonic() < deadline:
+            while waiting and len(running) < at_a_time:
+                job = waiting.pop(0)
+                running[job] = _start(job)
+                report(job, "started")
+            time.sleep(POLL_SECONDS)
+            for job, process in list(running.items()):
+                if process.poll() is None:
+                    report(job, "running")
+                    continue
+                del running[job]
+                failed += _end(job, process.returncode, report)
+    finally:
+        _stop(running, report)
+    if failed:
+        raise RunFailedError("; ".join(failed))
+    return all(job.finished for job in jobs)
+
+
+def lower_priority() -> None:
+    """Run at a lower priority and end with the parent; for `preexec_fn`."""
+    os.nice(NICENESS)
+    end_with_parent()
+
+
+def _end(job: J, code: int, report: Callable[[J, str], None]) -> list[str]:
+    """Complete a job whose process has ended; returns the reason if that failed."""
+    try:
+        if code:
+            said = job.log.read_text(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(said) if line.strip()), "")[:LAST_LINE]
+            raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
+        job.complete()
+    except RunFailedError as problem:
+        report(job, "failed")
+        return [str(problem)]
+    report(job, "finished" if job.finished else "stopped")
+    return []
+
+
+def _start(job: Job) -> "subprocess.Popen[bytes]":
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("ab") as log:
+        return subprocess.Popen(
+            job.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=lower_priority,
+            start_new_session=True,
+        )
+
+
+def _stop(running: "dict[J, subprocess.Popen[bytes]]", report: Callable[[J, str], None]) -> None:
+    for process in running.values():
+        process.send_signal(signal.SIGTERM)
+    for job, process in running.items():
+        process.wait()
+        report(job, "stopped")
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

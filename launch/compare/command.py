@@ -1,0 +1,65 @@
+"""`rl-compare`: compare runs with several seeds: curves, interquartile means, probabilities of improvement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ...base.files import replace_file
+from ...base.messages import check_new_file
+from ..run.command_line import UsageError, make_console, parse, run_command
+from .drawing import draw
+from .groups import compare
+from .loading import load
+from .report import comma_separated, latex, markdown, results, show
+
+_HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
+
+RUN is a run directory, a directory of several runs (rl-train --seeds, --sweep, or any folder), or a URL of either. Runs
+that differ in their seeds alone are one curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Which runs to compare, and by what."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
+    """Run directories, directories of several runs, or URLs."""
+    by: tuple[str, ...] = ()
+    """Settings that make a curve, such as core or lr; otherwise all that differ but the seed."""
+    metric: str = "episode/return"
+    """Metric to compare; higher is better."""
+    out: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """Write NAME.png, NAME.svg, NAME.md, NAME.csv and NAME.tex."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError("no run is named; expected: rl-compare RUN...")
+        check_new_file("out", self.out)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare as the words say; returns the exit code."""
+    config = parse(CompareConfig, arguments, "rl-compare", _HELP)
+    comparison = compare(load(config.runs), config.by, config.metric)
+    found, console = results(comparison), make_console()
+    show(comparison, found, console)
+    if config.out:
+        files = draw(comparison, found)
+        files["md"] = markdown(comparison, found, f"{Path(config.out).name}.png").encode()
+        files["csv"] = comma_separated(found).encode()
+        files["tex"] = latex(comparison, found).encode()
+        for ending, content in files.items():
+            try:
+                replace_file(Path(f"{config.out}.{ending}"), content)
+            except OSError as problem:
+                raise UsageError(f"--out: cannot write {config.out}.{ending}: {problem.strerror}") from problem
+        console.print(f"wrote {config.out}.{{{','.join(files)}}}", soft_wrap=True)
+    return 0
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `rl-compare`."""
+    run_command("rl-compare", main, arguments)

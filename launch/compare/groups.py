@@ -1,0 +1,193 @@
+"""Runs sorted into curves and environments: runs of one curve differ in nothing but their seeds, or as `--by` says."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.messages import advice
+from ..metrics.rows import Array, final_value
+from ..run.command_line import UsageError, settings_of
+from ..run.config import RunConfig
+from ..run.run_flags import UNINTERESTING
+from ..run.trained import MAY_CHANGE
+from .loading import LoadedRun
+
+POINTS = 100
+"""Steps at which curves are drawn."""
+
+
+class Cell(NamedTuple):
+    """Runs of one curve in one environment."""
+
+    seeds: list[int]
+    finals: Array
+    """Mean of the metric over the last tenth of the steps up to the environment's `end`, [R]."""
+    values: Array
+    """Metric at the environment's `steps`, [R, S]."""
+
+
+class Environment(NamedTuple):
+    """What the curves of one environment share."""
+
+    end: float
+    """Steps up to which all of its runs have come."""
+    steps: Array
+    """[S]."""
+
+
+class Comparison(NamedTuple):
+    """Curves in environments."""
+
+    metric: str
+    environments: dict[str, Environment]
+    cells: dict[str, dict[str, Cell]]
+    """By curve and environment."""
+    notes: list[str]
+    """What a reader of the comparison has to know."""
+
+    def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
+        """Final scores [R] of a curve by environment; of several environments scaled to 0..1 over all runs of each."""
+        return [self._scaled(name, self.cells[curve][name].finals, len(among) > 1) for name in among]
+
+    def _scaled(self, environment: str, finals: Array, scale: bool) -> Array:
+        if not scale:
+            return finals
+        every = np.concatenate([cells[environment].finals for cells in self.cells.values() if environment in cells])
+        low, high = every.min(), every.max()
+        return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)
+
+    def shared(self, *curves: str) -> list[str]:
+        """Environments that all these curves have runs in."""
+        return [name for name in self.environments if all(name in self.cells[curve] for curve in curves)]
+
+
+def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Comparison:
+    """Sort runs into curves. Raises UsageError for an unknown setting or metric."""
+    _check_metric(runs, metric)
+    by = [_setting(name, runs) for name in by]
+    where = [name for name in _varied(runs) if name.startswith("env_args.") and name not in by]
+    places: dict[str, list[LoadedRun]] = {}
+    for run in runs:
+        places.setdefault(" ".join([run.settings["env"], *(_pair(run, name) for name in where)]), []).append(run)
+    # Presets differ between environments: what is the same for all runs of each makes no curve.
+    varied = dict.fromkeys(name for together in places.values() for name in _varied(together))
+    which = by or _telling(list(varied), places) or ["agent.core"]
+    others = sorted(set(varied) - set(which))
+    notes = [f"runs also differ in {', '.join(others)}"] if others else []
+    curves: dict[str, dict[str, list[LoadedRun]]] = {}
+    for place, together in places.items():
+        for run in together:
+            if len(run.series(metric)[0]):
+                curves.setdefault(_label(run, which), {}).setdefault(place, []).append(run)
+            else:
+                notes.append(f"left out, it has no {metric} yet: {run.name}")
+    return _measured(curves, metric, notes)
+
+
+def _measured(curves: dict[str, dict[str, list[LoadedRun]]], metric: str, notes: list[str]) -> Comparison:
+    environments: dict[str, Environment] = {}
+    cells: dict[str, dict[str, Cell]] = {}
+    for name in dict.fromkeys(name for places in curves.values() for name in places):
+        together = [run for places in curves.values() for run in places.get(name, [])]
+        end = min(run.last_step for run in together)
+        if end < max(run.last_step for run in together):
+            notes.append(f"{name}: compared at {end:,.0f} steps, the last step of the shortest run")
+        begin = min(max(run.series(metric)[0][0] for run in together), end)
+        environments[name] = Environment(end, np.linspace(begin, end, POINTS))
+        for curve, places in curves.items():
+            if name in places:
+                cell = _cell(places[name], metric, environments[name])
+                if cell.seeds:
+                    cells.setdefault(curve, {})[name] = cell
+                if len(set(cell.seeds)) < len(cell.seeds):
+                    notes.append(f"{curve} in {name}: runs with equal seeds are not independent")
+                if len(cell.seeds) < len(places[name]):
+                    notes.append(f"{curve} in {name}: left out, a run without {metric} up to {end:,.0f} steps")
+    if not cells:
+        raise UsageError(f"no run has {metric} yet")
+    return Comparison(metric, environments, cells, notes)
+
+
+def _cell(runs: Sequence[LoadedRun], metric: str, environment: Environment) -> Cell:
+    seeds: list[int] = []
+    finals: list[float] = []
+    values: list[Array] = []
+    for run in runs:
+        steps, series = run.series(metric)
+        final = final_value(steps, series, environment.end)
+        if np.isfinite(final):
+            seeds.append(run.settings["seed"])
+            finals.append(final)
+            values.append(smoothed(steps, series, environment.steps))
+    return Cell(seeds, np.array(finals), np.array(values))
+
+
+def smoothed(steps: Array, values: Array, at: Array) -> Array:
+    """Values [S] at steps `at` [S] of a series [K]: means over equal parts of the steps, joined by lines."""
+    part = np.searchsorted(at, steps)
+    parts = np.unique(part)
+    means = [(steps[part == each].mean(), values[part == each].mean()) for each in parts]
+    return np.interp(at, *np.array(means).T)
+
+
+def _varied(runs: Sequence[LoadedRun]) -> list[str]:
+    """Settings that differ between runs and change what is learned, other than the seed."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    passive = {*MAY_CHANGE, *UNINTERESTING} - {"start_from"}
+    return [
+        name
+        for name in names
+        if name not in passive and any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)
+    ]
+
+
+def _telling(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
+    """As few of the settings as tell apart what all of them do; the core and the algorithm come first."""
+
+    def curves(names: Sequence[str]) -> int:
+        return sum(len({_label(run, names) for run in together}) for together in places.values())
+
+    kept: list[str] = []
+    for name in sorted(names, key=lambda name: name not in ("agent.core", "learner.algorithm")):
+        if curves([*kept, name]) > curves(kept):
+            kept.append(name)
+    return kept
+
+
+def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
+    """The dotted name of a setting that `--by` names as a flag of `rl-train` does, or in full."""
+    flags = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()}
+    dotted = dict.fromkeys(setting for run in runs for setting in run.settings)
+    wanted = name.removeprefix("--").replace("-", "_")
+    if wanted in dotted:
+        return wanted
+    if wanted in flags:
+        return flags[wanted]
+    ends = [setting for setting in dotted if setting.rpartition(".")[2] == wanted]
+    if len(ends) == 1:
+        return ends[0]
+    raise UsageError(f"by names {name!r}, which is no setting of the runs; {advice(wanted, [*flags, *dotted])}")
+
+
+def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
+    names = dict.fromkeys(name for run in runs for table in run.tables for name in table)
+    if metric not in names:
+        if not names.keys() - {"step", "time", "wall_s"}:
+            raise UsageError(f"{runs[0].name} has no metrics yet")
+        raise UsageError(f"metric is {metric!r}, which no run has; {advice(metric, list(names))}")
+
+
+def _label(run: LoadedRun, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return _value(run, names[0])
+    return " ".join(_pair(run, name) for name in names)
+
+
+def _pair(run: LoadedRun, name: str) -> str:
+    return f"{name.rpartition('.')[2]}={_value(run, name)}"
+
+
+def _value(run: LoadedRun, name: str) -> str:
+    value = run.settings.get(name)
+    return "unset" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

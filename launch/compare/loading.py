@@ -1,0 +1,102 @@
+"""Runs to compare, from run directories, directories of several runs, or URLs; nothing but their text is read."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from fsspec.core import url_to_fs
+
+from ..metrics.rows import Array, Table, parse_log, series, table_of
+from ..run.command_line import UsageError
+from ..run.config import RunConfig, to_dict
+from ..run.run_directory import CONFIG, flat_settings
+from ..run.urls import redacted
+
+DEPTH = 3
+"""Folders below RUN that are searched for run directories."""
+METRICS = "metrics.jsonl"
+
+
+class LoadedRun(NamedTuple):
+    """A run's settings and metrics."""
+
+    name: str
+    """Path or URL, without secrets."""
+    settings: dict[str, Any]
+    """By dotted name; defaults where the run has written down none."""
+    tables: list[Table]
+    """Metrics of the run, then of every member of a population."""
+
+    @property
+    def last_step(self) -> float:
+        """Steps of the newest row."""
+        return max((float(table["step"][-1]) for table in self.tables[:1] if len(table["step"])), default=0.0)
+
+    def series(self, metric: str) -> tuple[Array, Array]:
+        """Steps [K] and values [K] of a metric; of a population without such a metric the mean of its members."""
+        own, *members = (series(table, metric) for table in self.tables)
+        if len(own[0]) or not members:
+            return own
+        members = [each for each in members if len(each[0])]
+        if not members:
+            return own
+        steps = max(members, key=lambda each: len(each[0]))[0]
+        values = np.mean([np.interp(steps, *each) for each in members], 0)
+        return steps * (len(self.tables) - 1), values
+
+
+def load(places: Sequence[str]) -> list[LoadedRun]:
+    """Every run at these places. Raises UsageError for a place without runs, or one that cannot be read."""
+    defaults = dict(flat_settings(to_dict(RunConfig())))
+    found: dict[str, LoadedRun] = {}
+    for place in places:
+        try:
+            files, root = url_to_fs(place)
+            folders = list(_folders(files, root.rstrip("/"), DEPTH))
+            runs = [_read(files, folder, _name(place, root.rstrip("/"), folder), defaults) for folder in folders]
+        except UsageError:
+            raise
+        except Exception as problem:  # every kind of store fails in its own way
+            reason = (str(problem).replace(place, redacted(place)).splitlines() or [""])[0]
+            raise UsageError(f"{redacted(place)} cannot be read: {type(problem).__name__}: {reason}") from problem
+        if not runs:
+            raise UsageError(
+                f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some"
+            )
+        found |= {run.name: run for run in runs}
+    return list(found.values())
+
+
+def _folders(files: Any, root: str, depth: int) -> Iterator[str]:
+    """Run directories at or below a folder, sorted."""
+    entries = sorted(files.ls(root, detail=True), key=lambda entry: _natural(entry["name"]))
+    names = {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries}
+    if CONFIG in names:
+        yield root
+    elif depth:
+        for entry in entries:
+            if entry["type"] == "directory":
+                yield from _folders(files, entry["name"].rstrip("/"), depth - 1)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order in which seed-2 comes before seed-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _name(place: str, root: str, folder: str) -> str:
+    return redacted(place).rstrip("/") + folder.removeprefix(root)
+
+
+def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> LoadedRun:
+    try:
+        settings = dict(flat_settings(tomllib.loads(files.cat_file(f"{folder}/{CONFIG}").decode())))
+    except ValueError as problem:
+        raise UsageError(f"{name}/{CONFIG} is damaged: {problem}") from problem
+    paths = [f"{folder}/{METRICS}"]
+    if settings.get("population"):
+        paths += [f"{folder}/members/{member}/{METRICS}" for member in range(settings["population"])]
+    tables = [table_of(parse_log(files.cat_file(path) if files.exists(path) else b"")) for path in paths]
+    return LoadedRun(name, defaults | settings, tables)

@@ -1,0 +1,128 @@
+"""A comparison as tables: the terminal, Markdown, CSV and LaTeX have the same cells."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .groups import Comparison
+from .statistics import COVERAGE, Estimate, improvement_of, interquartile_mean_of
+
+ALL = "all"
+"""Stands for the environments together."""
+FEW = 5
+"""Runs of a curve below which intervals are too narrow."""
+_LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+
+
+class Result(NamedTuple):
+    """A statistic of a curve in an environment."""
+
+    statistic: str
+    """IQM, or P(better): the probability that a run is better than one of `versus`."""
+    curve: str
+    versus: str
+    environment: str
+    runs: int
+    estimate: Estimate
+
+    @property
+    def text(self) -> str:
+        """Value and interval."""
+        value, low, high = self.estimate
+        return f"{value:.3g}" if math.isnan(low) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def results(comparison: Comparison) -> list[Result]:
+    """Interquartile means by environment and over all, then probabilities of improvement of every pair."""
+    found: list[Result] = []
+    for curve, cells in comparison.cells.items():
+        for name in [*cells, *([ALL] if len(cells) > 1 else [])]:
+            among = comparison.shared(curve) if name == ALL else [name]
+            strata = comparison.strata(curve, among)
+            found.append(Result("IQM", curve, "", name, sum(map(len, strata)), interquartile_mean_of(strata)))
+    for curve, other in permutations(comparison.cells, 2):
+        if among := comparison.shared(curve, other):
+            x, y = (comparison.strata(name, among) for name in (curve, other))
+            place = among[0] if len(among) == 1 else ALL
+            found.append(Result("P(better)", curve, other, place, sum(map(len, x)), improvement_of(x, y)))
+    return found
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What the values are, and what a reader has to know about the runs."""
+    lines = [
+        f"{comparison.metric}: mean over the last tenth of the steps; IQM: interquartile mean over runs; brackets: "
+        f"{COVERAGE:.0%} interval of a stratified bootstrap over runs"
+    ]
+    if len(comparison.environments) > 1:
+        lines.append(f"{ALL}: each environment scaled to 0..1 by the lowest and highest final value of the runs here")
+    fewest = min(len(cell.seeds) for cells in comparison.cells.values() for cell in cells.values())
+    if fewest < FEW:
+        lines.append(f"with {fewest} run{'s' * (fewest > 1)} of a curve a bootstrap interval is too narrow, or missing")
+    return lines + comparison.notes
+
+
+def tables(found: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]]:
+    """Header and rows of the means, and of the probabilities if there are several curves."""
+    means = [[each.curve, each.environment, f"{each.runs}", each.text] for each in found if not each.versus]
+    pairs = [[each.curve, each.versus, each.environment, each.text] for each in found if each.versus]
+    parts = [(["curve", "environment", "runs", "IQM"], means)]
+    return [*parts, (["curve", "versus", "environment", "P(better)"], pairs)] if pairs else parts
+
+
+def show(comparison: Comparison, found: Sequence[Result], console: Console) -> None:
+    """Print the tables."""
+    for header, rows in tables(found):
+        table = Table(box=box.SIMPLE_HEAD)
+        for name in header:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in remarks(comparison):
+        console.print(line, soft_wrap=True)
+
+
+def markdown(comparison: Comparison, found: Sequence[Result], picture: str) -> str:
+    """A page with the picture, the tables and the remarks."""
+    lines = [f"![{comparison.metric}]({picture})", ""]
+    for header, rows in tables(found):
+        cells = [[each.replace("|", "\\|") for each in row] for row in rows]
+        lines += [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells)] + [""]
+    return "\n".join([*lines, *(f"- {line}" for line in remarks(comparison)), ""])
+
+
+def comma_separated(found: Sequence[Result]) -> str:
+    """A row per statistic, in full precision; empty where there is no value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["statistic", "curve", "versus", "environment", "runs", "value", "low", "high"])
+    for each in found:
+        writer.writerow([*each[:-1], *("" if math.isnan(x) else repr(x) for x in each.estimate)])
+    return out.getvalue()
+
+
+def latex(comparison: Comparison, found: Sequence[Result]) -> str:
+    """Tables for the package booktabs, with the remarks as comments."""
+    lines = [f"% {line}" for line in remarks(comparison)]
+    for header, rows in tables(found):
+        lines += [rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule"]
+        lines += [" & ".join(map(_escaped, header)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+        lines += [r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in text)

@@ -1,0 +1,1 @@
+"""`rl-train --seeds` and `--sweep`: several runs in one directory."""

@@ -1,0 +1,132 @@
+"""Directory of several runs: one configuration with several seeds, or a random search over settings.
+
+    trials.toml             seeds, search space, number of trials
+    seed-1/ seed-2/ ...     run directories of `--seeds`
+    trial-000/ ...          run directories of `--sweep`; with several seeds trial-000/seed-1/ ...
+    seed-1.log ...          output of each run
+
+Trial k has the same values whatever the number of trials: they are sampled with a random stream of (seed, k). So a
+search can be extended.
+"""
+
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from ...base.files import replace_file
+from ...base.messages import check_keys, check_whole
+from ...learners.population.search_space import Explored, Values, applied, parse
+from ..run.command_line import UsageError
+from ..run.config import RunConfig, to_dict
+from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError, free_path
+from ..run.trained import run_config
+
+PLAN = "trials.toml"
+_SAMPLING = 0x5EED
+"""Key of the random streams that settings are sampled with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which runs there are."""
+
+    seeds: tuple[int, ...]
+    """Seeds of the runs; settings are sampled with the first."""
+    sweep: tuple[str, ...] = ()
+    """Search space, such as learner.lr=loguniform(1e-4,1e-2); without one there is a single trial."""
+    trials: int = 1
+    """Samples of the search space."""
+
+    def __post_init__(self) -> None:
+        for seed in self.seeds:
+            check_whole("seeds", seed, 0, 2**64 - 1)
+            if self.seeds.count(seed) > 1:
+                raise ValueError(f"seeds has {seed} twice; allowed: each seed once")
+        check_whole("trials", self.trials, 1)
+        _ = self.space
+
+    @property
+    def space(self) -> tuple[Explored, ...]:
+        """`sweep`, parsed. Raises ValueError."""
+        return parse(self.sweep, "sweep")
+
+    def values(self, trial: int) -> Values:
+        """Sampled settings of a trial by dotted name."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.seeds[0], spawn_key=(_SAMPLING, trial)))
+        return {each.setting: each.sample(rng) for each in self.space}
+
+    def runs(self) -> list[tuple[int, int, str]]:
+        """Trial, seed and place in the directory of every run, in the order in which they start."""
+        several = len(self.seeds) > 1 or not self.sweep
+        found: list[tuple[int, int, str]] = []
+        for trial in range(self.trials):
+            for seed in self.seeds:
+                parts = [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
+                found.append((trial, seed, "/".join(parts)))
+        return found
+
+    def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
+        """Configuration of a run. Raises ValueError if a setting is not one of the algorithm."""
+        learner = applied(base.learner, self.values(trial)).resolved()
+        return replace(base, seed=seed, learner=learner, run_dir=None)
+
+
+def has_plan(folder: str | Path) -> bool:
+    """Whether a directory contains several runs of a plan."""
+    return (Path(folder) / PLAN).is_file()
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a directory. Raises UsageError naming what is wrong with its file."""
+    try:
+        data: dict[str, Any] = tomllib.loads((folder / PLAN).read_text("utf-8"))
+        check_keys(PLAN, "key", data, ("seeds", "sweep", "trials"))
+        return Plan(seeds=tuple(data["seeds"]), sweep=tuple(data["sweep"]), trials=data["trials"])
+    except KeyError as problem:
+        raise UsageError(f"{folder / PLAN} has no key {problem}") from problem
+    except (OSError, ValueError, TypeError) as problem:
+        raise UsageError(f"{folder / PLAN} cannot be read: {problem}") from problem
+
+
+def new_folder(config: RunConfig, plan: Plan) -> Path:
+    """Make the directory of a plan. Raises UsageError if there are files in it."""
+    folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
+    if has_plan(folder):
+        raise UsageError(f"{folder} contains runs already; to continue them: --resume {folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if there := next(folder.iterdir(), None):
+            raise UsageError(f"{folder} is not empty ({there.name!r} is there); choose another --run-dir")
+    except OSError as problem:
+        raise UsageError(f"cannot use {folder} as a run directory: {problem.strerror}") from problem
+    write_plan(folder, config, plan)
+    return folder
+
+
+def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
+    """Write the plan and a run directory with a configuration for every run that has none. Raises UsageError."""
+    facts = {"seeds": list(plan.seeds), "sweep": list(plan.sweep), "trials": plan.trials}
+    try:
+        for trial, seed, place in plan.runs():
+            if not (folder / place / CONFIG).exists():
+                RunDirectory.create(folder / place, to_dict(plan.config(base, trial, seed)), name=place).close()
+        replace_file(folder / PLAN, tomli_w.dumps(facts).encode())
+    except OSError as problem:
+        raise UsageError(f"cannot write to {folder}: {problem.strerror}") from problem
+    except (ValueError, RunDirectoryError) as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def base_config(folder: Path, plan: Plan) -> RunConfig:
+    """Configuration of the plan's first run that has one. Raises UsageError."""
+    for _, _, place in plan.runs():
+        if (folder / place / CONFIG).exists():
+            try:
+                return run_config(RunDirectory.open(folder / place, lock=False))
+            except RunDirectoryError as problem:
+                raise UsageError(str(problem)) from problem
+    raise UsageError(f"{folder} has a {PLAN} and no run; start again in another --run-dir")

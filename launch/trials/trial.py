@@ -1,0 +1,71 @@
+"""One of several runs of a directory, as the scheduler starts and follows it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...learners import checkpoints
+from ..cluster.scheduler import Job, tool
+from ..metrics.rows import final_value, read_log, series, table_of
+from ..run.config import RunConfig
+from ..run.run_directory import RunDirectory
+
+METRIC = "episode/return"
+"""What trials are sorted by."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialRun(Job):
+    """A run directory inside the directory of several runs."""
+
+    group: Path
+    place: str
+    """Path inside `group`."""
+    trial: int
+    seed: int
+    config: RunConfig
+    """Configuration that the run is resumed with."""
+    words: tuple[str, ...] = ()
+    """Flags of `rl-train --resume`."""
+
+    @property
+    def folder(self) -> Path:
+        """Run directory."""
+        return self.group / self.place
+
+    @property
+    def label(self) -> str:
+        """Place in the directory."""
+        return self.place
+
+    @property
+    def log(self) -> Path:
+        """Beside the run directory."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def total_steps(self) -> int:
+        """Of all members."""
+        return self.config.total_steps * self.config.num_members
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest checkpoint has all steps."""
+        newest = checkpoints.latest(RunDirectory(self.folder).checkpoints)
+        return newest is not None and checkpoints.step_of(newest) >= self.total_steps
+
+    def steps(self) -> int:
+        """Steps of the newest row of metrics."""
+        rows = read_log(RunDirectory(self.folder).metrics_file)
+        return int(rows[-1]["step"]) if rows else 0
+
+    def command(self) -> list[str]:
+        """A run without a checkpoint starts from its configuration."""
+        return [tool("rl-train"), "--resume", str(self.folder), *self.words]
+
+    def complete(self) -> None:
+        """Nothing follows training."""
+
+    def final(self) -> float:
+        """Mean of METRIC over the last tenth of the run's steps; nan if no episode has ended."""
+        steps, values = series(table_of(read_log(RunDirectory(self.folder).metrics_file)), METRIC)
+        return final_value(steps, values, steps[-1] if len(steps) else 0.0)

@@ -1,0 +1,158 @@
+"""`rl-train --seeds` and `--sweep`: several runs in one directory, stopped, resumed and compared."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engram.launch.compare.groups import compare
+from engram.launch.compare.loading import load
+from engram.launch.metrics.rows import read_log
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_flags import parse_run
+from engram.launch.run.stop_flag import StopFlag
+from engram.launch.run.trained import run_config
+from engram.launch.train import command
+from engram.launch.trials.plan import Plan, new_folder
+from engram.learners import checkpoints
+from runs import FOREVER, TINY, family, gone, start, wait_for
+
+SPACE = "learner.lr=loguniform(1e-4,1e-2)"
+SMALL = [*(word for word in TINY if word not in ("--seed", "5")), "--local"]
+
+
+def step_of(run: Path) -> int:
+    newest = checkpoints.latest(run / "checkpoints")
+    return checkpoints.step_of(newest) if newest else 0
+
+
+def test_seeds_stop_together_and_are_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "three"
+    words = [*SMALL, *FOREVER, "--checkpoint-every", "0.5", "--seeds", "1,2,3", "--jobs", "2", "--run-dir", folder]
+    everyone: list[psutil.Process] = []
+    with start(*words) as process:
+        try:
+            wait_for(lambda: all(step_of(folder / f"seed-{seed}") for seed in (1, 2)), seconds=120)
+            everyone = family(process.pid)
+            process.terminate()
+            said, _ = process.communicate(timeout=60)
+            assert gone(everyone)
+        finally:
+            for each in everyone:
+                if each.is_running():
+                    each.kill()
+    assert process.returncode == 0, said
+    assert "seed-1: stopped at" in said
+    assert "stopped: 0 of 3 runs have all their steps" in said
+    assert f"rl-train --resume {folder}" in said
+    steps = {seed: step_of(folder / f"seed-{seed}") for seed in (1, 2, 3)}
+    assert steps[3] == 0
+    assert min(steps[1], steps[2]) > 0
+
+    total = max(steps.values()) + 100
+    done = subprocess.run(
+        [Path(sys.executable).with_name("rl-train"), "--resume", folder, "--total-steps", f"{total}", "--jobs", "3"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 runs left" in done.stdout
+    assert "finished: 3 of 3 runs have all their steps" in done.stdout
+    assert re.search(r"mean +\S+ \(sd \S+, n 3\) +[\d,]+ +finished", done.stdout)
+    for seed in (1, 2, 3):
+        run = RunDirectory(folder / f"seed-{seed}")
+        assert step_of(run.path) >= total
+        assert run_config(run).seed == seed
+        logged = [row["step"] for row in read_log(run.metrics_file)]
+        assert logged == sorted(set(logged))
+    cell = compare(load([str(folder)]), [], "episode/return").cells["lstm"]["boxworld"]
+    assert cell.seeds == [1, 2, 3]
+
+
+def test_a_sweep_is_sorted_extended_and_names_the_run_that_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sweep"
+    words = ["--total-steps", "600", "--sweep", SPACE, "--trials", "2", "--jobs", "2", "--seed", "7"]
+    assert command.start([*SMALL, *words, "--run-dir", str(folder)], None, StopFlag(())) == 0
+    said = capfd.readouterr().out
+    assert "2 trials with values sampled with seed 7, seed 7; 2 of 2 runs left" in said
+    assert "finished: 2 of 2 runs have all their steps" in said
+    plan = Plan(seeds=(7,), sweep=(SPACE,), trials=2)
+    for trial in (0, 1):
+        config = run_config(RunDirectory(folder / f"trial-00{trial}"))
+        assert config.learner.lr == plan.values(trial)["learner.lr"]
+        assert config.seed == 7
+    found = re.findall(r"^ +(\d) +(\S+) +(-?[\d.]+) +\S+ +finished", said, re.MULTILINE)
+    assert len(found) == 2
+    returns = [float(each[2]) for each in found]
+    assert returns == sorted(returns, reverse=True)
+    assert {each[1] for each in found} == {f"{plan.values(trial)['learner.lr']:.4g}" for trial in (0, 1)}
+
+    words = ["--resume", str(folder), "--trials", "3", "--total-steps", "700"]
+    with RunDirectory.open(folder / "trial-001"):  # another process trains there
+        assert command.start(words, None, StopFlag(())) == 1
+    said = capfd.readouterr().out
+    assert re.search(r"trial-001: rl-train ended with exit code 2; see \S+trial-001.log \(.*in use by process", said)
+    assert "failed: 2 of 3 runs have all their steps" in said
+    assert step_of(folder / "trial-001") < 700 <= step_of(folder / "trial-002")
+
+
+def test_values_of_a_trial_do_not_depend_on_the_number_of_trials() -> None:
+    space = (SPACE, "learner.bptt_length=choice(3,20,100)")
+    few, many = (Plan(seeds=(4, 5), sweep=space, trials=n) for n in (2, 50))
+    assert [few.values(k) for k in range(2)] == [many.values(k) for k in range(2)]
+    rates = [many.values(k)["learner.lr"] for k in range(50)]
+    assert len(set(rates)) == 50
+    assert min(rates) < 2e-4
+    assert max(rates) > 5e-3
+    assert Plan(seeds=(5,), sweep=space, trials=1).values(0) != few.values(0)
+    assert [place for *_, place in few.runs()] == [f"trial-00{k}/seed-{seed}" for k in (0, 1) for seed in (4, 5)]
+
+
+def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
+    words = [*SMALL, "--lr", "1e-3"]
+    assert Plan(seeds=(1, 2)).config(parse_run(words), 0, 2) == parse_run([*words, "--seed", "2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--seed 1 --seeds 1,2", "--seed and --seeds are both given; allowed: one of them"),
+        ("--seeds 1,1", "seeds has 1 twice"),
+        ("--seeds 1,x", "'x' is not a whole number"),
+        ("--seeds", "--seeds needs a value"),
+        ("--seeds 1,-2", r"seeds is -2; allowed: 0\.\."),
+        ("--seeds 1,2 --corr lstm", "unknown flag '--corr'; did you mean: --core"),
+        ("--seeds 1,2 --env-args nonsense=1", "nonsense"),
+        ("--seeds 1,2 --checkpoint-url file:///tmp/x", "--checkpoint-url is given for several runs"),
+        ("--seeds 1,2 --trials 3", "--trials is given without --sweep"),
+        ("--trials 3", "--trials is given without --sweep"),
+        ("--jobs 2", "--jobs is given without --sweep or --seeds"),
+        ("--seeds 1,2 --jobs 0", "--jobs is 0; allowed: one whole number, at least 1"),
+        (f"--sweep {SPACE}", "--sweep needs --trials N"),
+        ("--sweep learner.lrr=uniform(0,1) --trials 2", "sweep learner.lrr: no such setting; did you mean: learner.lr"),
+        ("--sweep learner.clip_rho=uniform(0.5,1) --algorithm ppo --trials 2", "clip_rho"),
+        (f"--sweep {SPACE} --trials 2 --population 2", "population is 2; allowed with --sweep: 0"),
+        ("--resume RUN --seeds 1,2", "--seeds has no effect with --resume RUN, which contains no runs"),
+        ("--resume SEEDS --seeds 1,2", "--seeds has no effect with --resume: SEEDS has its own"),
+        ("--resume SEEDS --trials 3", "trials is 3; allowed for SEEDS: at least 1, of a --sweep"),
+        ("--resume SEEDS --lr 1", "SEEDS/seed-1 was trained with learner.lr"),
+        ("--seeds 1,2 --run-dir SEEDS", "SEEDS contains runs already; to continue them: --resume SEEDS"),
+        ("--seeds 1,2 --run-dir RUN", "RUN is not empty"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    new_folder(parse_run([*SMALL, "--run-dir", "SEEDS"]), Plan(seeds=(1, 2)))
+    RunDirectory.create("RUN", {"seed": 1}, name="x").close()
+    with pytest.raises(UsageError, match=message) as problem:
+        command.main([*([] if "--resume" in words else SMALL), *words.split()])
+    assert "\n" not in str(problem.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["RUN", "SEEDS"]
