@@ -112,15 +112,14 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
     """The runs to come and the time that they take, said before they begin."""
-    speed = figure.settings[config.size].steps_per_second
+    setting = figure.settings[config.size]
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
-    hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))
-    said = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    note = figure.settings[config.size].note
-    return (
-        f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go. "
-        f"About {said} with {config.jobs} at a time, at {speed:,.0f} steps/s and core." + (f"\n{note}" if note else "")
-    )
+    line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."
+    if speed := setting.steps_per_second:
+        hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))
+        said = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+        line += f" About {said} with {config.jobs} at a time, at {speed:,.0f} steps/s and core."
+    return f"{line}\n{setting.note}" if setting.note else line
 
 
 def listing(folder: Path) -> Table:
@@ -133,13 +132,11 @@ def listing(folder: Path) -> Table:
         full, quick = figure.settings["full"], figure.settings.get("quick")
         table.add_row(
             name,
-            "\n".join(
-                (f"{figure.paper}, {figure.place}", *(f"{line.label} {line.value:g}" for line in figure.published))
-            ),
+            "\n".join((figure.source, *(f"{line.label} {line.value:g}" for line in figure.published))),
             _ours(folder / f"{name}.json"),
             f"{full.steps / 1e6:,.0f} M",
-            f"{full.core_hours:,.0f}",
-            f"{60 * quick.core_hours:,.0f} min" if quick else "-",
+            f"{full.core_hours:,.0f}" if full.core_hours else "-",
+            f"{60 * quick.core_hours:,.0f} min" if quick and quick.core_hours else "-",
             end_section=True,
         )
     return table

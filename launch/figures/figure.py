@@ -1,29 +1,7 @@
-"""A figure of a paper as a data file: its curves as words of `rl-train`, seeds, measure and the paper's numbers.
+"""A figure as a data file: its curves as flags of `rl-train`, seeds, measure and a paper's results.
 
-    title = "Graph POMDP"                        shown in lists and above the picture
-    paper = "Schlag et al. 2021 (FWM)"
-    place = "section 4.2, figure 5, right"       where the paper shows it
-    measure = "return"                           a metric `episode/<measure>` and a field of rl-eval
-    episodes = 1000                              of the evaluation on fresh levels
-    evaluation = { split = "test" }              parameters of the world for the evaluation alone; may be left out
-
-    [[published]]                                one line of the picture each
-    label = "FWM"
-    value = 107
-    note = "after 450 to 900 M steps"
-
-    [full]                                       the figure; [quick], if there is one, has the same form
-    arguments = "--env pomdp-graph ..."          words of rl-train that all curves share
-    seeds = [1, 2, 3]
-    steps_per_second = 6000                      of one core, measured: what the prediction of the time is made from
-    stop = "..."                                 when a run ends, fixed before its evaluation levels are looked at
-    note = "..."                                 printed in the list and on the page; may be left out
-    other_runs = ["..."]                         runs that failed, were lost or repeated; may be left out
-    [full.curves]
-    fwm = "--core fwm"                           the rest of each curve's words; with `--eval-every` in them the weights
-                                                 that were best in those evaluations are played at the end
-
-Adding a figure is adding a file to `data/`; `rl-reproduce FILE.toml` reads one from anywhere.
+docs/tutorials/figure.md describes the format. Adding a figure is adding a file to `data/`; `rl-reproduce FILE.toml`
+reads one from anywhere.
 """
 
 import shlex
@@ -35,11 +13,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...base.messages import Span, above, check_name, check_span, check_whole
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_flags import parse_run
 
 SETTINGS = ("full", "quick")
+STOP = "A run ends at its `--total-steps`."
+"""Stopping rule of a figure that names none."""
+TEXTS = ("title", "paper", "place", "measure")
+KEYS = (*TEXTS, "episodes", "evaluation", "published", *SETTINGS)
+LINE_KEYS = ("label", "value", "note")
+SETTING_KEYS = ("arguments", "seeds", "steps_per_second", "stop", "note", "other_runs", "curves")
 
 
 @dataclass(frozen=True)
@@ -76,8 +61,8 @@ class Setting:
 
     curves: tuple[Curve, ...]
     seeds: tuple[int, ...]
-    steps_per_second: float
-    """Of one core."""
+    steps_per_second: float | None
+    """Of one core; None if it was not measured."""
     note: str
     stop: str
     """Stopping rule of its runs."""
@@ -90,9 +75,9 @@ class Setting:
         return len(self.seeds) * sum(curve.steps for curve in self.curves)
 
     @property
-    def core_hours(self) -> float:
-        """Hours of one core that all runs take together."""
-        return self.steps / self.steps_per_second / 3600
+    def core_hours(self) -> float | None:
+        """Hours of one core that all runs take together, None without a measured speed."""
+        return self.steps / self.steps_per_second / 3600 if self.steps_per_second else None
 
 
 @dataclass(frozen=True)
@@ -108,6 +93,11 @@ class Figure:
     evaluation: Mapping[str, Any]
     published: tuple[Published, ...]
     settings: Mapping[str, Setting]
+
+    @property
+    def source(self) -> str:
+        """Paper and place, as far as they are named."""
+        return ", ".join(filter(None, (self.paper, self.place)))
 
 
 def names() -> list[str]:
@@ -128,22 +118,85 @@ def load(name: str) -> Figure:
 
 
 def parse(name: str, text: str) -> Figure:
-    """A figure from the text of its data file. Raises UsageError naming the entry that is missing or unknown."""
+    """A figure from the text of its data file. Raises UsageError naming the key that is missing, unknown or wrong."""
     try:
         data = tomllib.loads(text)
-        settings = {size: _setting(data.pop(size)) for size in SETTINGS if size == "full" or size in data}
-        published = tuple(Published(line["label"], line["value"], line["note"]) for line in data.pop("published"))
-        evaluation = data.pop("evaluation", {})
-        return Figure(name=name, published=published, settings=settings, evaluation=evaluation, **data)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as problem:
+        _check_keys(data, KEYS, "")
+        for key in TEXTS:
+            _of_type(data, key, str, "a text")
+        episodes = data.get("episodes", 1000)
+        check_whole("episodes", episodes, 1)
+        if "full" not in data:
+            raise ValueError("key full.curves is missing; expected: a table with flags of rl-train for every curve")
+        settings = {size: _setting(data[size], size) for size in SETTINGS if size in data}
+        for size in settings:
+            if data.get("published") and "stop" not in data[size]:
+                raise ValueError(f"key {size}.stop is missing; expected beside published results: when a run ends")
+        return Figure(
+            name=name,
+            title=data.get("title", name),
+            paper=data.get("paper", ""),
+            place=data.get("place", ""),
+            measure=data.get("measure", "return"),
+            episodes=episodes,
+            evaluation=_of_type(data, "evaluation", dict, "a table"),
+            published=tuple(map(_published, _of_type(data, "published", list, "a list of tables"))),
+            settings=settings,
+        )
+    except ValueError as problem:
         raise UsageError(f"the data file of figure {name!r} is wrong: {problem}") from problem
 
 
-def _setting(data: Mapping[str, Any]) -> Setting:
-    shared = shlex.split(data["arguments"])
-    curves = tuple(Curve(name, (*shared, *shlex.split(words))) for name, words in data["curves"].items())
-    other = tuple(data.get("other_runs", ()))
-    return Setting(curves, tuple(data["seeds"]), data["steps_per_second"], data.get("note", ""), data["stop"], other)
+def _setting(data: Any, size: str) -> Setting:
+    prefix = f"{size}."
+    _check_keys(data, SETTING_KEYS, prefix)
+    if not data.get("curves"):
+        raise ValueError(f"key {prefix}curves is missing; expected: a table with flags of rl-train for every curve")
+    for key in ("arguments", "stop", "note"):
+        _of_type(data, key, str, "a text", prefix)
+    for key, kind in (("seeds", list), ("other_runs", list), ("curves", dict)):
+        _of_type(data, key, kind, "a table" if kind is dict else "a list", prefix)
+    curves = data["curves"]
+    for curve in curves:
+        _of_type(curves, curve, str, "a text with flags of rl-train", f"{prefix}curves.")
+    seeds = tuple(data.get("seeds", [1]))
+    for seed in seeds:
+        check_whole(f"{prefix}seeds", seed, 0, 2**64 - 1)
+    if "steps_per_second" in data:
+        check_span(f"{prefix}steps_per_second", data["steps_per_second"], above(0))
+    shared = shlex.split(data.get("arguments", ""))
+    return Setting(
+        curves=tuple(Curve(name, (*shared, *shlex.split(words))) for name, words in curves.items()),
+        seeds=seeds,
+        steps_per_second=data.get("steps_per_second"),
+        note=data.get("note", ""),
+        stop=data.get("stop", STOP),
+        other_runs=tuple(data.get("other_runs", ())),
+    )
+
+
+def _published(line: Any) -> Published:
+    _check_keys(line, LINE_KEYS, "published.")
+    for key in ("label", "value"):
+        if key not in line:
+            raise ValueError(f"key published.{key} is missing")
+    check_span("published.value", line["value"], Span(None))
+    return Published(line["label"], line["value"], line.get("note", ""))
+
+
+def _check_keys(data: Any, allowed: tuple[str, ...], prefix: str) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"{prefix.rstrip('.')} is {data!r}; expected: a table")
+    for key in data:
+        check_name("key", prefix + key, [prefix + each for each in allowed])
+
+
+def _of_type(data: dict[str, Any], key: str, kind: type, expected: str, prefix: str = "") -> Any:
+    """A value of a type, empty if it is not there. Raises ValueError."""
+    value = data.get(key, kind())
+    if not isinstance(value, kind):
+        raise ValueError(f"{prefix}{key} is {value!r}; expected: {expected}")
+    return value
 
 
 def _folder() -> Any:

@@ -37,6 +37,7 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
     marks = _marks(figure, document)
     rows = [_row(name, seed, run, marks) for name, seed, run in _runs(document)]
     paper = "; ".join(f"{p.label} {p.value:g}" + (f" {p.note}" if p.note else "") for p in figure.published)
+    paper = f"The paper ({document['source']}): {paper}." if paper else ""
     note = figure.settings["full"].note
     quick = (
         ["", _quick(folder, figure, documents["quick"])]
@@ -56,7 +57,7 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
             INTERVALS,
             *_footnotes(marks),
             "",
-            f"The paper ({document['source']}): {paper}.{' ' + note if note else ''}",
+            f"{paper} {note}".strip(),
             f"Stopping rule: {figure.settings['full'].stop}",
             f"Again: `rl-reproduce {figure.name}`.",
             *_others(figure, document),

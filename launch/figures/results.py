@@ -55,7 +55,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         "size": size,
         "measure": figure.measure,
         "published": [{"label": p.label, "value": p.value, "note": p.note} for p in figure.published],
-        "source": f"{figure.paper}, {figure.place}",
+        "source": figure.source,
         "curves": curves,
         "replaced": replaced,
     }

@@ -136,6 +136,9 @@ class FigureRun(Job):
         if done.returncode:
             raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
         found = json.loads(raw.read_text())
+        if self.figure.measure not in found["all"]:
+            names = ", ".join(name for name in found["all"] if name != "episodes")
+            raise RunFailedError(f"{self.label}: measure is {self.figure.measure!r}; rl-eval reports: {names}")
         found |= {"step": step, "weights_step": checkpoints.step_of(Path(found["checkpoint"]))}
         replace_file(self.evaluation_file, json.dumps(found, indent=1).encode())
         raw.unlink()

@@ -53,6 +53,9 @@ lstm = "--core lstm --conv-channels 2 --total-steps 2000"
 '''
 
 
+_ANY = command.ReproduceConfig(figure="mine")
+
+
 def newest_step(run: Path) -> int:
     newest = checkpoints.latest(run / "checkpoints")
     assert newest
@@ -64,11 +67,13 @@ def test_every_data_file_is_a_figure_that_rl_train_would_take(name: str) -> None
     found = figure.load(name)
     assert found.published
     for setting in found.settings.values():
-        assert setting.core_hours > 0
+        assert setting.core_hours
         for curve in setting.curves:
             assert curve.config.total_steps < 1e9, f"{curve.name} has no length of its own"
     if "quick" in found.settings:
-        assert found.settings["quick"].core_hours / 2 <= 20 / 60
+        hours = found.settings["quick"].core_hours
+        assert hours
+        assert hours / 2 <= 20 / 60
 
 
 @pytest.mark.parametrize("name", figure.names())
@@ -89,9 +94,45 @@ def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
         figure.load("grph")
 
 
-def test_a_wrong_data_file_is_named_with_what_is_wrong() -> None:
-    with pytest.raises(UsageError, match=r"'mine' is wrong: 'full'"):
-        figure.parse("mine", "title = 'x'")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = 'x'", r"'mine' is wrong: key full\.curves is missing; expected: a table with flags of rl-train"),
+        ("[full]\nseeds = [1]", r"key full\.curves is missing"),
+        ("mesure = 'return'", r"unknown key 'mesure'; did you mean: measure\?"),
+        ("[full]\nargument = ''", r"unknown key 'full\.argument'; did you mean: full\.arguments"),
+        ("[full]\nseeds = 3\ncurves = {a = ''}", r"full\.seeds is 3; expected: a list"),
+        ("[full]\nseeds = ['x']\ncurves = {a = ''}", r"full\.seeds is 'x'; expected an integer"),
+        ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected: a text with flags"),
+        ("full = 3", r"full is 3; expected: a table"),
+        ("episodes = 0", r"episodes is 0; allowed: at least 1"),
+        ("[[published]]\nlabel = 'x'\n[full]\ncurves = {a = ''}", r"key published\.value is missing"),
+        ("= 1", r"'mine' is wrong: "),
+    ],
+)
+def test_a_wrong_data_file_is_named_with_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as problem:
+        figure.parse("mine", text)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_data_file_needs_nothing_but_curves() -> None:
+    small = figure.parse("mine", "[full.curves]\nlstm = '--env t-maze --core lstm --total-steps 1000'")
+    assert (small.title, small.measure, small.episodes, small.settings["full"].seeds) == ("mine", "return", 1000, (1,))
+    line = command.forecast(small, command.chosen_runs(small, _ANY), _ANY)
+    assert line == "mine: 1 runs, 0.0 M steps to go."
+    run = {"steps": 1000, "planned_steps": 1000, "seconds": 1.0, "evaluation": None}
+    document = {"size": "full", "measure": "return", "source": small.source, "curves": {"lstm": {"runs": {"1": run}}}}
+    page_text = page.text("results", small, {"full": document})
+    assert "The paper" not in page_text
+    assert "Stopping rule: A run ends at its `--total-steps`." in page_text
+
+
+@pytest.mark.parametrize("name", figure.names())
+def test_figures_of_papers_have_every_key(name: str) -> None:
+    found = figure.load(name)
+    assert all((found.title, found.paper, found.place, found.published))
+    assert all(setting.stop != figure.STOP and setting.steps_per_second for setting in found.settings.values())
 
 
 def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -209,6 +250,16 @@ def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(tmp_path
     subprocess.run([*words, "--collect", "--curves", "other"], capture_output=True, timeout=300, check=True)
     chosen = json.loads((results / "small-quick.json").read_text())["curves"]
     assert chosen["lstm"] == document["curves"]["lstm"]  # not asked for, so left as it was recorded
+
+
+def test_a_measure_that_rl_eval_does_not_report_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL.replace('measure = "return"', 'measure = "score"'))
+    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", tmp_path / "runs"]
+    words += ["--results", tmp_path / "results"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "measure is 'score'; rl-eval reports: return, length" in " ".join(done.stdout.split())
 
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
