@@ -285,7 +285,7 @@ def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mi
     from ..train.mirror import Mirror  # its file systems are imported where they are wanted
 
     assert config.checkpoint_url is not None
-    beside = directory.path / CONFIG, directory.population_file
+    beside = directory.path / CONFIG, directory.metrics_file, directory.population_file
     return Mirror(config.checkpoint_url, beside, config.keep_checkpoints, panel.message)
 
 

@@ -1,7 +1,8 @@
 """A second home for a run's checkpoints: any URL that fsspec can write to (s3://, gs://, file://, ...).
 
     URL/config.toml
-    URL/population.jsonl        of a population: its log, as it was when the last copy was begun
+    URL/metrics.jsonl           rows of metrics, as they were when the last copy was begun
+    URL/population.jsonl        of a population: its log, likewise
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
 A checkpoint goes there when it is finished on the local disk, in a thread of its own: training does not wait for a
@@ -127,7 +128,7 @@ def holds_run(url: str) -> bool:
 
 def fetch(url: str, target: str | None) -> Path:
     """A run directory with what a run goes on from at `url`: the configuration, the newest intact checkpoint, the one
-    that it says is best, and of a population its log.
+    that it says is best, its metrics, and of a population its log.
 
     Args:
         url: where a run's Mirror wrote.
@@ -175,8 +176,9 @@ def fetch(url: str, target: str | None) -> Path:
     best = _best(directory.checkpoints / newest)
     if best in names and best != newest:
         fetched(best)
-    if files.exists(log := f"{root}/{directory.population_file.name}"):
-        _get(files, log, directory.population_file)
+    for log in (directory.metrics_file, directory.population_file):
+        if files.exists(f"{root}/{log.name}"):
+            _get(files, f"{root}/{log.name}", log)
     (run / CONFIG).write_bytes(config)
     announce_imports(settings, run / CONFIG, fetched=True)
     return run

@@ -168,15 +168,15 @@ def _number(flag: str, given: dict[str, list[str]]) -> int | None:
 
 
 def _values(flag: str, words: Sequence[str]) -> list[str]:
-    """The words of a flag that takes several: `--flag A B` or `--flag=A`."""
+    """The words after the last `--flag A B`, or in `--flag=A`. Raises UsageError without any."""
     found: list[str] = []
     at_flag = given = False
     for word in words:
         name, equals, value = word.partition("=")
         if FLAG.fullmatch(name):
             at_flag = name == flag
-            given |= at_flag
-            found += [value] if at_flag and equals else []
+            if at_flag:
+                given, found = True, [value] if equals else []
         elif at_flag:
             found.append(word)
     if given and not found:

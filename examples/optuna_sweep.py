@@ -1,0 +1,98 @@
+"""A sweep with Optuna over `engram.train`: a sampler that learns from earlier trials, and pruning of poor ones.
+
+    pip install "engram-rl[sweeps]"
+    python examples/optuna_sweep.py --env t-maze --core gru --trials 20 --total-steps 300000
+
+Every trial is a run directory below `--folder`; a trial that is behind the median of the others at the same step ends early.
+"""
+
+import argparse
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+import engram
+
+METRIC = "episode/return"
+
+
+def sweep(env: str, core: str, folder: Path, *, trials: int, seed: int = 1, **settings: Any) -> optuna.Study:
+    """Search for a learning rate and an entropy cost.
+
+    Args:
+        env, core: as for `engram.train`.
+        folder: of the run directories.
+        trials: runs of the search.
+        seed: of the sampler; trial k trains with seed + k.
+        settings: of every run, such as total_steps=300_000.
+
+    Returns:
+        The study: `best_params`, `best_value`, and every trial with its state.
+    """
+
+    def objective(trial: optuna.Trial) -> float:
+        learner = {
+            "lr": trial.suggest_float("lr", 1e-4, 1e-2, log=True),
+            "entropy_cost": trial.suggest_float("entropy_cost", 1e-4, 3e-2, log=True),
+        }
+        pruned = False
+
+        def on_row(step: int, metrics: Mapping[str, float]) -> bool:
+            """Report a row of metrics; true ends the run."""
+            nonlocal pruned
+            value = metrics.get(METRIC, math.nan)
+            if math.isfinite(value):
+                trial.report(value, step)
+                pruned = trial.should_prune()
+            return pruned
+
+        run = engram.train(
+            env,
+            core,
+            run_dir=folder / f"trial-{trial.number:03}",
+            seed=seed + trial.number,
+            show=False,
+            on_row=on_row,
+            **learner,
+            **settings,
+        )
+        if pruned:
+            raise optuna.TrialPruned
+        returns = run.metrics[METRIC]
+        return float(returns[math.ceil(0.9 * len(returns)) - 1 :].mean())
+
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=seed),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
+    )
+    study.optimize(objective, n_trials=trials)
+    return study
+
+
+def main() -> None:
+    """Sweep as the command line says and print the trials, best first."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--env", default="t-maze")
+    parser.add_argument("--core", default="gru")
+    parser.add_argument("--folder", type=Path, default=Path("runs/optuna"))
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--total-steps", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    study = sweep(
+        given.env, given.core, given.folder, trials=given.trials, seed=given.seed, total_steps=given.total_steps
+    )
+    done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    for trial in sorted(done, key=lambda trial: -(trial.value or 0.0)):
+        print(
+            f"trial {trial.number}: {trial.value:.4g}", {name: f"{value:.3g}" for name, value in trial.params.items()}
+        )
+    print(f"{len(study.trials) - len(done)} trials were pruned or failed")
+
+
+if __name__ == "__main__":
+    main()
