@@ -3,15 +3,16 @@
     pip install "engram-rl[sweeps]"
     python examples/optuna_sweep.py --env t-maze --core gru --trials 20 --total-steps 300000
 
-Every trial is a run directory below `--folder`; a trial that is behind the median of the others at the same step ends early.
+Every trial is a run directory below `--folder`. A trial whose return is below the median of the others at the same step
+ends early.
 """
 
 import argparse
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 
 import engram
@@ -19,15 +20,18 @@ import engram
 METRIC = "episode/return"
 
 
-def sweep(env: str, core: str, folder: Path, *, trials: int, seed: int = 1, **settings: Any) -> optuna.Study:
+def sweep(
+    env: str, core: str, folder: Path, *, trials: int, total_steps: int, seed: int = 1, **settings: Any
+) -> optuna.Study:
     """Search for a learning rate and an entropy cost.
 
     Args:
         env, core: as for `engram.train`.
         folder: of the run directories.
         trials: runs of the search.
+        total_steps: of every run.
         seed: of the sampler; trial k trains with seed + k.
-        settings: of every run, such as total_steps=300_000.
+        settings: of every run, as for `engram.train`.
 
     Returns:
         The study: `best_params`, `best_value`, and every trial with its state.
@@ -38,31 +42,33 @@ def sweep(env: str, core: str, folder: Path, *, trials: int, seed: int = 1, **se
             "lr": trial.suggest_float("lr", 1e-4, 1e-2, log=True),
             "entropy_cost": trial.suggest_float("entropy_cost", 1e-4, 3e-2, log=True),
         }
-        pruned = False
 
-        def on_row(step: int, metrics: Mapping[str, float]) -> bool:
-            """Report a row of metrics; true ends the run."""
-            nonlocal pruned
-            value = metrics.get(METRIC, math.nan)
-            if math.isfinite(value):
-                trial.report(value, step)
-                pruned = trial.should_prune()
-            return pruned
+        tenths = 0
+
+        def poor(row: dict[str, float]) -> bool:
+            """Report the return after every tenth of the steps; True ends the run."""
+            nonlocal tenths
+            value, before, tenths = row.get(METRIC, math.nan), tenths, int(10 * row["step"] / total_steps)
+            if math.isnan(value) or tenths == before:
+                return False
+            trial.report(value, tenths)
+            return trial.should_prune()
 
         run = engram.train(
             env,
             core,
             run_dir=folder / f"trial-{trial.number:03}",
             seed=seed + trial.number,
+            total_steps=total_steps,
             show=False,
-            on_row=on_row,
+            on_row=poor,
             **learner,
             **settings,
         )
-        if pruned:
+        if run.reason != "done":
             raise optuna.TrialPruned
-        returns = run.metrics[METRIC]
-        return float(returns[math.ceil(0.9 * len(returns)) - 1 :].mean())
+        returns = run.metrics.get(METRIC, np.array([np.nan]))
+        return float(np.nanmean(returns[-len(returns) // 10 :]))
 
     study = optuna.create_study(
         direction="maximize",

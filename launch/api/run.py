@@ -170,6 +170,7 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
         check_path("config", settings["config"])
     for name in ("env_args", "core_args", "algorithm_args"):
         check_parameters(name, settings.get(name))
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     given = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
     if given.get("ray_address") is not None and given.get("local"):
         raise UsageError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")

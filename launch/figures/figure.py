@@ -129,8 +129,9 @@ def parse(name: str, text: str) -> Figure:
         if "full" not in data:
             raise ValueError("key full.curves is missing; expected: a table with flags of rl-train for every curve")
         settings = {size: _setting(data[size], size) for size in SETTINGS if size in data}
+        published = tuple(map(_published, _of_type(data, "published", list, "a list of tables")))
         for size in settings:
-            if data.get("published") and "stop" not in data[size]:
+            if published and "stop" not in data[size]:
                 raise ValueError(f"key {size}.stop is missing; expected beside published results: when a run ends")
         return Figure(
             name=name,
@@ -140,7 +141,7 @@ def parse(name: str, text: str) -> Figure:
             measure=data.get("measure", "return"),
             episodes=episodes,
             evaluation=_of_type(data, "evaluation", dict, "a table"),
-            published=tuple(map(_published, _of_type(data, "published", list, "a list of tables"))),
+            published=published,
             settings=settings,
         )
     except ValueError as problem:

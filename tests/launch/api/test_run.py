@@ -93,6 +93,10 @@ def test_what_is_in_a_run(run):
     metrics = run.metrics
     assert metrics["step"].tolist() == [row["step"] for row in rows(run.path)]
     assert all(values.shape == metrics["step"].shape for values in metrics.values())
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(metrics)
+    assert list(table.columns) == list(metrics)
+    assert table["loss/total"].tolist() == metrics["loss/total"].tolist()
     assert [path.name for path in run.checkpoints] == [f"step-{step:012}" for step in steps_saved(run.path)]
     assert run.progress().fraction == 1
     assert engram.Run(run.path).reason == ""

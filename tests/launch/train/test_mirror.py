@@ -98,9 +98,11 @@ def test_a_run_goes_on_elsewhere_as_if_it_had_stayed(tmp_path: Path) -> None:
         values = [(row["step"], row["metrics"]) for row in rows(run)]
         return [(s, {k: v for k, v in metrics.items() if not k.startswith("perf/")}) for s, metrics in values]
 
-    after = numbers(tmp_path / "there")
-    assert numbers(tmp_path / "whole")[-len(after) :] == after
-    assert len(after) > 2
+    after, before = numbers(tmp_path / "there"), numbers(tmp_path / "here")
+    assert numbers(tmp_path / "whole") == after
+    assert after[: len(before)] == before
+    assert len(after) > len(before) + 2
+    assert numbers(tmp_path / "store")[: len(before)] == before
     copied = {path.name for path in (tmp_path / "store" / "checkpoints").iterdir()}
     assert f"step-{steps_saved(tmp_path / 'there')[-1]:012d}" in copied
 
