@@ -17,6 +17,7 @@ from ..agents.repeats import Seen
 from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
+from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
@@ -70,6 +71,7 @@ class Actor:
         levels: which levels are played when.
         discount: of the returns that values estimate, for the scores of levels.
         reward_clip: bound of the rewards in these scores; 0 for none.
+        imitate: player whose actions unrolls carry; "" for none.
         make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
@@ -86,6 +88,7 @@ class Actor:
         levels: LevelsConfig = ALL_NEW,
         discount: float = 1.0,
         reward_clip: float = 0.0,
+        imitate: str = "",
         make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
@@ -93,6 +96,7 @@ class Actor:
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
         self.stage, self._make_world, self._levels = 0, make_world, levels
+        self._imitate = imitate
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = _nothing
@@ -136,7 +140,7 @@ class Actor:
         if stage != self.stage:
             batch = self._make_world(stage)
             self.batch.close()
-            self.batch, self.stage = batch, stage
+            self.batch, self.stage, self._extras = batch, stage, Extras(batch, self._imitate)
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
@@ -146,6 +150,9 @@ class Actor:
         self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
+        self._extras = Extras(self.batch, self._imitate)
+        self._said = self._said._replace(extras=self._extras.arrays())
+        self._extras.write(self._said.extras, self._said.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:
             self._said = self._said._replace(action_mask=np.ones_like(self.batch.action_mask))
             self._mask(self._said)
@@ -200,6 +207,7 @@ class Actor:
             self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
             self._at_step()
             self._mask(after)
+            self._extras.write(after.extras, after.observation, before.terminated | before.truncated)
             self._count(before, after, episodes)
         self._said = map_leaves(np.copy, after)
         return Unroll(
@@ -260,6 +268,7 @@ class Actor:
         return {
             "batch": self.batch.save(),
             "state": leaves,
+            "extras": self._extras.save(),
             "row": map_leaves(np.copy, self._said)._asdict(),
             "generator": self.generator.get_state(),
             "copies": self.beginnings,
@@ -281,6 +290,7 @@ class Actor:
         if said.action_mask is None and self._said.action_mask is not None:  # saved before masks were read
             said = said._replace(action_mask=np.ones_like(self._said.action_mask))
         self._said = said
+        self._extras.restore(saved.get("extras"))
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         if self._stagger:

@@ -10,6 +10,7 @@ from ..agents.agent import Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..envs.registration import is_world, make_batch
 from .actor import Actor
+from .extras import make_player
 from .levels.config import LevelsConfig, in_words
 
 
@@ -21,6 +22,8 @@ class ActorFactory:
     """World: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world."""
+    imitate: str = ""
+    """Player whose actions unrolls carry, module:Class."""
     levels: LevelsConfig = LevelsConfig()
     """Which levels are played when."""
     discount: float = 1.0
@@ -55,11 +58,16 @@ class ActorFactory:
     def check_levels(self, world: Any) -> None:
         """Raise ValueError for a stage of the curriculum that cannot be made, or is another kind of world than `world`.
 
-        Also where levels are to be played again of a world that cannot be told its next one.
+        Also for a player that cannot be made, and where levels are to be played again of an environment that cannot be
+        told its next one.
 
         Args:
             world: environments of the last stage.
         """
+        if self.imitate:
+            if isinstance(world.single_action_space, spaces.Box):
+                raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: none")
+            make_player(self.imitate, world)
         if self.levels.level_replay and not world.replayable:
             raise ValueError(
                 f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
@@ -103,6 +111,7 @@ class ActorFactory:
             levels=self.levels,
             discount=self.discount,
             reward_clip=self.reward_clip,
+            imitate=self.imitate,
             make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 

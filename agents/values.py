@@ -28,6 +28,8 @@ class EnvOutput(NamedTuple):
     """[..., B] bool: the episode was cut off here."""
     action_mask: Tensor | None = None
     """[..., B, sum of choices] bool: the valid options of every choice; None in an environment where all are valid."""
+    extras: dict[str, Tensor] | None = None
+    """Arrays [..., B, ...] by name that losses read and the policy does not (actors/extras.py); None without any."""
 
 
 class AgentOutput(NamedTuple):

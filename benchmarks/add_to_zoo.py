@@ -16,7 +16,7 @@ from typing import Any
 from collect_runs import command
 
 from engram import zoo
-from engram.launch.run.trained import open_run
+from engram.launch.run.trained import imitated, open_run
 from engram.launch.run.trainees import chosen_members
 
 
@@ -47,6 +47,8 @@ def main() -> None:
     given = parser.parse_args()
 
     trained = open_run(str(given.run), given.checkpoint)
+    if imitated(str(given.run)):
+        parser.error(f"{given.run} imitates a player; allowed: agents that learn from rewards")
     member = chosen_members(trained.trainees, given.member, False)[0]
     words = ["--checkpoint", given.checkpoint, "--episodes", str(given.episodes)]
     words += ["--member", str(member)] if len(trained.trainees) > 1 else []

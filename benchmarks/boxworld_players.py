@@ -55,18 +55,19 @@ class Player:
         """The next action, with the key `held` in hand (NOTHING: none)."""
         wanted = self._boxes(held) | self._loose(held)
         distance, action = {at: 0}, {at: 0}
-        queue = deque([at])
+        queue, free = deque([at]), self._free()
         while queue:
             here = queue.popleft()
             if here in wanted and here != at:
                 return action[here]
             for number, (down, right) in enumerate(MOVES):
                 there = (here[0] + down, here[1] + right)
-                if there not in distance and (self._free(there) or there in wanted):
+                if there not in distance and (free[there[0]][there[1]] or there in wanted):
                     distance[there] = distance[here] + 1
                     action[there] = action[here] if here != at else number
                     queue.append(there)
-        new = {place: self._unseen(place) for place in distance if place != at}
+        unseen = self._unseen()
+        new = {place: unseen[place[0]][place[1]] for place in distance if place != at}
         ways = [(distance[place] - WORTH * new[place], place) for place in new if new[place]]
         return action[min(ways or [(0.0, next(iter(new)))])[1]]
 
@@ -90,15 +91,46 @@ class Player:
         contents = (self.known == GEM) | ((held == NOTHING) & (self.known >= KEY) & (self.known < LOCK))
         return {(int(r), int(c)) for r, c in np.argwhere(contents) if UNSEEN < self.known[r, c + 1] < LOCK}
 
-    def _free(self, place: Place) -> bool:
-        """Whether a cell is floor, or may be."""
-        inside = all(self.inside.start <= k < self.inside.stop for k in place)
-        return inside and self.known[place] in (FLOOR, UNSEEN)
+    def _free(self) -> list[list[bool]]:
+        """For each cell: whether it is floor, or may be."""
+        free = np.zeros_like(self.known, dtype=bool)
+        free[self.inside, self.inside] = np.isin(self.known[self.inside, self.inside], (FLOOR, UNSEEN))
+        return free.tolist()
 
-    def _unseen(self, place: Place) -> int:
-        """How many cells of the room a player would see for the first time from there."""
-        around = (slice(max(k - REACH, REACH), min(k + REACH + 1, self.inside.stop)) for k in place)
-        return int((self.known[tuple(around)] == UNSEEN).sum())
+    def _unseen(self) -> list[list[int]]:
+        """For each cell: how many cells of the room a player would see for the first time from there."""
+        unseen = np.zeros_like(self.known)
+        unseen[self.inside, self.inside] = self.known[self.inside, self.inside] == UNSEEN
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(unseen, REACH), (2 * REACH + 1,) * 2)
+        return windows.sum((2, 3)).tolist()
+
+
+class Ahead:
+    """The third player in a batch of environments, for `rl-train --imitate benchmarks.boxworld_players:Ahead`."""
+
+    def __init__(self, batch: BoxWorldBatch) -> None:
+        self.batch = batch
+        self.players = [Player("ahead", batch.state.board.shape[1]) for _ in range(batch.num_envs)]
+
+    def act(self, observation: Array, first: Array) -> Array:
+        """An action for each environment [N]; one whose episode has ended gets 0."""
+        state, actions = self.batch.state, np.zeros(self.batch.num_envs, np.int64)
+        for i in np.flatnonzero(~state.over):
+            if first[i]:
+                self.players[i] = Player("ahead", state.board.shape[1])
+            at = (int(state.row[i]), int(state.col[i]))
+            self.players[i].see(state.board[i], at)
+            actions[i] = self.players[i].walk(at, int(state.held[i]))
+        return actions
+
+    def save(self) -> dict[str, Array]:
+        """What the players have seen."""
+        return {"known": np.stack([player.known for player in self.players])}
+
+    def restore(self, saved: dict[str, Array]) -> None:
+        """Continue from a state made by `save`."""
+        for player, known in zip(self.players, saved["known"], strict=True):
+            player.known[:] = known
 
 
 def play(strategy: str, levels: int) -> dict[str, object]:

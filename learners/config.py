@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ..base.messages import above, below, check_fields
 from .algorithms.algorithm import Algorithm
+from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
 from .optimisers import OptimiserName, Schedule
 
@@ -21,6 +22,9 @@ class LearnerConfig:
     """vtrace (IMPALA, corrected for lag), a2c or ppo (both synchronous), another registered name, or module:Class."""
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
+    imitate: str = ""
+    """Scripted player module:Class. The cross entropy with its actions in the student's own states replaces policy
+    loss, value loss and entropy bonus: a diagnosis of what a network can learn. Its agents are marked as such."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""
     entropy_cost: float = 0.01
@@ -93,12 +97,15 @@ class LearnerConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.imitate and not all(self.imitate.partition(":")):
+            raise ValueError(f"imitate is {self.imitate!r}; allowed: module:Class, a player")
         _ = self.method
 
     @cached_property
     def method(self) -> Algorithm:
         """The algorithm with its settings. Raises ValueError for an unknown algorithm, setting or value."""
-        return make_algorithm(self.algorithm, **self.algorithm_args)
+        made = make_algorithm(self.algorithm, **self.algorithm_args)
+        return Imitation(made) if self.imitate else made
 
     def resolved(self) -> "LearnerConfig":
         """The same with every setting of the algorithm written out."""

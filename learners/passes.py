@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..actors.extras import PLAYER
 from ..actors.unroll import Unroll
 from ..agents.agent import Agent
+from ..agents.specs import best, kl_divergence, log_policy, log_probability
 from ..agents.specs import entropy as entropy_of
-from ..agents.specs import kl_divergence, log_policy, log_probability
-from .algorithms.algorithm import Pass, Targets
+from .algorithms.algorithm import Imitated, Pass, Targets
 from .config import LearnerConfig
 from .device.precision import lowered
 from .returns import transitions, valid_sum
@@ -75,9 +76,19 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
         bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),
         log_probability(agent.action_spec, log_behaviours, batch.agent.action),
+        _imitated(agent, log_policies, batch) if config.imitate else None,
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
     return Evaluation(now, log_policies, log_behaviours, auxiliary, out.prediction)
+
+
+def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
+    """The policy [T, B, ...] beside the player's actions."""
+    assert batch.env.extras is not None
+    action = batch.env.extras[PLAYER][:-1]
+    agrees = best(agent.action_spec, log_policies.detach()) == action
+    agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
+    return Imitated(log_probability(agent.action_spec, log_policies, action), agrees.to(log_policies.dtype))
 
 
 def clipped(reward: Tensor, config: LearnerConfig) -> Tensor:
@@ -118,6 +129,8 @@ class Gradient(NamedTuple):
 
         total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
               + prediction_cost * prediction
+
+        With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
         """
         agent, batch, config, targets, entropy_share = self
         now, log_policies, log_behaviours, auxiliary, prediction = evaluate(agent, batch, config)
@@ -128,12 +141,13 @@ class Gradient(NamedTuple):
         terms = config.method.terms(now, targets)
         entropy = entropy_of(agent.action_spec, log_policies)
         none = torch.zeros_like(entropy)
+        entropy_cost = 0.0 if config.imitate else config.entropy_cost
         share = 1.0 / valid.sum().clamp(min=1)
         scale = share if config.reduction == "mean" else 1.0
         parts = [
             valid_sum(terms.policy, valid),
             config.value_cost * valid_sum(terms.value, valid),
-            entropy_share * config.entropy_cost * valid_sum(-entropy, valid),
+            entropy_share * entropy_cost * valid_sum(-entropy, valid),
             config.auxiliary_cost * valid_sum(none if auxiliary is None else auxiliary, valid),
             config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
         ]

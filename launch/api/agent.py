@@ -224,7 +224,7 @@ def load_agent(
     """
     check_trained(run, checkpoint, member, seed, env_args)
     trained = open_run(str(run), str(checkpoint))
-    factory = replace(trained.config.factory(), env_args=trained.config.env_args | (env_args or {}))
+    factory = replace(trained.config.factory(), imitate="", env_args=trained.config.env_args | (env_args or {}))
     weights = trained.trainees[chosen_members(trained.trainees, member, False)[0]].weights
     with torch.random.fork_rng([]):  # first weights are drawn, and replaced at once
         actor = make_actor(factory, weights, seed=seed, greedy=greedy, num_envs=1, unroll_length=1)

@@ -39,6 +39,7 @@ OTHER_STEPS, OTHER_TIMES = 20_000, 10
 """Steps that they are given in each environment: so many, or so many times those of the episodes that were asked for,
 whichever is more. There may be no end to an episode with the other way to choose actions."""
 
+DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels drawn with
 another seed than those of training, and on the test split where the environment has one."""
 
@@ -140,6 +141,8 @@ def main(arguments: Sequence[str]) -> int:
         show(summaries[chosen[0]], f"{title}{who and ', '}{who}", console)
         if text := comparison(factory, trainees[chosen[0]].weights, config, summaries[chosen[0]], console):
             console.print(text)
+    if trained.learner.imitate:
+        console.print(f"imitates {trained.learner.imitate}: {DIAGNOSIS}", highlight=False, soft_wrap=True)
     if best:
         console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
     console.print(levels_line(trained, factory, config.seed), highlight=False, soft_wrap=True)
@@ -148,6 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     if config.card:
         weights, summary = trainees[chosen[0]].weights, summaries[chosen[0]]
         facts = {"checkpoint": path.name, "training_seed": trained.seed}
+        facts |= {"imitates": f"{trained.learner.imitate}, {DIAGNOSIS}"} if trained.learner.imitate else {}
         facts |= {"evaluation_seed": config.seed, "greedy": config.greedy}
         with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
             film = gif_of(actor, config.gif_episodes)
@@ -291,6 +295,7 @@ def write_json(
         "evaluation_seed": config.seed,
         "greedy": config.greedy,
     }
+    result |= {"imitates": trained.learner.imitate} if trained.learner.imitate else {}
     result |= {"members": members} if config.all else members[0]
     try:
         Path(config.json).write_text(json.dumps(result, indent=1) + "\n")

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare_process(1)
     console = make_console()
     trained, _, trainees, _ = open_run(config.run, config.checkpoint)
-    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
     weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
     actor = make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)
     observation = map_leaves(torch.from_numpy, actor.batch.new_observation())

@@ -17,6 +17,7 @@ from ...base.messages import Span, above, check_name, check_span, check_whole
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_flags import parse_run
+from ..run.trained import imitated
 
 SETTINGS = ("full", "quick")
 STOP = "A run ends at its `--total-steps`."
@@ -46,8 +47,13 @@ class Curve:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration that the words stand for. Raises UsageError."""
-        return parse_run(self.arguments)
+        """The configuration that the words stand for. Raises UsageError, also for an agent that imitates a player."""
+        config = parse_run(self.arguments)
+        if config.learner.imitate or (config.start_from and imitated(config.start_from)):
+            raise UsageError(
+                f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards"
+            )
+        return config
 
     @property
     def steps(self) -> int:

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare_process(1)
     console = make_console()
     trained, path, trainees, _ = open_run(config.run, config.checkpoint)
-    factory = replace(trained.factory(), env_args=trained.env_args | config.env_args)
+    factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, False)[0]
     index = level_index(factory, config)
     actor = make_actor(

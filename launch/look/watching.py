@@ -58,7 +58,7 @@ class Watcher:
 
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
-        self.factory = replace(config.factory(), num_envs=1, unroll_length=1)
+        self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
         self.spent = 0.0
         """Seconds that all of this has taken."""
         self.pictures = 0

@@ -90,8 +90,7 @@ class RunConfig:
     eval_every: int = 0
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
     look_every: int = 0
-    """Steps between two pictures of the memory at work on one level, in TensorBoard's images, and state/* metrics; 0
-    has none. Training waits for them, at most 1% of its time."""
+    """Steps between two images of the memory on one level, with state/* metrics, at most 1% of the time; 0: none."""
     eval_episodes: int = 100
     """Episodes of an evaluation, at least 1."""
     checkpoint_every: float = 60.0
@@ -216,6 +215,7 @@ class RunConfig:
         return ActorFactory(
             env=self.env,
             env_args=self.env_args,
+            imitate=self.learner.imitate,
             levels=self.levels,
             discount=self.learner.discount,
             reward_clip=self.learner.reward_clip,

@@ -20,6 +20,7 @@ def named_modules(config: Mapping[str, Any]) -> list[str]:
         "env": config.get("env"),
         "core": agent.get("core") if isinstance(agent, Mapping) else None,
         "algorithm": learner.get("algorithm") if isinstance(learner, Mapping) else None,
+        "imitate": learner.get("imitate") if isinstance(learner, Mapping) else None,
     }
     return [f"{name} = {value}" for name, value in values.items() if isinstance(value, str) and ":" in value]
 

@@ -106,6 +106,15 @@ def _open_card(place: str) -> Trained:
         raise UsageError(f"{redacted(place)} holds no agent that can be read ({text})") from problem
 
 
+def imitated(path: str) -> str:
+    """The player that a run imitates, or whose agent it began with, itself or through others; "" for none."""
+    try:
+        config = open_run(path, "latest").config
+    except UsageError:
+        return ""  # of a run that is gone nothing is known
+    return config.learner.imitate or (config.start_from and imitated(config.start_from)) or ""
+
+
 def run_config(run: RunDirectory) -> RunConfig:
     """The configuration of a run. Raises RunDirectoryError if this version of engram does not know a setting in it."""
     found = run.config()
@@ -174,7 +183,7 @@ def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFac
     """
     factory = trained.factory()
     changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
-    return replace(factory, env_args=trained.env_args | changed | env_args)
+    return replace(factory, imitate="", env_args=trained.env_args | changed | env_args)
 
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:

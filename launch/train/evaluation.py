@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Evaluator:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self.config, self.factory = config, config.factory()
+        self.config, self.factory = config, replace(config.factory(), imitate="")
         try:
             self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
         except UsageError as problem:

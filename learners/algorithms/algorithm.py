@@ -14,6 +14,15 @@ from torch import Tensor
 from ..returns import Transitions
 
 
+class Imitated(NamedTuple):
+    """The policy beside the actions of an imitated player, float [T, B] each."""
+
+    log_policy: Tensor
+    """log pi(a*_t | x_t) of the player's actions, with gradient."""
+    agrees: Tensor
+    """1 where the likeliest action is the player's, else 0."""
+
+
 class Pass(NamedTuple):
     """One pass of the network over a batch, beside what the behaviour policy did there."""
 
@@ -27,6 +36,8 @@ class Pass(NamedTuple):
     """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
     log_behaviour: Tensor
     """log mu(a_t | x_t) of the policy that acted, float [T, B]."""
+    player: Imitated | None = None
+    """With `imitate` alone."""
 
 
 class Targets(NamedTuple):

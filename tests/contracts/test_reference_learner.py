@@ -90,6 +90,16 @@ def test_every_core_in_float32(core: str) -> None:
     assert distance_in_float32(given._replace(learner=replace(VTRACE, lr=0.5, eps=1.0, max_grad_norm=0.0))) < FLOAT32
 
 
+@pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_imitation(algorithm: str, action: object) -> None:
+    """The cross entropy with a player's actions, in the minibatches of every algorithm."""
+    given = case("mnm-p", "none", algorithm, prediction_size=6)
+    learner = replace(given.learner, imitate="players:Player")
+    compare([given._replace(action=action, learner=learner)])
+    compare([given._replace(action=action, learner=replace(learner, value_cost=cost)) for cost in (0.5, 0.25)])
+
+
 SETTINGS = {
     "rmsprop": {
         "optimiser": "rmsprop_tf",

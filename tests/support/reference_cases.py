@@ -96,7 +96,9 @@ def _batch(case: Case, agent: Agent, generator: torch.Generator) -> Unroll:
     core = map_state(lambda leaf: _disturbed(leaf, generator), agent.core.initial_state(num_envs))
     return Unroll(
         initial_state=AgentState(core, actions(num_envs), torch.randint(20, (num_envs,), generator=generator), over),
-        env=EnvOutput(seen, 3 * normal(steps + 1, num_envs), terminated, truncated),
+        env=EnvOutput(
+            seen, 3 * normal(steps + 1, num_envs), terminated, truncated, extras=_extras(case, generator) or None
+        ),
         agent=AgentOutput(actions(steps, num_envs), 0.3 * normal(steps, num_envs, width), normal(steps, num_envs)),
         weights_version=torch.zeros(num_envs, dtype=torch.int64),
         member=0,
@@ -104,6 +106,15 @@ def _batch(case: Case, agent: Agent, generator: torch.Generator) -> Unroll:
         episodes=torch.zeros(0, 3),
         seconds=0.0,
     )
+
+
+def _extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    """What the case's losses read besides observations."""
+    shape, extras = (case.steps + 1, case.num_envs), dict[str, Tensor]()
+    if case.learner.imitate and isinstance(case.action, ChoiceSpec):
+        parts = [torch.randint(size, shape, generator=generator) for size in case.action.choices]
+        extras["player"] = parts[0] if len(parts) == 1 else torch.stack(parts, -1)
+    return extras
 
 
 def _disturbed(leaf: Tensor, generator: torch.Generator) -> Tensor:

@@ -167,8 +167,16 @@ class ReferenceLearner:
             more["vtrace/rho_clip_rate"] = (ratio > (settings.clip_rho or torch.inf)) * 1.0
         else:  # Mnih et al. 2016
             policy_loss = -log_policy * advantage
+        if config.imitate:  # the cross entropy with the player's actions is all that is learned from
+            actions = batch.env.extras["player"][:-1]
+            policy_loss = -log_probability(policy, actions)[valid]
+            likeliest = torch.stack([each.probs.argmax(-1) for each in policy], -1)
+            agrees = (likeliest == actions.reshape(likeliest.shape)).all(-1)[valid]
+            more = {"imitation/agreement": agrees * 1.0}
         unit = self.agent.value.moments.deviation if isinstance(self.agent.value, RescaledHead) else 1.0
         value_loss = 0.5 * ((targets - out.values[:-1]) / unit)[valid] ** 2
+        if config.imitate:
+            value_loss = torch.zeros_like(log_policy.detach())
         entropy = torch.stack([each.entropy() for each in policy]).sum(0)[valid]
         kl = torch.stack([kl_divergence(b, p) for b, p in zip(behavior, policy, strict=True)]).sum(0)[valid]
         nothing = torch.zeros_like(entropy)
@@ -179,7 +187,7 @@ class ReferenceLearner:
         parts = {
             "loss/policy": scale * policy_loss.sum(),
             "loss/value": scale * config.value_cost * value_loss.sum(),
-            "loss/entropy": -scale * entropy_cost * entropy.sum(),
+            "loss/entropy": nothing.sum() if config.imitate else -scale * entropy_cost * entropy.sum(),
             "loss/auxiliary": scale * config.auxiliary_cost * auxiliary.sum(),
             "loss/prediction": scale * config.prediction_cost * prediction.sum(),
         }

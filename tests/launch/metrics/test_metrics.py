@@ -485,6 +485,7 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     for algorithm in algorithm_names():
         learner = Learner(agent, LearnerConfig(algorithm=algorithm), total_steps=100)
         collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
+    collected.note({"imitation/agreement": 1.0})  # with --imitate
     collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
     collected.note(dict.fromkeys(STATE_METRICS, 1.0))  # with --look-every
     curriculum = Curriculum(LevelsConfig(curriculum={"limbo_time": 20}), FIELDS, 1)
