@@ -4,6 +4,8 @@ import ctypes
 import functools
 import os
 import platform
+import shlex
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -22,6 +24,14 @@ HUGE_PAGE = 2**21
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MADV_HUGEPAGE = 14
 _PR_SET_PDEATHSIG = 1
+
+
+def shell_command(name: str) -> str:
+    """A command of this Python environment as a shell finds it: by its name, or by its path where PATH lacks it."""
+    installed, other = Path(sys.executable).with_name(name), shutil.which(name)
+    if not installed.exists() or (other is not None and os.path.samefile(other, installed)):
+        return name
+    return shlex.quote(str(installed))
 
 
 def num_cores() -> int:

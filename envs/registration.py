@@ -100,6 +100,14 @@ def takes_workers(name: str) -> bool:
     return foreign is not None and not is_vector(foreign[0])
 
 
+def can_draw(name: str) -> bool:
+    """Whether an environment declares images (Gymnasium's metadata), or is one of engram's, all of which have them."""
+    from .foreign.names import draws, find_foreign
+
+    foreign = None if is_world(name) else find_foreign(name)
+    return foreign is None or draws(foreign[0])
+
+
 def make_batch(
     name: str,
     num_envs: int,

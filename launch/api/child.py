@@ -1,8 +1,8 @@
 """A run in a process of its own, as its parent sees it, and the other end of it.
 
 The order goes to the child's standard input, which stays open: the child stops, with a checkpoint, when it is closed,
-by `stop` or because the parent is gone. News come back as lines of JSON: {"say": text}, {"refused": text}, at the end
-{"outcome": {...}}, and in between {"step": steps, "metrics": {...} or null, "path": directory}. After
+by `stop` or because the parent is gone. News come back as lines of JSON: {"say": text}, {"phase": text}, {"refused":
+text}, at the end {"outcome": {...}}, and in between {"step": steps, "metrics": {...} or null, "path": directory}. After
 {"call": name of a callback, "argument": ...} the child waits for one byte on its standard input.
 """
 
@@ -68,6 +68,8 @@ class Child:
     def __init__(self, order: Order, callbacks: Callbacks | None = None) -> None:
         self.path: Path | None = order.directory
         self.step, self.metrics = 0, dict[str, float]()
+        self.phase = ""
+        """What it does before its first update."""
         self.messages: list[str] = []
         """The lines that the run has said so far."""
         self.outcome: Outcome | None = None
@@ -147,6 +149,8 @@ class Child:
             news = json.loads(line)
             if "say" in news:
                 self.messages.append(news["say"])
+            elif "phase" in news:
+                self.phase = news["phase"]
             elif "step" in news:
                 self.step = news["step"]
                 self.metrics |= {name: float("nan") if x is None else x for name, x in (news["metrics"] or {}).items()}
@@ -183,8 +187,13 @@ class Relay(Panel):
         super().__init__(config.total_steps * config.num_members, path, config.name, step=step)
         self._send, self._sent_at, self._live = send, 0.0, None
 
+    ticks = False
+
     def message(self, text: str) -> None:
         self._send(say=text)
+
+    def phase(self, text: str) -> None:
+        self._send(phase=text)
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         if metrics or time.monotonic() - self._sent_at > NEWS_SECONDS:

@@ -275,16 +275,19 @@ def _ended(outcome: Outcome) -> Run:
 
 def _join(child: Child, panel: Panel | None = None, until: Any = lambda: False) -> None:
     """Wait for a child; Ctrl-C asks it to stop, a second one is not held up."""
-    shown = 0
+    shown, phase = 0, ""
 
     def look() -> None:
-        nonlocal shown
+        nonlocal shown, phase
         if panel is None:
             return
         for text in child.messages[shown:]:
             panel.message(text)
             shown += 1
         panel.run_path = child.path
+        if child.phase != phase:
+            phase = child.phase
+            panel.phase(phase)
         if child.step:
             panel.update(child.step, child.metrics)
 
@@ -300,6 +303,8 @@ def _join(child: Child, panel: Panel | None = None, until: Any = lambda: False) 
 
 class Silent(Panel):
     """A panel that shows nothing."""
+
+    ticks = False
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config.total_steps, None, config.name)

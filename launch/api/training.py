@@ -48,7 +48,7 @@ NOT_SAVED = 3
 COMPILING = "compiling worlds and networks, which is done once and takes half a minute or so"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
 
@@ -62,6 +62,8 @@ class Outcome:
     """Steps that all members have learnt from."""
     unsaved: int = 0
     """Steps that no checkpoint holds."""
+    result: str = ""
+    """Mean return of the last episodes, in words, of a population's best member; empty before the first."""
     failure: BaseException | None = None
     """The error that ended it: an actor that failed once too often, or a second Ctrl-C."""
 
@@ -158,10 +160,12 @@ def _run(
     """Start the actors and train to the end."""
     plain = to_dict(config)
     try:
+        panel.phase("making environments" if config.in_process else "waiting for the actors")
         try:
             pool = acting.start()
         except ValueError as problem:  # with --local the environments are made here
             raise UsageError(str(problem)) from problem
+        panel.phase("sampling the first batch")
         use_threads(config.num_learner_threads)
         old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
         panel.run_path = directory.path
@@ -171,7 +175,8 @@ def _run(
                 directory.rewrite_config(plain)
             with acting.watch(trainer, directory.path):
                 reason = trainer.run(stop)
-        return Outcome(path=directory.path, reason=reason, steps=trainer.steps, unsaved=trainer.unsaved)
+        result = trainer.members[trainer.best.member if trainer.best else 0].result()
+        return Outcome(directory.path, reason, steps=trainer.steps, unsaved=trainer.unsaved, result=result)
     except StoppedError:
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
     except (ActorFailureError, KeyboardInterrupt) as problem:
@@ -229,11 +234,11 @@ def make_trainer(
         tracker = make_tracker(config.track, directory.path, folder, to_dict(config), panel.message)
         writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
-    population, report = None, panel.update
+    population = None
     if config.population:
         from ..population.run import add_population  # statistics and pictures take seconds to import
 
-        population, report = add_population(
+        population = add_population(
             config, members, fields, directory, panel, steps_of(saved) if saved else None, files
         )
     mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
@@ -243,7 +248,7 @@ def make_trainer(
         from ..look.watching import Watcher  # pictures are imported where they are wanted
 
         watcher = Watcher(config)
-    say = panel.message
+    report, say = panel.update, panel.message
     trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks)
     if saved:
         load(trainer, saved)

@@ -50,8 +50,10 @@ def time_to_first_update(words: Sequence[str]) -> float:
 def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
     """Run `rl-train` with these words for `seconds` after `warm_up` seconds that follow its first row of metrics.
 
-    It lasts longer where so few updates are made that there are no ROWS. Raises UsageError if it hangs or ends by itself,
-    with its own last words.
+    It lasts longer where so few updates are made that there are no ROWS.
+
+    Raises:
+        UsageError: it hangs, or ends by itself, with its own last words.
     """
     with tempfile.TemporaryDirectory() as folder:
         often = ["--log-seconds", str(seconds / (3 * ROWS)), "--total-steps", str(ENDLESS)]

@@ -155,6 +155,11 @@ class Accumulator:
         """Means over the last episodes by name (`return`, `length`, the world's own); empty before the first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
+    @property
+    def episodes(self) -> int:
+        """Episodes in the window."""
+        return len(self._window)
+
     def begin_anew(self) -> None:
         """Other weights or another stage begin now, with new episodes: those of before say nothing of them."""
         self._window.clear()

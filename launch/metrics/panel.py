@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from rich.text import Text
 from .notebook import NotebookDisplay
 
 REDRAW_SECONDS = 0.5
+TICK_SECONDS = 1.0
+"""Between two updates of the clock while there is nothing else to show."""
 LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 HISTORY = 24
@@ -27,8 +30,8 @@ _BAR_WIDTH = 20
 class Panel:
     """Shows how a run goes; a context manager that leaves the terminal as it was, also after an exception.
 
-    It draws only when told something, at most every REDRAW_SECONDS and in the caller's thread, so that nothing competes
-    with the run for its cores.
+    It draws at most every REDRAW_SECONDS, in the caller's thread. A thread of its own redraws the clock every
+    TICK_SECONDS in which nothing else was drawn; without a terminal it reports the phase every LINE_SECONDS.
 
     Args:
         total_steps: environment steps of the whole run.
@@ -39,6 +42,9 @@ class Panel:
         step: where the run begins, or goes on.
         time_limit: seconds from the first update to the end; 0 has no limit.
     """
+
+    ticks = True
+    """Whether a thread shows that time passes."""
 
     def __init__(
         self,
@@ -61,18 +67,26 @@ class Panel:
         self._solved: deque[float] = deque(maxlen=HISTORY)
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
         self._drawn_at, self._drawn_step = -math.inf, step
-        self._entered = self._clock()
+        self._entered = self._phase_began = self._clock()
+        self._phase = "starting"
+        """What happens before the first update; empty from then on."""
         self._live = _live(self.console)
+        self._lock, self._over = threading.RLock(), threading.Event()
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> "Panel":
         if self._live:
             self._live.start()
             self._draw()
+        if self.ticks and not isinstance(self._live, NotebookDisplay):
+            self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         try:
-            if self._drawn_step != self._step:
+            if self._live or self._drawn_step != self._step:
+                self._refresh()
                 self._draw()
         finally:
             if self._live:
@@ -80,7 +94,27 @@ class Panel:
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Show `step`, and metrics by the names of docs/reference/metrics.md; what is not given stays as it was."""
-        self._step = step
+        with self._lock:
+            self._note(step, metrics)
+            pause = REDRAW_SECONDS if self._live else LINE_SECONDS
+            if (metrics or self._live) and self._clock() - self._drawn_at >= pause:
+                self._refresh()
+                self._draw()
+
+    def phase(self, text: str) -> None:
+        """Show what happens before the first update, from now on, with its seconds."""
+        with self._lock:
+            self._phase, self._phase_began = text, self._clock()
+            if self._live:
+                self._draw()
+
+    def message(self, text: str) -> None:
+        """Show a text above the panel; it stays."""
+        # A file or a pipe has no width; a terminal would break in the middle of words.
+        self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
+
+    def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        self._step, self._phase = step, ""
         if self._first_update is None:
             # What came before, starting actors and compiling worlds and cores, says nothing about what is to come.
             self._first_update = self._clock()
@@ -91,14 +125,19 @@ class Panel:
             for history, name in ((self._returns, "episode/return"), (self._solved, "episode/solved")):
                 if math.isfinite(metrics.get(name, math.nan)):
                     history.append(metrics[name])
-        pause = REDRAW_SECONDS if self._live else LINE_SECONDS
-        if (metrics or self._live) and self._clock() - self._drawn_at >= pause:
-            self._draw()
 
-    def message(self, text: str) -> None:
-        """Show a text above the panel; it stays."""
-        # A file or a pipe has no width; a terminal would break in the middle of words.
-        self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
+    def _tick(self) -> None:
+        while not self._over.wait(TICK_SECONDS if self._live else LINE_SECONDS):
+            with self._lock:
+                if self._over.is_set():
+                    return
+                if self._live and self._clock() - self._drawn_at >= TICK_SECONDS:
+                    self._draw()
+                elif self._phase and not self._live:
+                    self.message(self._phase_row())
+
+    def _refresh(self) -> None:
+        """Called in the caller's thread before it draws."""
 
     def _draw(self) -> None:
         self._drawn_at, self._drawn_step = self._clock(), self._step
@@ -127,6 +166,8 @@ class Panel:
         grid.add_column(overflow="fold")
         grid.add_row("progress", self._progress_row())
         so_far = Text(f"{duration(self._clock() - self._entered)} so far   ")
+        if self._phase:
+            grid.add_row("phase", self._phase_row())
         grid.add_row("time", so_far.append(f"{self._time_left()} left", style="bold"))
         others = [name for name in self._metrics if name.startswith("episode/") and name not in _SHOWN_EPISODE]
         own = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
@@ -142,6 +183,9 @@ class Panel:
         key = "Interrupt the kernel" if self.console.is_jupyter else "Ctrl-C"
         grid.add_row("to stop", Text(f"{key}, which saves a checkpoint first", style="dim"))
         return grid
+
+    def _phase_row(self) -> str:
+        return f"{self._phase}: {duration(self._clock() - self._phase_began)}"
 
     def _progress_row(self) -> Text:
         full = int(self._fraction * _BAR_WIDTH)

@@ -1,7 +1,7 @@
 """Progress of a population for a person: the panel of one run with a table of the members below."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -28,13 +28,19 @@ class MemberRow(NamedTuple):
 
 
 class PopulationPanel(Panel):
-    """A panel that also knows the members; `members` takes their rows, `update` draws them."""
+    """A panel with a table of the members, whose rows `members` provides."""
 
     _rows: Sequence[MemberRow] = ()
+    _source: Callable[[], Sequence[MemberRow]] | None = None
 
-    def members(self, rows: Sequence[MemberRow]) -> None:
-        """Show these facts of all members from now on, in their order."""
-        self._rows = rows
+    def members(self, rows: Callable[[], Sequence[MemberRow]]) -> None:
+        """Show these rows, which are read whenever the caller's thread draws, in the members' order."""
+        self._source = rows
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._source:
+            self._rows = self._source()
 
     def _line(self) -> str:
         """The state of the run in one line, with the members' returns in their order."""

@@ -1,6 +1,6 @@
 """Puts a run's population together: the host, its log, and what shows it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from ..metrics.panel import Panel
@@ -20,8 +20,8 @@ def add_population(
     panel: Panel,
     step: int | None,
     files: ExitStack,
-) -> tuple[PopulationHost, Callable[[int, dict[str, float] | None], None]]:
-    """The host of a population, and what shows its rows in the panel.
+) -> PopulationHost:
+    """The host of a population, whose rows the panel shows.
 
     Args:
         config: the run's configuration.
@@ -37,11 +37,5 @@ def add_population(
     host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
     files.enter_context(closing(host))
     if isinstance(panel, PopulationPanel):
-        panel.members(host.rows())
-
-    def report(steps: int, metrics: dict[str, float] | None) -> None:
-        if metrics and isinstance(panel, PopulationPanel):
-            panel.members(host.rows())
-        panel.update(steps, metrics)
-
-    return host, report
+        panel.members(host.rows)
+    return host

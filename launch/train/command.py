@@ -89,12 +89,14 @@ def run_training(
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     """The outcome in words, and the commands to run next."""
-    from ...envs.registration import is_world
+    from ...base.processes import shell_command
+    from ...envs.registration import can_draw
     from ..run.presets.lookup import is_easier_than_paper
 
     path, unsaved = outcome.path, outcome.unsaved
     run = shlex.quote(str(path))
-    go_on = f"continue with: rl-train --resume {run}"
+    rl_train = shell_command("rl-train")
+    go_on = f"continue with: {rl_train} --resume {run}"
     if isinstance(outcome.failure, KeyboardInterrupt):
         return f"interrupted in an update, which is lost; {go_on}"
     if outcome.failure:
@@ -104,17 +106,19 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     kept = f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
     lines = [f"{ended} after {outcome.steps:,} steps; {kept}"]
+    if outcome.result:
+        lines.append(f"  result          {outcome.result}")
     if outcome.reason != "done" or unsaved:
-        lines.append(f"  continue        rl-train --resume {run}")
-    picture = (
-        f" --gif {shlex.quote(f'{path}/episode.gif')}" if is_world(config.env) else ""
-    )  # other worlds may draw nothing
-    lines.append(f"  evaluate        rl-eval {run} --episodes 1000{picture}")
-    lines.append(f"  curves          tensorboard --logdir {shlex.quote(str(path.parent))}")
+        lines.append(f"  continue        {rl_train} --resume {run}")
+    picture = f" --gif {shlex.quote(f'{path}/episode.gif')}" if can_draw(config.env) else ""
+    lines.append(f"  evaluate        {shell_command('rl-eval')} {run} --episodes 1000{picture}")
+    tensorboard = shell_command("tensorboard")
+    lines.append(f"  curves          {tensorboard} --logdir {shlex.quote(str(path.parent))}")
     if config.population:
-        lines.append(f"  population      rl-population {run}; tensorboard --logdir {run}, page #custom_scalars")
+        population = f"{shell_command('rl-population')} {run}; {tensorboard} --logdir {run}"
+        lines.append(f"  population      {population}, page #custom_scalars")
     if is_easier_than_paper(config.env, config.agent.core, config.env_args):
-        lines.append(f"  paper's task    rl-train --env {config.env} --core {config.agent.core}")
+        lines.append(f"  paper's task    {rl_train} --env {config.env} --core {config.agent.core}")
     return "\n".join(lines)
 
 

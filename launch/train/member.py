@@ -179,6 +179,16 @@ class Member:
             return None
         return Settled(self.evaluated, self.config.eval_episodes, None)
 
+    def result(self) -> str:
+        """Means of the last training episodes, and the last evaluation, in words; empty before the first episode."""
+        means = self.accumulator.window()
+        parts = [f"return {means['return']:.3g}"] if "return" in means else []
+        parts += [f"solved {means['solved']:.1%}"] if "solved" in means else []
+        shown = [f"{', '.join(parts)} (last {self.accumulator.episodes:,} training episodes)"] if parts else []
+        if self.evaluated is not None:
+            shown.append(f"return {self.evaluated:.3g} ({self.config.eval_episodes:,} evaluation episodes)")
+        return "; ".join(shown)
+
     def configure(self, settings: Values) -> None:
         """Learn with these settings in place of the configuration's, and read back that it is so."""
         self.settings = dict(settings)

@@ -3,12 +3,14 @@ import math
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from engram.launch.metrics import panel as panels
 from engram.launch.metrics.panel import LINE_SECONDS, REDRAW_SECONDS, Panel, duration, short
 
 METRICS = {
@@ -180,6 +182,40 @@ def test_strange_numbers_are_shown_not_fatal(value: float) -> None:
         report(panel, 150, METRICS)
     assert "100.0%" in last_frame(shown(out))
     assert "4.312" in last_frame(shown(out))
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_before_the_first_update_the_phase_is_shown_with_its_seconds(
+    live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread shows that time passes while the caller's thread waits."""
+    monkeypatch.setattr(panels, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(panels, "LINE_SECONDS", 0.02)
+    console, out = terminal() if live else plain_console()
+    clock = Clock()
+
+    def text() -> str:
+        return last_frame(shown(out)) if isinstance(out, io.TextIOWrapper) else out.getvalue()
+
+    def wait_for(words: str) -> None:
+        deadline = time.monotonic() + 5
+        while words not in text():
+            assert time.monotonic() < deadline, text()
+            time.sleep(0.005)
+
+    with Panel(100, None, "x", console, clock) as panel:
+        clock.now = 3.0
+        panel.phase("starting actors")
+        clock.now = 15.0
+        wait_for("starting actors: 12 s")
+        panel.update(10)
+        clock.now = 75.0
+        if live:
+            wait_for("1 min 15 s so far")
+            assert "starting actors" not in text()
+    lines = text()
+    time.sleep(0.05)
+    assert text() == lines, "nothing is drawn after the end"
 
 
 def test_before_the_first_report_the_time_left_is_unknown() -> None:

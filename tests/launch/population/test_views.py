@@ -269,7 +269,7 @@ def test_panel_shows_the_population_as_a_table() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
     with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
-        panel.members(ROWS)
+        panel.members(lambda: ROWS)
         panel.update(490_000, {"episode/return": 4.0})
     frame = [line.strip("│ ") for line in out.getvalue().splitlines()]
     head = next(i for i, line in enumerate(frame) if line.startswith("member"))
@@ -278,11 +278,23 @@ def test_panel_shows_the_population_as_a_table() -> None:
     assert frame[head + 2].split() == ["1", "?", "240k", "1.1k", "0.001", "1"]
 
 
+def test_the_last_frame_shows_the_members_as_they_are_at_the_end() -> None:
+    rows, out = list(ROWS), io.StringIO()
+    console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
+    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
+        panel.members(lambda: rows)
+        panel.update(490_000, {"episode/return": 4.0})
+        rows[1] = rows[1]._replace(steps=300_000, score=7.5)
+        panel.update(550_000)  # too soon after the frame before to be drawn
+    last = [line.strip("│ ") for line in out.getvalue().splitlines()]
+    assert [line for line in last if line.startswith("1 ")][-1].split()[:3] == ["1", "7.500", "300k"]
+
+
 def test_without_a_terminal_a_line_names_the_returns() -> None:
     out = io.StringIO()
     with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", Console(file=out, width=80)) as panel:
         panel.update(1000, {})
-        panel.members(ROWS)
+        panel.members(lambda: ROWS)
         panel.update(490_000, {"loss/total": 1.0})
     (line,) = out.getvalue().splitlines()
     assert line.startswith("step 490,000 of 1,000,000 (49.0%)  loss 1.0000")
