@@ -84,6 +84,8 @@ class Panel:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        if self._ticker.is_alive():
+            self._ticker.join()
         try:
             if self._live or self._drawn_step != self._step:
                 self._refresh()

@@ -153,6 +153,7 @@ class Acting:
             yield
         finally:
             impatient.cancel()
+            impatient.join()
 
     def _leave(self, code: int) -> NoReturn:
         """End this process at once, and the processes that its environments have started in it."""
