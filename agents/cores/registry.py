@@ -15,20 +15,32 @@ from .contract.first_call import OUTSIDE, check_core
 from .core import Core
 
 CORES = {
+    "agalite": ".agalite:AGaLiTe",
     "concrete": ".concrete:Concrete",
     "conv-lstm": ".conv_lstm:ConvLSTM",
+    "delta-net": ".delta_net:DeltaNet",
+    "elman": ".simple:Elman",
     "feedforward": ".feedforward:Feedforward",
     "ffm": ".ffm:FFM",
+    "frame-stack": ".simple:FrameStack",
     "fwm": ".fwm:FWM",
     "gru": ".gru:GRU",
     "gtrxl": ".gtrxl:GTrXL",
-    "lstm": ".lstm:LSTM",
+    "ind-rnn": ".simple:IndRNN",
     "lru": ".lru:LRU",
+    "lstm": ".lstm:LSTM",
+    "mamba2": ".mamba2:Mamba2",
+    "mgu": ".simple:MGU",
     "min-gru": ".min_gru:MinGRU",
+    "mlstm": ".mlstm:MLSTM",
     "mnm-g": ".mnm:MNMg",
     "mnm-p": ".mnm:MNMp",
     "parallel": ".concrete:Parallel",
     "rmc": ".rmc:RMC",
+    "rtu": ".rtu:RTU",
+    "s5": ".s5:S5",
+    "shm": ".shm:SHM",
+    "slstm": ".slstm:SLSTM",
 }
 
 

@@ -23,6 +23,10 @@ SMALL = {
     "mlp_size": 12,
     "memory_length": 16,
     "context_size": 3,
+    "eta": 2,
+    "r": 3,
+    "num_thetas": 5,
+    "num_units": 8,
 }
 """Options that make a core small; each core takes those it has."""
 

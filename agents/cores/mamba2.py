@@ -1,0 +1,185 @@
+"""Mamba-2 and, as an option, Mamba's S6: selective state-space models."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..unrolling.chunks import unroll_chunks
+from ..unrolling.scan import scan
+from .core import at_least_one
+from .parts.linear_attention import attend_chunk, attend_step, rms_norm
+from .parts.short_convolution import ShortConvolution
+from .parts.stack import Mixer, Stack
+
+
+class MambaState(NamedTuple):
+    """The recurrent state and the last inputs of the short convolution.
+
+    h [B, num_layers, num_heads, state_size, head_size] (with `s6`: [B, num_layers, num_heads * head_size, state_size]),
+    past [B, num_layers, conv_size - 1, channels], the newest last.
+    """
+
+    h: Tensor
+    past: Tensor
+
+
+class Mamba2(Stack):
+    """Residual layers (`parts/stack.py`), each a selective state-space model of num_heads heads of head_size channels.
+
+        z, c, delta' = W u                                         c joins x [H P], B [N] and C [N]
+        x_t, B_t, C_t = silu(short convolution over c_{t-3} .. c_t)
+        delta_t = softplus(delta'_t + b_delta),  A = -exp(a)                          one number per head
+        h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t^T,   y_t = h_t^T C_t + D x_t   [N, P] per head
+        added = W_o RMSNorm(y_t * silu(z_t))
+
+    H = num_heads, P = head_size, N = state_size (Dao and Gu 2024, "Transformers are SSMs", sections 3, 6 and 7.1, one
+    group of B and C for all heads). An unroll works on chunks of steps (section 6).
+
+    `s6=true` is the layer of Mamba (Gu and Dao 2023, algorithm 2 and section 3.4): delta per channel, through a
+    bottleneck of ceil(H P / 16), A per channel and state number, B and C from x behind the convolution, no norm before
+    W_o; its recurrence is elementwise and runs as one scan.
+
+    Left open by the papers and settled so: `conv_size` 1 leaves out the convolution; one layer; no further layers
+    between. At first A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
+    code (github.com/state-spaces/mamba).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 1,
+        num_heads: int = 4,
+        head_size: int = 64,
+        state_size: int = 16,
+        conv_size: int = 4,
+        s6: bool = False,
+    ) -> None:
+        at_least_one(
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            head_size=head_size,
+            state_size=state_size,
+            conv_size=conv_size,
+        )
+        kind = S6Mixer if s6 else Mamba2Mixer
+        sizes = (hidden_size, num_heads, head_size, state_size, conv_size)
+        super().__init__(input_size, hidden_size, [kind(*sizes) for _ in range(num_layers)])
+
+
+class Mamba2Mixer(Mixer):
+    """One layer of `Mamba2`, whose docstring has the equations."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, state_size: int, conv_size: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_size, self.state_size = num_heads, head_size, state_size
+        self.width = num_heads * head_size
+        channels = self.width + 2 * state_size
+        self.maps = nn.Linear(hidden_size, self.width + channels + num_heads, bias=False)
+        self.convolution = ShortConvolution(channels, conv_size)
+        self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1, 16).log())
+        self.step_bias = nn.Parameter(first_steps(num_heads))
+        self.skip = nn.Parameter(torch.ones(num_heads))
+        self.scale = nn.Parameter(torch.ones(self.width))
+        self.out = nn.Linear(self.width, hidden_size, bias=False)
+
+    def initial_state(self, batch_size: int) -> MambaState:
+        """Zeros."""
+        h = self.skip.new_zeros(batch_size, self.num_heads, self.state_size, self.head_size)
+        return MambaState(h, self.convolution.initial_state(batch_size))
+
+    def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        """As `Mixer.forward`."""
+        gate, mixed, step = self._split(u)
+        mixed, past = self.convolution(mixed, state.past)
+        x, steps = self._steps(mixed, step)
+        read, h = attend_step(*steps, state.h)
+        return self._output(read, x, gate), MambaState(h, past)
+
+    def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
+        """As `Mixer.unroll`, chunk by chunk."""
+        gate, mixed, step = self._split(u)
+        mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
+        x, steps = self._steps(mixed, step)
+
+        def initial(rows: int) -> tuple[Tensor, ...]:
+            return (self.initial_state(rows).h,)
+
+        read, (h,) = unroll_chunks(attend_chunk, steps, reset, (state.h,), initial, bptt_length)
+        return self._output(read, x, gate), MambaState(h, past)
+
+    def _split(self, u: Tensor) -> tuple[Tensor, ...]:
+        """z, the convolution's input and delta' before its bias."""
+        return self.maps(u).split([self.width, self.width + 2 * self.state_size, self.num_heads], -1)
+
+    def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """x [..., H, P], and what `attend_step` takes: C, B, delta x, delta A."""
+        x, key, query = mixed.split([self.width, self.state_size, self.state_size], -1)
+        x = x.unflatten(-1, (self.num_heads, self.head_size))
+        delta = F.softplus(step + self.step_bias)
+        shape = (*delta.shape, self.state_size)
+        key, query = (vector.unsqueeze(-2).expand(shape) for vector in (key, query))
+        return x, (query, key, delta.unsqueeze(-1) * x, -delta * self.log_rate.exp())
+
+    def _output(self, read: Tensor, x: Tensor, gate: Tensor) -> Tensor:
+        y = (read + self.skip.unsqueeze(-1) * x).flatten(-2)
+        return self.out(rms_norm(y * F.silu(gate), self.scale))
+
+
+class S6Mixer(Mixer):
+    """One layer of `Mamba2` with `s6`."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, state_size: int, conv_size: int) -> None:
+        super().__init__()
+        self.state_size, self.width = state_size, num_heads * head_size
+        self.rank = -(-self.width // 16)
+        self.maps = nn.Linear(hidden_size, 2 * self.width, bias=False)
+        self.convolution = ShortConvolution(self.width, conv_size)
+        self.select = nn.Linear(self.width, self.rank + 2 * state_size, bias=False)
+        self.step = nn.Linear(self.rank, self.width)
+        rates = torch.arange(1, state_size + 1, dtype=torch.get_default_dtype()).log()
+        self.log_rate = nn.Parameter(rates.repeat(self.width, 1))
+        self.skip = nn.Parameter(torch.ones(self.width))
+        self.out = nn.Linear(self.width, hidden_size, bias=False)
+        with torch.no_grad():
+            self.step.bias.copy_(first_steps(self.width))
+
+    def initial_state(self, batch_size: int) -> MambaState:
+        """Zeros."""
+        h = self.skip.new_zeros(batch_size, self.width, self.state_size)
+        return MambaState(h, self.convolution.initial_state(batch_size))
+
+    def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        """As `Mixer.forward`."""
+        x, gate = self.maps(u).chunk(2, -1)
+        x, past = self.convolution(x, state.past)
+        decay, added, query = self._steps(x)
+        h = decay * state.h + added
+        return self._output(h, query, x, gate), MambaState(h, past)
+
+    def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
+        """As `Mixer.unroll`, all steps by one scan."""
+        x, gate = self.maps(u).chunk(2, -1)
+        x, past = self.convolution.unroll(x, reset, state.past, bptt_length)
+        decay, added, query = self._steps(x)
+        h = scan(decay, added, reset, state.h, bptt_length)
+        return self._output(h, query, x, gate), MambaState(h[-1], past)
+
+    def _steps(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """exp(delta A) and delta B x [..., H P, N], and C [..., N]."""
+        low, key, query = self.select(x).split([self.rank, self.state_size, self.state_size], -1)
+        delta = F.softplus(self.step(low)).unsqueeze(-1)
+        return (-delta * self.log_rate.exp()).exp(), delta * x.unsqueeze(-1) * key.unsqueeze(-2), query
+
+    def _output(self, h: Tensor, query: Tensor, x: Tensor, gate: Tensor) -> Tensor:
+        y = (h @ query.unsqueeze(-1)).squeeze(-1) + self.skip * x
+        return self.out(y * F.silu(gate))
+
+
+def first_steps(count: int) -> Tensor:
+    """b with softplus(b) in log U(0.001, 0.1)."""
+    steps: Any = torch.exp(torch.empty(count).uniform_(-6.907755, -2.302585))
+    return steps.expm1().log()

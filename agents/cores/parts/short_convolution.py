@@ -1,0 +1,59 @@
+"""A causal convolution over the last few steps of every channel, exact at resets and cuts."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ShortConvolution(nn.Module):
+    """silu(b + sum_i w_i x_{t-i}), i = 0 .. size - 1, per channel; size 1 leaves x as it is.
+
+    What lies before an episode's first step counts as zero. State: the last size - 1 inputs [B, size - 1, channels],
+    the newest last.
+    """
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.channels, self.size = channels, size
+        bound = size**-0.5
+        # Row i: the tap of the input i steps ago.
+        self.taps = nn.Parameter(torch.empty(size, channels).uniform_(-bound, bound)) if size > 1 else None
+        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if size > 1 else None
+        self.register_buffer("like", torch.zeros(0), persistent=False)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        """Zeros [batch_size, size - 1, channels]."""
+        assert isinstance(self.like, Tensor)
+        return self.like.new_zeros(batch_size, self.size - 1, self.channels)
+
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: x [B, channels], past -> [B, channels], next past."""
+        if self.taps is None:
+            return x, past
+        window = torch.cat([past, x.unsqueeze(1)], 1)
+        return F.silu((window * self.taps.flip(0)).sum(1) + self.bias), window[:, 1:]
+
+    def unroll(self, x: Tensor, reset: Tensor, past: Tensor, bptt_length: int | None) -> tuple[Tensor, Tensor]:
+        """x [T, B, channels], reset bool [T, B], past -> [T, B, channels], last past."""
+        if self.taps is None or self.bias is None:
+            return x, past
+        length = len(x)
+        whole = torch.cat([past.transpose(0, 1), x])  # step t is row t + size - 1
+        cut = whole.detach()
+        time = torch.arange(length, device=x.device).unsqueeze(1)
+        began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if seen
+        boundary = torch.zeros_like(time) if bptt_length is None else time - time % bptt_length
+        total = x * self.taps[0]
+        for lag in range(1, self.size):
+            rows = slice(self.size - 1 - lag, self.size - 1 - lag + length)
+            then = whole[rows]
+            if bptt_length is not None:
+                crosses = (time - lag < boundary) & (boundary > 0)
+                then = torch.where(crosses.unsqueeze(2), cut[rows], then)
+            total = total + torch.where((time - lag >= began).unsqueeze(2), then, 0.0) * self.taps[lag]
+        places = torch.arange(length - self.size + 1, length, device=x.device).unsqueeze(1)
+        last = whole[1 - self.size :]
+        if bptt_length is not None:
+            last = torch.where(((places < boundary[-1]) & (boundary[-1] > 0)).unsqueeze(2), cut[1 - self.size :], last)
+        kept = (places >= began[-1]).unsqueeze(2)
+        return F.silu(total + self.bias), torch.where(kept, last, 0.0).transpose(0, 1)

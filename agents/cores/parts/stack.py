@@ -1,0 +1,95 @@
+"""Residual layers around a recurrence: what the linear cores of 2022 to 2025 have in common.
+
+    x^0_t = W_e x_t + b_e
+    x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
+    output = x^L_t [hidden_size]
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..contract.calls import full_precision, readable, under_torch_func
+from ..core import Core, CoreState, map_state, reset_state
+
+
+class Mixer(nn.Module):
+    """The recurrence of one layer, on inputs u [..., hidden_size]."""
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """NamedTuple of leaves [batch_size, ...]."""
+        raise NotImplementedError
+
+    def forward(self, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One step: u [B, hidden_size], state -> what is added to x [B, hidden_size], next state."""
+        raise NotImplementedError
+
+    def unroll(self, u: Tensor, reset: Tensor, state: Any, bptt_length: int | None) -> tuple[Tensor, Any]:
+        """u [T, B, hidden_size], reset bool [T, B], state -> what is added to x [T, B, hidden_size], last state."""
+        raise NotImplementedError
+
+
+class Stack(Core):
+    """Base of cores that are a stack of residual layers; the leaves of its state are [B, num_layers, ...]."""
+
+    loops_over_time = False
+
+    def __init__(self, input_size: int, hidden_size: int, mixers: list[Mixer]) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, hidden_size
+        self.encoder = nn.Linear(input_size, hidden_size)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_size) for _ in mixers)
+        self.mixers = nn.ModuleList(mixers)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """The initial states of all layers."""
+        return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        x, states = self.encoder(inputs), list[CoreState]()
+        for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
+            added, after = mixer(norm(x), _layer(state, number))
+            x = x + added
+            states.append(after)
+        return x, _join(states)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """As `Core.unroll`, one layer after the other over all T steps."""
+        if under_torch_func() or not readable(inputs):
+            return self.loop(inputs, reset, state, bptt_length)
+        x, states = self.encoder(inputs), list[CoreState]()
+        for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
+            added, after = mixer.unroll(norm(x), reset, _layer(state, number), bptt_length)
+            x = x + added
+            states.append(after)
+        return x, _join(states), None
+
+    def _mixers(self) -> list[Mixer]:
+        return list(self.mixers)  # pyright: ignore[reportReturnType]
+
+
+def unroll_loop(
+    mixer: Mixer, u: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
+) -> tuple[Tensor, CoreState]:
+    """`Mixer.unroll` one step after the other."""
+    initial, added = mixer.initial_state(u.shape[1]), list[Tensor]()
+    for t, now in enumerate(u.unbind()):
+        if bptt_length is not None and t > 0 and t % bptt_length == 0:
+            state = map_state(torch.Tensor.detach, state)
+        one, state = mixer(now, reset_state(state, initial, reset[t]))
+        added.append(one)
+    return torch.stack(added), state
+
+
+def _layer(state: CoreState, number: int) -> CoreState:
+    return map_state(lambda leaf: leaf[:, number], state)
+
+
+def _join(states: list[CoreState]) -> CoreState:
+    return map_state(lambda *leaves: torch.stack(leaves, 1), *states)

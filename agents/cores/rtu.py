@@ -1,0 +1,153 @@
+"""Recurrent trace units (Elelimy et al. 2024): exact real-time recurrent learning at a linear cost."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..unrolling.scan import scan
+from .contract.calls import readable, under_torch_func
+from .core import Core, at_least_one, full_precision
+
+
+class RTUState(NamedTuple):
+    """The complex state and its derivatives, real part first; n = num_units, D = input_size.
+
+    h [B, n, 2]; by_rate, by_phase [B, n, 2]: dh / d rho, dh / d tau; by_input [B, n, D, 2]: dh / d Re W.
+    """
+
+    h: Tensor
+    by_rate: Tensor
+    by_phase: Tensor
+    by_input: Tensor
+
+
+class RTU(Core):
+    """One layer of complex linear units whose gradient needs no backpropagation through time.
+
+        h_t = lambda * h_{t-1} + gamma * (W x_t)                     complex [n]            (equation 5)
+        lambda = r exp(i phi),  r = exp(-exp(rho)),  phi = exp(tau),  gamma = sqrt(1 - r^2)  (section 3)
+        output = relu(W_o [relu(Re h) ; relu(Im h)] + b_o)           [hidden_size]
+
+    The state carries dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
+    would be cut - at the beginning of an unroll and at multiples of bptt_length - the unroll begins at
+    h + sum_p dh/dp (p - stopped(p)): the same number, whose gradient with respect to the parameters is the whole
+    past's. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs are
+    cut as in every core: what is before the recurrence learns from inside the cut.
+
+    The derivatives are of the weights with which an actor acted, as in the paper (appendix on stale gradients).
+    Left open by the paper and settled so: one layer; a map behind the units; at first r^2 is uniform between the
+    squares of min_radius and max_radius and phi uniform up to max_phase, W normal with variance 1 / (2 D).
+    """
+
+    loops_over_time = False
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_units: int = 64,
+        min_radius: float = 0.0,
+        max_radius: float = 0.999,
+        max_phase: float = 2 * math.pi,
+    ) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, num_units=num_units)
+        if not 0 <= min_radius < max_radius < 1:
+            raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
+        if not 0 < max_phase <= 2 * math.pi:
+            raise ValueError(f"max_phase is {max_phase}; allowed: above 0, at most 2 pi")
+        self.input_size, self.output_size, self.num_units = input_size, hidden_size, num_units
+        squared = (1 - torch.rand(num_units)) * (max_radius**2 - min_radius**2) + min_radius**2
+        self.rho = nn.Parameter((-0.5 * squared.log()).log())
+        self.tau = nn.Parameter(((1 - torch.rand(num_units)) * max_phase).log())
+        # Rows: real parts, then imaginary parts.
+        self.W = nn.Parameter(torch.randn(2 * num_units, input_size) / math.sqrt(2 * input_size))
+        self.out = nn.Linear(2 * num_units, hidden_size)
+
+    def initial_state(self, batch_size: int) -> RTUState:
+        """Zeros."""
+        new = self.rho.new_zeros
+        shape = (batch_size, self.num_units)
+        return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
+
+    def half_lives(self) -> Tensor:
+        """Steps after which half of what was added to the state has faded, [n]: log 2 / -log r."""
+        return math.log(2) / self.rho.exp()
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        no_reset = torch.zeros(1, len(inputs), dtype=torch.bool, device=inputs.device)
+        h, state = self._piece(inputs.unsqueeze(0), no_reset, state)
+        return self._read(h[0]), state
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
+    ) -> tuple[Tensor, RTUState, Tensor | None]:
+        """As `Core.unroll`, one scan per piece between cuts."""
+        if under_torch_func() or not readable(inputs):
+            return self.loop(inputs, reset, state, bptt_length)  # pyright: ignore[reportReturnType]
+        pieces = list[Tensor]()
+        size = bptt_length or len(inputs)
+        for number, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):
+            if number:
+                state = state._replace(h=state.h.detach())
+            h, state = self._piece(part, starts, state)
+            pieces.append(h)
+        return self._read(torch.cat(pieces)), state, None
+
+    def _piece(self, inputs: Tensor, reset: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
+        """inputs [T, B, D], reset bool [T, B] -> h complex [T, B, n], and the state behind the last step."""
+        rate, phase = self.rho.exp(), self.tau.exp()
+        decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
+        real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
+        driven = torch.complex(real, imaginary)
+        start = torch.view_as_complex(state.h.contiguous())
+        if torch.is_grad_enabled() and not state.h.requires_grad:
+            start = start + self._past_gradient(state)
+        h = scan(decay.expand(1, 1, -1), gamma * driven, reset, start)
+        with torch.no_grad():
+            traces = self._derivatives(inputs, reset, state, (h, driven, decay, gamma, rate, phase))
+        return h, RTUState(torch.view_as_real(h[-1]), *(torch.view_as_real(trace) for trace in traces))
+
+    def _past_gradient(self, state: RTUState) -> Tensor:
+        """Zero, complex [B, n], with dh / dp as its derivative by each parameter p of the recurrence."""
+        by_rate, by_phase, by_input = (torch.view_as_complex(leaf.detach().contiguous()) for leaf in state[1:])
+        real, imaginary = (self.W - self.W.detach()).chunk(2)
+        changed = (by_input * torch.complex(real, imaginary)).sum(-1)
+        return changed + by_rate * (self.rho - self.rho.detach()) + by_phase * (self.tau - self.tau.detach())
+
+    def _derivatives(
+        self, inputs: Tensor, reset: Tensor, state: RTUState, now: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dh / d rho, dh / d tau and dh / d Re W behind the last step (equations 6 to 9), complex."""
+        h, driven, decay, gamma, rate, phase = now
+        start, *traces = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
+        before = torch.cat([start.unsqueeze(0), h[:-1]])
+        before = torch.where(reset.unsqueeze(2), 0, before)
+        fixed = decay.expand(1, 1, -1)
+        # d lambda / d rho = -exp(rho) lambda, d gamma / d rho = exp(rho) r^2 / gamma, d lambda / d tau = i exp(tau) lambda
+        by_rate = -rate * decay * before + rate * (-2 * rate).exp() / gamma * driven
+        by_phase = 1j * phase * decay * before
+        by_rate, by_phase = (
+            scan(fixed, added, reset, trace)[-1] for added, trace in ((by_rate, traces[0]), (by_phase, traces[1]))
+        )
+        length = len(inputs)
+        time = torch.arange(length, device=inputs.device).unsqueeze(1)
+        began = torch.where(reset, time, -1).cummax(0).values[-1]
+        age = torch.arange(length - 1, -1, -1, device=inputs.device)
+        powers = decay ** age.unsqueeze(1)  # [T, n]
+        seen = (time >= began).unsqueeze(2)
+        weight = torch.where(seen, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
+        shown = torch.where(seen, inputs, 0.0).to(weight.dtype)
+        fresh = (began >= 0)[:, None, None]
+        kept = torch.where(fresh, 0, traces[2]) * (decay**length).unsqueeze(1)
+        return by_rate, by_phase, kept + torch.einsum("tbn,tbd->bnd", weight, shown)
+
+    def _read(self, h: Tensor) -> Tensor:
+        """h complex [..., n] -> output [..., hidden_size]."""
+        return F.relu(self.out(F.relu(torch.cat([h.real, h.imag], -1))))

@@ -1,0 +1,106 @@
+"""Stable Hadamard Memory (Le et al. 2025): a matrix that is calibrated element by element."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..unrolling.scan import scan
+from .core import at_least_one
+from .parts.stack import Mixer, Stack
+
+
+class SHMState(NamedTuple):
+    """memory [B, num_layers, d, d] (axes: value, key) and step, int64 [B, num_layers]: steps since the reset."""
+
+    memory: Tensor
+    step: Tensor
+
+
+class SHM(Stack):
+    """Residual layers (`parts/stack.py`), each a matrix M [d, d], d = memory_size, updated by Hadamard products.
+
+        k, q = relu(W_k u) / sum, relu(W_q u) / sum;   v = W_v u;   e = sigmoid(w_e u)
+        C_t = 1 + tanh(theta_t (W_c u)^T)                                       calibration (section 3.2)
+        M_t = C_t * M_{t-1} + e v k^T                                           update      (section 3.1)
+        added = W_o [M_t q + W_s u]                                             read, with a shortcut
+
+    theta_t [d] is one of `num_thetas` learned rows, a random one at every step, so that products of C_t neither vanish
+    nor explode (section 3.2). In the released code (github.com/thaihungle/SHM) uniform numbers from [0, 1) are rounded
+    down, so that the row is always the first one; `first_theta=true` is that form.
+
+    Settled so: the row is a pseudo-random function of the steps since the reset. An actor and a learner, and two runs,
+    then take the same one. Sums have 1e-5 added, rows of theta are Xavier-uniform, and the shortcut is there, as in
+    the code; one layer.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 1,
+        memory_size: int = 32,
+        num_thetas: int = 128,
+        first_theta: bool = False,
+    ) -> None:
+        at_least_one(hidden_size=hidden_size, num_layers=num_layers, memory_size=memory_size, num_thetas=num_thetas)
+        sizes = (hidden_size, memory_size, 1 if first_theta else num_thetas)
+        super().__init__(input_size, hidden_size, [SHMMixer(*sizes) for _ in range(num_layers)])
+
+
+class SHMMixer(Mixer):
+    """One layer of `SHM`, whose docstring has the equations."""
+
+    def __init__(self, hidden_size: int, memory_size: int, num_thetas: int) -> None:
+        super().__init__()
+        self.memory_size, self.num_thetas = memory_size, num_thetas
+        # Rows: k, q, v, the calibration's vector, the shortcut.
+        self.maps = nn.Linear(hidden_size, 5 * memory_size, bias=False)
+        self.rate = nn.Linear(hidden_size, 1, bias=False)
+        self.thetas = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_thetas, memory_size)))
+        self.out = nn.Linear(memory_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> SHMState:
+        """An empty memory."""
+        memory = self.thetas.new_zeros(batch_size, self.memory_size, self.memory_size)
+        return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
+
+    def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
+        """As `Mixer.forward`."""
+        calibration, added, query, shortcut = self._mapped(u, state.step)
+        memory = calibration * state.memory + added
+        return self._read(memory, query, shortcut), SHMState(memory, state.step + 1)
+
+    def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
+        """As `Mixer.unroll`, all steps by one scan."""
+        step = steps_since_reset(reset, state.step)
+        calibration, added, query, shortcut = self._mapped(u, step)
+        memory = scan(calibration, added, reset, state.memory, bptt_length)
+        return self._read(memory, query, shortcut), SHMState(memory[-1], step[-1] + 1)
+
+    def _mapped(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """C [..., d, d], e v k^T [..., d, d], q and the shortcut [..., d]."""
+        key, query, value, vector, shortcut = self.maps(u).chunk(5, -1)
+        key, query = (F.relu(x) / (F.relu(x).sum(-1, keepdim=True) + 1e-5) for x in (key, query))
+        theta = self.thetas[scrambled(step) % self.num_thetas]
+        calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
+        added = (torch.sigmoid(self.rate(u)) * value).unsqueeze(-1) * key.unsqueeze(-2)
+        return calibration, added, query, shortcut
+
+    def _read(self, memory: Tensor, query: Tensor, shortcut: Tensor) -> Tensor:
+        return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut)
+
+
+def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:
+    """Steps since the reset before each of T steps, int64 [T, B]; `start` [B] are those before step 0."""
+    time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
+    began = torch.where(reset, time, -1).cummax(0).values
+    return torch.where(began >= 0, time - began, time + start)
+
+
+def scrambled(number: Tensor) -> Tensor:
+    """A pseudo-random whole number of 31 bits for each number from 0 on (xorshift and multiplication)."""
+    number = ((number + 1) * 0x9E3779B1) & 0xFFFFFFFF
+    number = ((number ^ (number >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    return (number ^ (number >> 12)) & 0x7FFFFFFF

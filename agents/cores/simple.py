@@ -1,0 +1,153 @@
+"""Small recurrent controls that readers of POPGym expect: Elman network, IndRNN, MGU, and a stack of frames."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..kernels import linear
+from .core import Core, at_least_one, full_precision, unroll_step_by_step
+
+
+class SimpleState(NamedTuple):
+    """h [B, hidden_size]: the last output (IndRNN: of every layer, [B, num_layers, hidden_size])."""
+
+    h: Tensor
+
+
+class Elman(Core):
+    """h_t = tanh(W x_t + b + U h_{t-1}); the output is h (Elman 1990). U is orthogonal at first; h_{-1} = 0."""
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size)
+        self.input_size, self.output_size = input_size, hidden_size
+        self.from_input = nn.Linear(input_size, hidden_size)
+        self.recurrent = nn.Parameter(nn.init.orthogonal_(torch.empty(hidden_size, hidden_size)))
+
+    def initial_state(self, batch_size: int) -> SimpleState:
+        """Zeros."""
+        return SimpleState(self.recurrent.new_zeros(batch_size, self.output_size))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
+    ) -> tuple[Tensor, SimpleState, None]:
+        """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
+        mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
+        outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
+        return outputs, state, None
+
+    def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        h = torch.tanh(torch.addmm(x, state.h, self.recurrent.t()))
+        return h, SimpleState(h)
+
+
+class MGU(Core):
+    """Minimal gated unit (Zhou et al. 2016, equations 5 to 7): one gate forgets and resets.
+
+        f = sigmoid(W_f x_t + b_f + U_f h_{t-1})
+        n = tanh(W_n x_t + b_n + U_n (f * h_{t-1}))
+        h_t = (1 - f) * h_{t-1} + f * n                       the output; h_{-1} = 0
+    """
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size)
+        self.input_size, self.output_size = input_size, hidden_size
+        self.from_input = nn.Linear(input_size, 2 * hidden_size)  # rows: f, n
+        self.forget = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.candidate = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def initial_state(self, batch_size: int) -> SimpleState:
+        """Zeros."""
+        return SimpleState(self.forget.weight.new_zeros(batch_size, self.output_size))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
+
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
+    ) -> tuple[Tensor, SimpleState, None]:
+        """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
+        mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
+        outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
+        return outputs, state, None
+
+    def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        x_f, x_n = x.chunk(2, 1)
+        f = torch.sigmoid(torch.addmm(x_f, state.h, self.forget.weight.t()))
+        n = torch.tanh(torch.addmm(x_n, f * state.h, self.candidate.weight.t()))
+        h = torch.lerp(state.h, n, f)
+        return h, SimpleState(h)
+
+
+class IndRNN(Core):
+    """Layers of independent units (Li et al. 2018, equation 4): h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1}).
+
+    x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
+    at first it is uniform in [0, max_weight]. Two layers, nothing between them (settled so). h_{-1} = 0.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, num_layers=num_layers)
+        if not max_weight > 0:
+            raise ValueError(f"max_weight is {max_weight}; allowed: above 0")
+        self.input_size, self.output_size, self.max_weight = input_size, hidden_size, max_weight
+        self.layers = nn.ModuleList(nn.Linear(hidden_size if n else input_size, hidden_size) for n in range(num_layers))
+        self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size) * max_weight)
+
+    def initial_state(self, batch_size: int) -> SimpleState:
+        """Zeros."""
+        return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        weights = self.recurrent.clamp(-self.max_weight, self.max_weight)
+        states: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            inputs = F.relu(torch.addcmul(layer(inputs), weights[number], state.h[:, number]))
+            states.append(inputs)
+        return inputs, SimpleState(torch.stack(states, 1))
+
+
+class FrameStack(Core):
+    """The last `num_frames` inputs, joined, through one layer: relu(W [x_t ; x_{t-1} ; ...] + b). No recurrence.
+
+    Inputs from before the episode are zeros. The control with a short exact memory.
+    """
+
+    loops_over_time = False
+
+    def __init__(self, input_size: int, hidden_size: int = 256, num_frames: int = 4) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size, num_frames=num_frames)
+        self.input_size, self.output_size, self.num_frames = input_size, hidden_size, num_frames
+        self.layer = nn.Linear(num_frames * input_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> "Frames":
+        """Zeros."""
+        return Frames(self.layer.weight.new_zeros(batch_size, self.num_frames - 1, self.input_size))
+
+    @full_precision
+    def forward(self, inputs: Tensor, state: "Frames") -> tuple[Tensor, "Frames"]:
+        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        frames = torch.cat([inputs.unsqueeze(1), state.past], 1)
+        return F.relu(self.layer(frames.flatten(1))), Frames(frames[:, :-1])
+
+
+class Frames(NamedTuple):
+    """past [B, num_frames - 1, input_size]: the last inputs, the newest first."""
+
+    past: Tensor
