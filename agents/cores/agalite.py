@@ -1,4 +1,4 @@
-"""AGaLiTe (Pramanik et al. 2024, "AGaLiTe: Approximate gated linear transformers for online reinforcement learning")."""
+"""AGaLiTe (Pramanik et al. 2024, "Approximate gated linear transformers for online reinforcement learning")."""
 
 import math
 from typing import NamedTuple
@@ -95,7 +95,7 @@ class AGaLiTe(Core):
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            (keep_value, values), (keep_key, keys), (keep, norm), query = layer.mapped(x, state.step)
+            ((keep_value, values), (keep_key, keys), (keep, norm)), query = layer.mapped(x, state.step)
             after = [
                 keep_value * state.values[:, number] + values,
                 keep_key * state.keys[:, number] + keys,
@@ -103,7 +103,8 @@ class AGaLiTe(Core):
             ]
             traces.append(after)
             x = layer.output(x, *after, query)
-        return x, AGaLiTeState(*(torch.stack(leaves, 1) for leaves in zip(*traces, strict=True)), state.step + 1)
+        values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
+        return x, AGaLiTeState(values, keys, norm, state.step + 1)
 
     @full_precision
     def unroll(
@@ -116,7 +117,7 @@ class AGaLiTe(Core):
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            *pairs, query = layer.mapped(x, step)
+            pairs, query = layer.mapped(x, step)
             before = (state.values[:, number], state.keys[:, number], state.norm[:, number])
             whole = [
                 scan(kept.expand_as(added), added, reset, start, bptt_length)
@@ -124,8 +125,8 @@ class AGaLiTe(Core):
             ]
             traces.append([trace[-1] for trace in whole])
             x = layer.output(x, *whole, query)
-        last = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(*last, step[-1] + 1), None
+        values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
+        return x, AGaLiTeState(values, keys, norm, step[-1] + 1), None
 
 
 class Layer(nn.Module):
@@ -145,8 +146,8 @@ class Layer(nn.Module):
         )
         self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
 
-    def mapped(self, x: Tensor, step: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The factor and the addition of V, of K and of s, and last q [..., heads, eta d]."""
+    def mapped(self, x: Tensor, step: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """The factor and the addition of V, of K and of s, and q [..., heads, eta d]."""
         u = self.norm_1(x)
         key, query, value, beta, gamma = self.maps(u).unflatten(-1, (5, self.num_heads, self.head_size)).unbind(-3)
         first, second, third = self.features(u).unflatten(-1, (3, self.num_heads, self.eta)).unbind(-3)
@@ -155,12 +156,12 @@ class Layer(nn.Module):
         frequencies = torch.linspace(-math.pi, math.pi, self.r, device=x.device, dtype=x.dtype)
         wave = torch.cos((step + 2).unsqueeze(-1) * frequencies)[..., None, None]  # [..., r, 1, 1]
         values, keys = (beta * value).unsqueeze(-3), (gamma * key).unsqueeze(-3)
-        return (
+        pairs = [
             ((1 - beta).unsqueeze(-3), wave * values),
             ((1 - gamma).unsqueeze(-3), wave * keys),
             (1 - gamma, gamma * key),
-            query,
-        )  # pyright: ignore[reportReturnType]
+        ]
+        return pairs, query
 
     def output(self, x: Tensor, values: Tensor, keys: Tensor, norm: Tensor, query: Tensor) -> Tensor:
         """x [..., hidden_size] and the traces -> the next layer's x."""

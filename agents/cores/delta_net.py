@@ -159,7 +159,9 @@ def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[T
     between = decays(each)
     system = (rate * between * (key @ key.mT)).tril(-1)
     known = rate * (value - each.exp().unsqueeze(3) * (key @ weights))
-    written = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
+    solvable = torch.promote_types(system.dtype, torch.float32)  # torch solves no system in half precision
+    written = torch.linalg.solve_triangular(system.to(solvable), known.to(solvable), upper=False, unitriangular=True)
+    written = written.to(system.dtype)
     asked = heads_first(query)
     weight = between[:, :, writes - 1 :: writes] * (asked @ key.mT)
     read = total.exp().unsqueeze(3) * (asked @ weights) + weight @ written

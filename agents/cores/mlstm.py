@@ -28,7 +28,7 @@ class MLSTM(Stack):
         m_t = max(log f_t + m_{t-1}, i'_t)                                                    (equation 15)
         C_t = exp(log f + m_{t-1} - m_t) C_{t-1} + exp(i' - m_t) v k^T                        (equation 19)
         n_t = exp(log f + m_{t-1} - m_t) n_{t-1} + exp(i' - m_t) k                            (equation 20)
-        h = C_t q / max(|n_t q|, exp(-m_t))                                                   (equation 21, appendix A.2)
+        h = C_t q / max(|n_t q|, exp(-m_t))                                                   (equation 21)
         added = W_p [o * LayerNorm(h)]                                                        norm per head
 
     Left open by the paper and settled so: f is a sigmoid, not an exponential function; C, n and m start at zero; 1 in

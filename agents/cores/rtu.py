@@ -130,7 +130,8 @@ class RTU(Core):
         before = torch.cat([start.unsqueeze(0), h[:-1]])
         before = torch.where(reset.unsqueeze(2), 0, before)
         fixed = decay.expand(1, 1, -1)
-        # d lambda / d rho = -exp(rho) lambda, d gamma / d rho = exp(rho) r^2 / gamma, d lambda / d tau = i exp(tau) lambda
+        # d lambda / d rho = -exp(rho) lambda, d gamma / d rho = exp(rho) r^2 / gamma,
+        # d lambda / d tau = i exp(tau) lambda
         by_rate = -rate * decay * before + rate * (-2 * rate).exp() / gamma * driven
         by_phase = 1j * phase * decay * before
         by_rate, by_phase = (

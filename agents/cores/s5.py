@@ -58,15 +58,16 @@ class S5Mixer(Mixer):
         super().__init__()
         eigenvalues, vectors = hippo_legs(2 * state_size)
         eigenvalues, vectors = eigenvalues[state_size:], vectors[:, state_size:]
-        self.log_rate = nn.Parameter((-eigenvalues.real).log().float())
-        self.frequency = nn.Parameter(eigenvalues.imag.float())
+        kind = torch.get_default_dtype()
+        self.log_rate = nn.Parameter((-eigenvalues.real).log().to(kind))
+        self.frequency = nn.Parameter(eigenvalues.imag.to(kind, copy=True, memory_format=torch.contiguous_format))
         low, high = math.log(min_step), math.log(max_step)
         self.log_step = nn.Parameter(low + (high - low) * torch.rand(state_size))
         # V^H B and C V of real random B [2 N, H] and C [H, 2 N]; rows of B: real parts, then imaginary parts.
         read_in = vectors.mH @ (torch.randn(2 * state_size, hidden_size).to(vectors) / math.sqrt(hidden_size))
         read_out = (torch.randn(hidden_size, 2 * state_size).to(vectors) / math.sqrt(2 * state_size)) @ vectors
-        self.B = nn.Parameter(torch.cat([read_in.real, read_in.imag]).float())
-        self.C = nn.Parameter(torch.cat([read_out.real, -read_out.imag], 1).float())
+        self.B = nn.Parameter(torch.cat([read_in.real, read_in.imag]).to(kind))
+        self.C = nn.Parameter(torch.cat([read_out.real, -read_out.imag], 1).to(kind))
         self.D = nn.Parameter(torch.randn(hidden_size))
         self.gate = nn.Linear(hidden_size, hidden_size)
 

@@ -52,9 +52,9 @@ class Elman(Core):
 class MGU(Core):
     """Minimal gated unit (Zhou et al. 2016, equations 5 to 7): one gate forgets and resets.
 
-        f = sigmoid(W_f x_t + b_f + U_f h_{t-1})
-        n = tanh(W_n x_t + b_n + U_n (f * h_{t-1}))
-        h_t = (1 - f) * h_{t-1} + f * n                       the output; h_{-1} = 0
+    f = sigmoid(W_f x_t + b_f + U_f h_{t-1})
+    n = tanh(W_n x_t + b_n + U_n (f * h_{t-1}))
+    h_t = (1 - f) * h_{t-1} + f * n                       the output; h_{-1} = 0
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:

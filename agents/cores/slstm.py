@@ -1,4 +1,4 @@
-"""sLSTM (Beck et al. 2024, "xLSTM: Extended long short-term memory", section 2.2): exponential gates, mixing by heads."""
+"""sLSTM (Beck et al. 2024, "xLSTM: Extended long short-term memory", section 2.2): exponential gates."""
 
 from typing import NamedTuple
 

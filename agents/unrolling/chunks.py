@@ -1,7 +1,7 @@
 """Recurrences with matrix states over chunks of consecutive steps, exact at resets.
 
-A core states what a chunk of L steps does, all at once, from the state in which the chunk begins. Here the unroll is cut
-into chunks that begin at every reset and never contain one (`blocks.py`); chunks of one depth run side by side.
+A core states what a chunk of L steps does, all at once, from the state before it. Here the unroll is cut into chunks
+that begin at every reset and never contain one (`blocks.py`); chunks of one depth run side by side.
 
 Shapes: T steps, B environments, N chunks, L steps per chunk.
 """

@@ -148,7 +148,7 @@ def test_a_call_that_was_right_is_wrong_after_the_weights_changed_their_type(nam
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @every_core
 def test_half_precision_works(name, dtype):
-    if name in ("ffm", "lru"):
+    if name in ("ffm", "lru", "rtu", "s5"):
         pytest.skip("torch has no complex numbers of half precision")
     core = small_core(name).to(dtype)
     inputs, reset, state = call(core, dtype=dtype)
@@ -164,8 +164,8 @@ def test_half_precision_works(name, dtype):
         inputs.float(), reset, map_state(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf, state)
     )
     error = ((outputs.float() - wanted).norm() / wanted.norm()).item()
-    # The FWM normalises a small vector at each of its reads, which enlarges what rounding took away.
-    assert error < (20 if name == "fwm" else 2) * torch.finfo(dtype).eps
+    # FWM and mLSTM divide by the size of what they read, which enlarges what rounding took away.
+    assert error < (20 if name in ("fwm", "mlstm") else 2) * torch.finfo(dtype).eps
 
 
 @every_core

@@ -32,6 +32,8 @@ ALGORITHMS = {
     "ppo": replace(VTRACE, algorithm="ppo", algorithm_args={"epochs": 2, "minibatches": 2}, max_grad_norm=0.1),
 }
 FLOAT32 = 1e-5
+ILL_CONDITIONED = {"agalite": 1e-3, "delta-net": 5e-5, "mlstm": 5e-5}
+"""Cores that divide by small sums (agalite, mlstm) or lengths: rounding grows; in float64 they are held to the same."""
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +89,9 @@ def test_every_core_in_float32(core: str) -> None:
     """Weights in float32 end within FLOAT32 of their movement."""
     given = case(core, "convolutions", "vtrace")
     # Adam's first steps are as long for a gradient of rounding errors as for any other: a large epsilon.
-    assert distance_in_float32(given._replace(learner=replace(VTRACE, lr=0.5, eps=1.0, max_grad_norm=0.0))) < FLOAT32
+    assert distance_in_float32(
+        given._replace(learner=replace(VTRACE, lr=0.5, eps=1.0, max_grad_norm=0.0))
+    ) < ILL_CONDITIONED.get(core, FLOAT32)
 
 
 @pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])

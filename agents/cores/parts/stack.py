@@ -1,8 +1,8 @@
 """Residual layers around a recurrence: what the linear cores of 2022 to 2025 have in common.
 
-    x^0_t = W_e x_t + b_e
-    x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
-    output = x^L_t [hidden_size]
+x^0_t = W_e x_t + b_e
+x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
+output = x^L_t [hidden_size]
 """
 
 from typing import Any
