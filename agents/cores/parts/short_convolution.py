@@ -28,7 +28,7 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """One step: x [B, channels], past -> [B, channels], next past."""
-        if self.taps is None:
+        if self.taps is None or self.bias is None:
             return x, past
         window = torch.cat([past, x.unsqueeze(1)], 1)
         return F.silu((window * self.taps.flip(0)).sum(1) + self.bias), window[:, 1:]
