@@ -22,6 +22,7 @@ from ..cores.gtrxl import GTrXL
 from ..cores.lru import LRU
 from ..cores.lstm import LSTM
 from ..cores.min_gru import MinGRU
+from ..cores.parts.stack import Stack
 from ..cores.rmc import RMC
 
 
@@ -79,6 +80,12 @@ def _(core: FFM) -> dict[str, list[Axis]]:
 @axes_of.register
 def _(core: MinGRU) -> dict[str, list[Axis]]:
     return {"layer": [Axis("h", 1, len(core.layers))], "unit": [Axis("h", 2, core.output_size)]}
+
+
+@axes_of.register
+def _(core: Stack) -> dict[str, list[Axis]]:
+    leaves = named_leaves(core.initial_state_form())
+    return {"layer": [Axis(leaf, 1, len(core.mixers)) for leaf in leaves]}
 
 
 @axes_of.register
