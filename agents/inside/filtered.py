@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..cores.concrete import Concrete
-from ..cores.ffm import FFM
-from ..cores.lru import LRU, Block
+from ..cores.linear.ffm import FFM
+from ..cores.linear.lru import LRU, Block
 from .panels import MOST_ROWS, Panel, liveliest, panels_of, values
 from .trace import Trace
 

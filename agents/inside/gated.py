@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.gru import GRU
+from ..cores.linear.min_gru import MinGRU
 from ..cores.lstm import LSTM
-from ..cores.min_gru import MinGRU
 from .panels import MOST_ROWS, Panel, Values, numbered, panels_of, values
 from .trace import Trace
 

@@ -16,12 +16,12 @@ from ...base.messages import advice, nearest
 from ..cores.concrete import Concrete
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.core import Core, CoreState, map_state, named_leaves
-from ..cores.ffm import FFM
 from ..cores.gru import GRU
 from ..cores.gtrxl import GTrXL
-from ..cores.lru import LRU
+from ..cores.linear.ffm import FFM
+from ..cores.linear.lru import LRU
+from ..cores.linear.min_gru import MinGRU
 from ..cores.lstm import LSTM
-from ..cores.min_gru import MinGRU
 from ..cores.parts.stack import Stack
 from ..cores.rmc import RMC
 

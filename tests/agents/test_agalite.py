@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from engram.agents.cores.agalite import AGaLiTe
+from engram.agents.cores.linear.agalite import AGaLiTe
 from unrolls import random_inputs, randomise
 
 SIZE, HIDDEN, HEADS, HEAD, MLP, ETA, R = 3, 6, 2, 3, 5, 2, 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.lru import LRU
+from engram.agents.cores.linear.lru import LRU
 from unrolls import random_inputs, random_state, randomise
 
 SIZE, HIDDEN, STATE = 3, 4, 5

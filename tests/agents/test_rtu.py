@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from engram.agents.cores.rtu import RTU
+from engram.agents.cores.linear.rtu import RTU
 from unrolls import random_inputs
 
 SIZE, HIDDEN, UNITS, STEPS = 3, 4, 5, 12

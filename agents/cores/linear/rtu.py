@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.scan import scan
-from .contract.calls import readable, under_torch_func
-from .core import Core, at_least_one, full_precision
+from ...unrolling.scan import scan
+from ..contract.calls import readable, under_torch_func
+from ..core import Core, at_least_one, full_precision
 
 
 class RTUState(NamedTuple):

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.chunks import unroll_chunks
-from .core import at_least_one
-from .parts.linear_attention import heads_first
-from .parts.stack import Mixer, Stack
+from ...unrolling.chunks import unroll_chunks
+from ..core import at_least_one
+from ..parts.linear_attention import heads_first
+from ..parts.stack import Mixer, Stack
 
 
 class MLSTMState(NamedTuple):

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.scan import scan
-from .contract.calls import full_precision, readable, under_torch_func
-from .core import Core, at_least_one
-from .gtrxl import Gate
+from ...unrolling.scan import scan
+from ..contract.calls import full_precision, readable, under_torch_func
+from ..core import Core, at_least_one
+from ..gtrxl import Gate
 from .shm import steps_since_reset
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..unrolling.scan import scan
-from .core import Core, at_least_one, full_precision
-from .parts.gates import SHORTEST, gate_biases
+from ...unrolling.scan import scan
+from ..core import Core, at_least_one, full_precision
+from ..parts.gates import SHORTEST, gate_biases
 
 
 class MinGRUState(NamedTuple):

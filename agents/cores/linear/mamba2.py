@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.chunks import unroll_chunks
-from ..unrolling.scan import scan
-from .core import at_least_one
-from .parts.linear_attention import attend_chunk, attend_step, rms_norm
-from .parts.short_convolution import ShortConvolution
-from .parts.stack import Mixer, Stack
+from ...unrolling.chunks import unroll_chunks
+from ...unrolling.scan import scan
+from ..core import at_least_one
+from ..parts.linear_attention import attend_chunk, attend_step, rms_norm
+from ..parts.short_convolution import ShortConvolution
+from ..parts.stack import Mixer, Stack
 
 
 class MambaState(NamedTuple):
@@ -115,14 +115,18 @@ class Mamba2Mixer(Mixer):
         """z, the convolution's input and delta' before its bias."""
         return self.maps(u).split([self.width, self.width + 2 * self.state_size, self.num_heads], -1)
 
-    def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
         """x [..., H, P], and what `attend_step` takes: C, B, delta x, delta A."""
         x, key, query = mixed.split([self.width, self.state_size, self.state_size], -1)
         x = x.unflatten(-1, (self.num_heads, self.head_size))
         delta = F.softplus(step + self.step_bias)
         shape = (*delta.shape, self.state_size)
-        key, query = (vector.unsqueeze(-2).expand(shape) for vector in (key, query))
-        return x, (query, key, delta.unsqueeze(-1) * x, -delta * self.log_rate.exp())
+        return x, (
+            query.unsqueeze(-2).expand(shape),
+            key.unsqueeze(-2).expand(shape),
+            delta.unsqueeze(-1) * x,
+            -delta * self.log_rate.exp(),
+        )
 
     def _output(self, read: Tensor, x: Tensor, gate: Tensor) -> Tensor:
         y = (read + self.skip.unsqueeze(-1) * x).flatten(-2)

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.scan import scan
-from .core import at_least_one
-from .parts.stack import Mixer, Stack
+from ...unrolling.scan import scan
+from ..core import at_least_one
+from ..parts.stack import Mixer, Stack
 
 
 class SHMState(NamedTuple):

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..unrolling.scan import scan
-from .core import Core, at_least_one, full_precision
+from ...unrolling.scan import scan
+from ..core import Core, at_least_one, full_precision
 
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""

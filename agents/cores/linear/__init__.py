@@ -1,0 +1,1 @@
+"""Cores whose recurrence is linear in the state: state-space models, linear attention and fast weights."""
