@@ -20,7 +20,6 @@ from engram.launch.evaluate.decode import decode, reading
 from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
 from engram.launch.run.trained import make_actor
-from engram.launch.train import command as train
 
 WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}
 N = 6
@@ -260,17 +259,6 @@ def test_no_state_is_nothing_to_decode_from() -> None:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of an update or two."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--env", "t-maze", "--core", "gru", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
-    words += ["--env-args", *(f"{key}={value}" for key, value in WORLD.items()), "--conv-channels"]
-    words += ["--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10", "--total-steps", "80"]
-    assert train.main(words) == 0
-    return path
-
-
 def evaluate(*words: object) -> int:
     with pytest.raises(SystemExit) as stop:
         run([str(word) for word in words])
@@ -278,10 +266,12 @@ def evaluate(*words: object) -> int:
     return stop.value.code
 
 
-def test_a_sweep_is_shown_written_and_drawn(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_shown_written_and_drawn(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, picture = tmp_path / "sweep.json", tmp_path / "sweep.png"
     words = ["--intervene", "wipe@0:unit=1-4", "--sweep", "--every", 8, "--episodes", 8]
-    assert evaluate(trained, *words, "--json", file, "--picture", picture) == 0
+    assert evaluate(finished_run, *words, "--json", file, "--picture", picture) == 0
     found = json.loads(file.read_text())
     assert [point["step"] for point in found["points"]] == [0, 8, 16]
     assert found["points"][0]["return"]["difference"]["mean"] == 0.0
@@ -290,9 +280,9 @@ def test_a_sweep_is_shown_written_and_drawn(trained: Path, tmp_path: Path, capsy
     assert "undisturbed" in capsys.readouterr().out
 
 
-def test_decoding_is_shown_and_written(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoding_is_shown_and_written(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "decoded.json"
-    assert evaluate(trained, "--decode", "goal", "--episodes", 50, "--every", 6, "--json", file) == 0
+    assert evaluate(finished_run, "--decode", "goal", "--episodes", 50, "--every", 6, "--json", file) == 0
     points = json.loads(file.read_text())["points"]
     assert points[0]["step"] == 0
     assert set(points[0]) == {"step", "episodes", "accuracy", "low", "high", "chance"}
@@ -310,8 +300,10 @@ def test_decoding_is_shown_and_written(trained: Path, tmp_path: Path, capsys: py
         (["--decode", "goal:pool=2", "--episodes", "40"], "no part 'pool'"),
     ],
 )
-def test_mistakes_are_one_line(trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(trained, *words) == 2
+def test_mistakes_are_one_line(
+    finished_run: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(finished_run, *words) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("rl-eval: --")
     assert said in line

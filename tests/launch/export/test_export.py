@@ -18,7 +18,6 @@ from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.export.command import run
 from engram.launch.export.files import onnx_model
 from engram.launch.export.graph import Step, traced
-from engram.launch.train import command as train
 from small_cores import SMALL
 
 STEPS, ENVS = 1000, 2
@@ -159,16 +158,6 @@ def test_every_torso_and_kind_of_action_acts_as_in_engram(kind: str, monkeypatch
     assert "previous_reward" not in step.example
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of an update or two."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--env", "t-maze", "--core", "gru", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
-    words += ["--conv-channels", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10"]
-    assert train.main([*words, "--total-steps", "80"]) == 0
-    return path
-
-
 def export(*words: object) -> int:
     with pytest.raises(SystemExit) as stop:
         run([str(word) for word in words])
@@ -177,11 +166,11 @@ def export(*words: object) -> int:
 
 
 def test_the_command_writes_both_files_and_lists_inputs_and_outputs(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx = pytest.importorskip("onnx")
     model, archive = tmp_path / "agent.onnx", tmp_path / "agent.pt2"
-    assert export(trained, "--onnx", model, "--torch-export", archive) == 0
+    assert export(finished_run, "--onnx", model, "--torch-export", archive) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert [word in captured.out for word in ("observation", "uint8", "state.h", "next_state.h", "[B, 8]")] == [
@@ -209,8 +198,10 @@ def test_the_command_writes_both_files_and_lists_inputs_and_outputs(
         (["{run}", "--onx", "x.onnx"], "did you mean: --onnx"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], said: str, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert export(*(word.format(run=trained) for word in words)) == 2
+def test_mistakes_are_one_line(
+    words: list[str], said: str, finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(*(word.format(run=finished_run) for word in words)) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -7,19 +7,6 @@ from PIL import Image
 
 from engram.launch.look import command, recording
 from engram.launch.look.command import run
-from engram.launch.train import command as train
-
-WORLD = ["difficulty=0", "half_width=4", "limbo_time=4", "teleport_delay=2", "timeout_frames=9"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of an update or two."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--env", "t-maze", "--core", "gru", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
-    words += ["--env-args", *WORLD, "--conv-channels", "--envs-per-actor", "4", "--batch-size", "4"]
-    assert train.main([*words, "--unroll-length", "10", "--total-steps", "80"]) == 0
-    return path
 
 
 def look(*words: object) -> int:
@@ -29,9 +16,11 @@ def look(*words: object) -> int:
     return stop.value.code
 
 
-def test_writes_a_page_and_a_moving_picture(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_a_page_and_a_moving_picture(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     html, gif = tmp_path / "page.html", tmp_path / "film.gif"
-    assert look(trained, "--html", html, "--gif", gif, "--episodes", 2, "--level", "goal=right") == 0
+    assert look(finished_run, "--html", html, "--gif", gif, "--episodes", 2, "--level", "goal=right") == 0
     assert "open it in a browser" in capsys.readouterr().out
     text = html.read_text()
     assert text.count('"steps":') == 2
@@ -41,12 +30,12 @@ def test_writes_a_page_and_a_moving_picture(trained: Path, tmp_path: Path, capsy
 
 
 def test_nothing_is_recorded_after_an_episode_that_was_cut_off(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What would follow is the rest of it, which does not begin with an empty memory."""
     monkeypatch.setattr(command, "record", lambda actor: recording.record(actor, most=4))
     html = tmp_path / "page.html"
-    assert look(trained, "--html", html, "--episodes", 3) == 0
+    assert look(finished_run, "--html", html, "--episodes", 3) == 0
     assert "episode 1 is cut off after" in capsys.readouterr().out
     assert html.read_text().count('"steps":') == 1
 
@@ -64,9 +53,9 @@ def test_nothing_is_recorded_after_an_episode_that_was_cut_off(
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
-    trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert look(*(word.replace("{run}", str(trained)) for word in words)) == 2
+    assert look(*(word.replace("{run}", str(finished_run)) for word in words)) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("rl-look: ")
@@ -75,7 +64,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("words", [["--episodes", "0"], ["--html", "no/such/folder/x.html"], ["--seed", "-1"]])
 def test_values_out_of_range_exit_with_code_2(
-    trained: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+    finished_run: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert look(trained, *words) == 2
+    assert look(finished_run, *words) == 2
     assert words[0][2:] in capsys.readouterr().err

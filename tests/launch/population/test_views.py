@@ -319,11 +319,6 @@ def trained(folder: Path, *words: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lp_rnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("lp-rnn"), *POPULATION)
-
-
-@pytest.fixture(scope="module")
 def truncation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("truncation"), *POPULATION, "--pbt.scheme", "truncation")
 
@@ -352,7 +347,7 @@ def with_log(run: Path, folder: Path, events: list[Event]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("scheme", ["lp_rnn", "truncation"])
+@pytest.mark.parametrize("scheme", ["population_run", "truncation"])
 def test_a_real_log_replays(scheme: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     run = request.getfixturevalue(scheme)
     assert {"start", "evaluation", "copy"} <= {event["event"] for event in log(run)}
@@ -417,7 +412,7 @@ def copy_without_a_decision(events: list[Event]) -> tuple[int, int]:
         copy_without_a_decision,
     ],
 )
-@pytest.mark.parametrize("scheme", ["lp_rnn", "truncation"])
+@pytest.mark.parametrize("scheme", ["population_run", "truncation"])
 def test_a_changed_log_is_found_out(
     tamper: Callable[[list[Event]], tuple[int, int]],
     scheme: str,
@@ -434,14 +429,16 @@ def test_a_changed_log_is_found_out(
     assert "disagreement" in said[-1]
 
 
-def test_a_missing_evaluation_is_found_out(lp_rnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = [event for event in log(lp_rnn) if event.get("generation") != 1]
-    assert command(population_view.run, with_log(lp_rnn, tmp_path, events), "--replay") == 1
+def test_a_missing_evaluation_is_found_out(
+    population_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [event for event in log(population_run) if event.get("generation") != 1]
+    assert command(population_view.run, with_log(population_run, tmp_path, events), "--replay") == 1
     assert "line 2: generation is 2 in the log, 1 by counting" in capsys.readouterr().out
 
 
-def test_a_replacement_is_replayed(tmp_path: Path, lp_rnn: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = log(lp_rnn)[0]
+def test_a_replacement_is_replayed(tmp_path: Path, population_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = log(population_run)[0]
     scores = [[1.0] * 5, [2.0] * 5, [3.0] * 5]
     config = from_dict(PopulationConfig, first["pbt"])
     (made,) = replace_failing(config, first["seed"], 77, [2], [0, 1], scores, first["values"])
@@ -453,13 +450,15 @@ def test_a_replacement_is_replayed(tmp_path: Path, lp_rnn: Path, capsys: pytest.
         "new": made.new,
     }
     assert made.opponent == 1
-    assert command(population_view.run, with_log(lp_rnn, tmp_path, [first, event]), "--replay") == 0
-    assert command(population_view.run, with_log(lp_rnn, tmp_path, [first, event | {"from": 0}]), "--replay") == 1
+    assert command(population_view.run, with_log(population_run, tmp_path, [first, event]), "--replay") == 0
+    assert (
+        command(population_view.run, with_log(population_run, tmp_path, [first, event | {"from": 0}]), "--replay") == 1
+    )
     assert "line 2, member 2: from is 0 in the log, 1 by replay" in capsys.readouterr().out
 
 
-def test_what_a_power_failure_leaves_of_a_line_is_no_event(lp_rnn: Path, tmp_path: Path) -> None:
-    run = with_log(lp_rnn, tmp_path, log(lp_rnn))
+def test_what_a_power_failure_leaves_of_a_line_is_no_event(population_run: Path, tmp_path: Path) -> None:
+    run = with_log(population_run, tmp_path, log(population_run))
     with (run / "population.jsonl").open("a") as file:
         file.write('{"event": "evalu')
     assert command(population_view.run, run, "--replay") == 0
@@ -533,14 +532,14 @@ def scores_of(run: Path) -> list[float]:
 
 
 def test_rl_eval_takes_the_best_member_another_or_all(
-    lp_rnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    population_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scores = scores_of(lp_rnn)
+    scores = scores_of(population_run)
     best = int(np.argmax(scores))
     results: list[Any] = []
     for number, words in enumerate(([], ["--member", "0"], ["--all"])):
         file = tmp_path / f"{number}.json"
-        assert command(evaluate.run, lp_rnn, "--episodes", 20, "--json", file, *words) == 0
+        assert command(evaluate.run, population_run, "--episodes", 20, "--json", file, *words) == 0
         results.append(json.loads(file.read_text()))
         said = " ".join(capsys.readouterr().out.split())
         if not words:
@@ -570,22 +569,17 @@ def test_mistakes_are_one_line_and_exit_code_2(
     command_line: Callable[[list[str]], None],
     words: list[str],
     said: str,
-    lp_rnn: Path,
-    plain: Path,
+    population_run: Path,
+    finished_run: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    broken = with_log(lp_rnn, tmp_path, log(lp_rnn)[:1])
+    broken = with_log(population_run, tmp_path, log(population_run)[:1])
     with (broken / "population.jsonl").open("a") as file:
         file.write("{nonsense}\n")
-    places = {"plain": plain, "population": lp_rnn, "broken": broken}
+    places = {"plain": finished_run, "population": population_run, "broken": broken}
     capsys.readouterr()
     assert command(command_line, *(word.format_map(places) for word in words)) == 2
     lines = " ".join(capsys.readouterr().err.split())
     assert said.format_map(places) in lines
     assert "Traceback" not in lines
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("plain"), "--total-steps", "100")
