@@ -123,6 +123,7 @@ def things(level: dict) -> list[tuple[int, int, str, str]]:
     ]
 
 
+@pytest.mark.integration
 def test_every_level_is_solved_with_exactly_its_path(levels):
     env = BoxWorld(max_steps=10_000)
     for level in levels[:150] + levels_of(branch_length=2, num_distractors=(0, 2))[:50]:
@@ -137,6 +138,7 @@ def test_every_level_is_solved_with_exactly_its_path(levels):
         assert (score, terminated, truncated, info["solved"]) == (opened + 10, True, False, True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "parameters", [{}, {"grid_size": 6, "path_lengths": 1, "num_distractors": 0}, {"grid_size": 8}]
 )

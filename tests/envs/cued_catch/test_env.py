@@ -53,6 +53,7 @@ class Expert:
         return (UP, DOWN)[self.meaning[cue]]
 
 
+@pytest.mark.integration
 def test_the_expert_catches_everything():
     """60 points in 739 actions, for all six meanings of the cues."""
     env, meanings = CuedCatch(), set()

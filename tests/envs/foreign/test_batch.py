@@ -447,6 +447,7 @@ def test_unknown_parameters_are_answered_with_known_ones(examples):
             make_batch(name, 1, **{f"{near}x": 1})
 
 
+@pytest.mark.integration
 def test_third_party_batches_run_as_batches():
     batch = make_batch("engram.envs.maze:MazeBatch", 3, 2, size=9)
     ours = make_batch("maze", 3, 2, size=9)

@@ -175,6 +175,7 @@ def test_environments_of_different_spaces_are_refused():
         ForeignBatch(make, 3, name="mine")
 
 
+@pytest.mark.integration
 def test_what_breaks_its_declaration_later_ends_the_run_at_once_without_a_retry(tmp_path, capsys):
     words = f"--env {__name__}:WrongAtTheEnd --core gru --core-args hidden_size=4 --local --algorithm a2c".split()
     code = command.main([*words, "--total-steps", "10_000", "--run-dir", str(tmp_path / "run")])

@@ -141,6 +141,7 @@ def test_a_wrapper_shows_what_the_world_declares():
     assert batch.episode_fields == ("solved", "score", "kind")
 
 
+@pytest.mark.integration
 def test_a_run_its_evaluations_and_rl_eval_show_them_and_go_on(tmp_path: Path):
     run = trained("Told", tmp_path / "run", "--eval-every", "40", "--eval-episodes", "8")
     metrics = [row["metrics"] for row in rows(run)]

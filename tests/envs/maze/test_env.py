@@ -87,6 +87,7 @@ def test_geometry(size, free, pillars):
     assert walls[1:-1, 1:-1].sum() == pillars
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("size", "num_steps", "penalty"), [(9, 40, 0.1), (11, 250, 0.1), (13, 30, 0.05)])
 def test_it_plays_like_the_slow_game(size, num_steps, penalty):
     env = MazeBatch(30, size=size, num_steps=num_steps, wall_penalty=penalty, previous_action=True, show_goal=True)

@@ -195,6 +195,7 @@ def test_the_map_is_that_of_the_release():
     assert {(14 - r, c) for r, c in CORRIDORS} == {(r, 18 - c) for r, c in CORRIDORS} == CORRIDORS
 
 
+@pytest.mark.integration
 def test_random_play_scores_what_the_release_scores():
     env = MiniPacmanBatch(2000)
     env.reset(seed=0)

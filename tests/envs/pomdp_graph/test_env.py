@@ -103,6 +103,7 @@ def test_sets_are_disjoint_and_read_only():
     assert (graph_sets(1, 60, 5, 3)["test"] != graph_sets(2, 60, 5, 3)["test"]).any()
 
 
+@pytest.mark.integration
 def test_small_graphs_must_be_enough_for_disjoint_sets():
     with pytest.raises(ValueError, match="num_graphs is 600: too many for disjoint"):
         PomdpGraphBatch(1, num_states=3, num_actions=2)
@@ -126,6 +127,7 @@ def test_statistics_of_the_sampler():
     assert ways.mean() == pytest.approx(1.75, abs=0.01)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_plays_like_the_slow_game(variant):
     env = PomdpGraphBatch(40, variant=variant)
