@@ -28,6 +28,7 @@ def weights(learner: Learner) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in learner.agent.parameters()])
 
 
+@pytest.mark.integration
 def test_taking_over_weights_does_not_take_over_settings() -> None:
     """The trap of restored checkpoints: the other optimiser's learning rate and epsilon come with its moments."""
     other, batch = make(1, lr=0.1, eps=1e-3, entropy_cost=0.5)

@@ -40,7 +40,7 @@ seeds = [3]
 steps_per_second = 1000
 stop = "after its steps"
 [full.curves]
-lstm = "--core lstm --conv-channels 2 --total-steps 40000 --log-every 1000 --checkpoint-every 0.2"
+lstm = "--core lstm --conv-channels 2 --total-steps 16000 --log-every 1000 --checkpoint-every 0.2"
 [quick]
 arguments = """--env cued-catch --env-args num_trials=1 initial_cue_duration=2 reward_free_trials=0 --local
     --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
@@ -166,7 +166,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert log.count("lstm") > 1
     document = json.loads((results / "small.json").read_text())
     lstm = document["curves"]["lstm"]["runs"]["3"]
-    assert lstm["steps"] >= 40000
+    assert lstm["steps"] >= 16000
     assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun anew
     assert lstm["evaluation"]["episodes"] == 20
     assert lstm["evaluation"]["step"] == newest_step(tmp_path / "runs/small/full/lstm-3")
@@ -185,10 +185,10 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert "lstm: " in renewed.partition("An easier variant")[2]
     assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
 
-    file.write_text(SMALL.replace("steps 40000", "steps 44000"))  # the figure asks for more now
+    file.write_text(SMALL.replace("steps 16000", "steps 18000"))  # the figure asks for more now
     subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
     longer = json.loads((results / "small.json").read_text())["curves"]["lstm"]["runs"]["3"]
-    assert longer["steps"] >= 44000
+    assert longer["steps"] >= 18000
     assert (
         longer["curve"]["step"][: len(lstm["curve"]["step"]) // 2]
         == lstm["curve"]["step"][: len(lstm["curve"]["step"]) // 2]
