@@ -1,5 +1,6 @@
 """How an actor is made, as data: picklable, so that the same description works in this process and on another node."""
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,12 +80,12 @@ class ActorFactory:
                 batch = self.make_batch(num_envs=1, stage=stage)
             except (ValueError, TypeError) as problem:
                 raise ValueError(f"{name}: {problem}") from problem
-            for what in ("single_observation_space", "single_action_space", "episode_fields"):
-                theirs, asked = getattr(batch, what), getattr(world, what)
-                if theirs != asked:
-                    said = what.removeprefix("single_").replace("_", " ")
-                    raise ValueError(f"{name} has another {said} than the world: {theirs}; allowed: {asked}")
-            batch.close()
+            with closing(batch):
+                for what in ("single_observation_space", "single_action_space", "episode_fields"):
+                    theirs, asked = getattr(batch, what), getattr(world, what)
+                    if theirs != asked:
+                        said = what.removeprefix("single_").replace("_", " ")
+                        raise ValueError(f"{name} has another {said} than the world: {theirs}; allowed: {asked}")
 
     def make_agent(self, batch: Any) -> Agent:
         """A new network for the spaces of `batch`."""
@@ -100,9 +101,13 @@ class ActorFactory:
         seed = int(
             np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
         )
+        with ExitStack() as files:
+            files.callback(batch.close)
+            agent = self.make_agent(batch).to(self.device)
+            files.pop_all()
         return Actor(
             batch,
-            self.make_agent(batch).to(self.device),
+            agent,
             unroll_length=self.unroll_length,
             seed=seed,
             first_index=first_index,

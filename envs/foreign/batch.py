@@ -14,7 +14,7 @@ from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, check_behaviour, check_observation, check_spaces, check_wrappers
+from .check import OUTSIDE, Pace, check_behaviour, check_observation, check_spaces, check_wrappers
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
@@ -123,9 +123,12 @@ class ForeignBatch:
         """float32 [K, len(episode_fields)]: what the last `info` of copies `indices` says; nan for what is missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
-    def check(self) -> None:
-        """Reset and step the first copy, as a test of the world before it is used: ValueError says what is wrong."""
-        check_behaviour(self.vector.envs[0], self.name)
+    def check(self) -> Pace:
+        """Reset and step the first environment before a run, and return the seconds that they took.
+
+        Raises ValueError naming what is wrong.
+        """
+        return check_behaviour(self.vector.envs[0], self.name)
 
     def draw(self, index: int, full: bool = True) -> Array:
         """A picture of copy `index`, uint8 [H, W, 3]; ValueError if the world draws none."""

@@ -1,11 +1,14 @@
 """One reset and one step of a user's own world, before a run begins: which method returned what, and what was to be."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from ...base.messages import calling
 from ..arrays import ContractError
@@ -28,28 +31,61 @@ STATISTICS = {"NormalizeObservation": "--normalise-observations", "NormalizeRewa
 """Wrappers of Gymnasium with statistics of their own, and the flags that replace them."""
 
 
+_ATTRIBUTES = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward"}
+"""What these wrappers keep their statistics in."""
+
+
 def check_wrappers(env: Any, name: str) -> None:
-    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint."""
-    while isinstance(env, gymnasium.Wrapper):
+    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint.
+
+    Also for a vector environment with such a wrapper, or whose environments have one, in whichever process.
+    """
+    while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         for each in type(env).__mro__:
-            if each.__name__ in STATISTICS:
-                raise ValueError(
-                    f"{name} is wrapped in {each.__name__}, whose statistics differ between environments and are in no "
-                    f"checkpoint; allowed: without it, and {STATISTICS[each.__name__]}"
-                )
+            _refuse(each.__name__, name)
         env = env.env
+    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):
+        for attribute, wrapper in _ATTRIBUTES.items():
+            if any(env.call("has_wrapper_attr", attribute)):
+                _refuse(wrapper, name)
 
 
-def check_behaviour(env: Any, name: str) -> None:
+def _refuse(wrapper: str, name: str) -> None:
+    if wrapper in STATISTICS:
+        raise ValueError(
+            f"{name} is wrapped in {wrapper}, whose statistics differ between environments and are in no "
+            f"checkpoint; allowed: without it, and {STATISTICS[wrapper]}"
+        )
+
+
+class Pace(NamedTuple):
+    """Seconds that environments take, as measured in one call each."""
+
+    step: float
+    """Of a step of one environment; of a vector environment, of all together."""
+    reset: float
+    cpu: float
+    """CPU time of this process in the step, as a share of the step."""
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """The result of a call, the seconds that it took, and the share of them that was CPU time of this process."""
+    began, cpu_began = time.perf_counter(), time.process_time()
+    result = call()
+    seconds = time.perf_counter() - began
+    return result, seconds, (time.process_time() - cpu_began) / max(seconds, 1e-9)
+
+
+def check_behaviour(env: Any, name: str) -> Pace:
     """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
-    made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)
+    made, reset_seconds, _ = timed(lambda: calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE))
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
     check_observation(env.observation_space, f"{name}.reset", made[0])
     env.action_space.seed(0)
     mask = _sampling_mask(env, name, *made)
     action = calling(f"{name}.action_space.sample", lambda: env.action_space.sample(mask), OUTSIDE)
-    done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
+    done, step_seconds, cpu = timed(lambda: calling(f"{name}.step", lambda: env.step(action), OUTSIDE))
     fields = "(observation, reward, terminated, truncated, info)"
     if not isinstance(done, tuple) or len(done) != 5:
         old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
@@ -67,6 +103,7 @@ def check_behaviour(env: Any, name: str) -> None:
             raise ValueError(f"{name}.step returned {word} = {value!r}; expected True or False")
     if not isinstance(info, dict):
         raise ValueError(f"{name}.step returned info = {_shown(info)}; expected a dict")
+    return Pace(step_seconds, reset_seconds, cpu)
 
 
 def check_observation(space: spaces.Space[Any], method: str, observation: Any, entry: str = "") -> None:

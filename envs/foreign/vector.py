@@ -21,7 +21,7 @@ from ..masks import KEY, random_valid
 from ..randomness import streams
 from . import facts
 from .batch import ForeignBatch
-from .check import OUTSIDE, check_observation, check_spaces
+from .check import OUTSIDE, Pace, check_observation, check_spaces, check_wrappers, timed
 
 
 class VectorBatch(ForeignBatch):
@@ -48,6 +48,11 @@ class VectorBatch(ForeignBatch):
             raise ValueError(f"{name} made {vector.num_envs} environments; expected num_envs, which is {num_envs}")
         self.vector: Any = vector
         check_spaces(vector, name, "single_")
+        try:
+            check_wrappers(vector, name)
+        except ValueError:
+            vector.close()
+            raise
         try:
             self.mode = AutoresetMode(vector.metadata.get("autoreset_mode"))
         except ValueError as problem:
@@ -117,9 +122,14 @@ class VectorBatch(ForeignBatch):
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
         return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
 
-    def check(self) -> None:
-        """Reset and step all environments, as a test before they are used: ValueError says what is wrong."""
-        made = calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
+    def check(self) -> Pace:
+        """Reset and step all environments before a run, and return the seconds that they took.
+
+        Raises ValueError naming what is wrong.
+        """
+        made, reset_seconds, _ = timed(
+            lambda: calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
+        )
         if not isinstance(made, tuple) or len(made) != 2:
             raise ValueError(f"{self.name}.reset returned {made!r}; expected (observations, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.reset", made[0])
@@ -127,7 +137,7 @@ class VectorBatch(ForeignBatch):
         valid = self._masks.reset(made[0], self._mask_infos(made[1]))
         sample = self.vector.action_space.sample
         action = sample() if valid is None else self._actions.read(self._valid_actions(valid))
-        done = calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE)
+        done, step_seconds, cpu = timed(lambda: calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE))
         if not isinstance(done, tuple) or len(done) != 5:
             raise ValueError(f"{self.name}.step did not return (observations, rewards, terminated, truncated, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.step", done[0])
@@ -136,6 +146,7 @@ class VectorBatch(ForeignBatch):
                 raise ValueError(
                     f"{self.name}.step returned {what} of shape {np.shape(values)}; expected {(self.num_envs,)}"
                 )
+        return Pace(step_seconds, reset_seconds, cpu)
 
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""

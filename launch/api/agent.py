@@ -1,5 +1,6 @@
 """A trained agent in somebody's own loop: observations in, actions out; it keeps its memory itself."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,4 +229,5 @@ def load_agent(
     weights = trained.trainees[chosen_members(trained.trainees, member, False)[0]].weights
     with torch.random.fork_rng([]):  # first weights are drawn, and replaced at once
         actor = make_actor(factory, weights, seed=seed, greedy=greedy, num_envs=1, unroll_length=1)
-    return TrainedAgent(trained.config, actor)
+    with closing(actor):  # its environment has told its spaces, and is not stepped
+        return TrainedAgent(trained.config, actor)

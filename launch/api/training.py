@@ -1,7 +1,7 @@
 """One run from its configuration to its end. `rl-train` and `engram.train` both come here; nothing is printed here."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,12 @@ from ...agents import repeats
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
-from ...envs.foreign import ForeignBatch
+from ...base.processes import num_cores
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
 from ..cluster.early_ray import EarlyRay
+from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
 from ..metrics.tracking import check_tracking, make_tracker
 from ..metrics.writer import MetricsWriter
@@ -120,7 +121,7 @@ def train(
         refuse_unusable(config.run_dir, to_dict(config))
     check_tracking(config.track)
     factory, device = config.factory(), find_device(config.device)
-    agents, fields = make_agents(config, factory, device)
+    agents, fields = make_agents(config, factory, device, (notes := list[str]()).append)
     saved = saved_state(directory, config, agents) if directory else None
     if config.start_from is not None and not saved:
         from ..train.warm_start import start_from  # evaluation is imported along with it
@@ -136,7 +137,7 @@ def train(
             if not (config.in_process or is_kept(repeats.look_up)):
                 panel.message(COMPILING)  # it is the actors that compile the world
             acting.begin(panel.message)
-            panel.message(describe(config, agents[0], device, changed))
+            panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))
             learners = make_learners(config, agents)
             if directory:
                 say_where_it_goes_on(panel, config, saved, begin_anew)
@@ -183,26 +184,30 @@ def _run(
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
 
 
-def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
-    """A freshly initialised agent for each member, and the names of the world's episode fields."""
+def make_agents(
+    config: RunConfig, factory: ActorFactory, device: torch.device, say: Callable[[str], None] = lambda _: None
+) -> tuple[list[Agent], tuple[str, ...]]:
+    """An initialized agent for each member, and the names of the environment's episode fields.
+
+    `say` is called with a warning about a slow environment.
+    """
     try:
         check_counts(config)
-        batch = factory.make_batch(num_envs=1)
-        if isinstance(batch, ForeignBatch):
-            batch.check()
-        if config.levels.curriculum:
-            Curriculum(config.levels, batch.episode_fields, 0)
-        factory.check_levels(batch)
-        check_memory(config, factory, batch)
-        agents: list[Agent] = []
-        for member in range(config.num_members):
-            torch.manual_seed(member_seed(config.seed, member))
-            agents.append(factory.make_agent(batch).to(device))
+        with closing(factory.make_batch(num_envs=1)) as batch:
+            pace = measured_pace(config, batch)
+            if pace and (slow := slow_environment(config, pace, num_cores() // (config.fixed_actors or num_cores()))):
+                say(f"slow environment: {slow.found}; {slow.advice}")
+            if config.levels.curriculum:
+                Curriculum(config.levels, batch.episode_fields, 0)
+            factory.check_levels(batch)
+            check_memory(config, factory, batch)
+            agents: list[Agent] = []
+            for member in range(config.num_members):
+                torch.manual_seed(member_seed(config.seed, member))
+                agents.append(factory.make_agent(batch).to(device))
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
-    fields = tuple(batch.episode_fields)
-    batch.close()
-    return agents, fields
+    return agents, tuple(batch.episode_fields)
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:

@@ -3,16 +3,19 @@
 import importlib.util
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from ...agents.process import prepare_process
 from ...base.messages import duration_in_words
 from ...base.processes import num_cores
 from ..metrics.provenance import provenance
 from ..metrics.roofline import roofline
-from ..metrics.speed import Cost, Parts, make_parts, measure, with_fused_core
+from ..metrics.speed import Cost, Parts, Work, measure, open_parts, with_fused_core
 from ..run.command_line import UsageError, make_console, run_command, value_of, without
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
@@ -99,12 +102,26 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
     """
     prepare_process(1)
     device = find_device(config.device)
-    try:
-        work = make_parts(config, device)
-        if (fused := with_fused_core(config)) is not None:
-            work |= {f"{name}_fused": do for name, do in make_parts(fused, device).items() if name != "env"}
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
+    with ExitStack() as files:
+        try:
+            work = files.enter_context(open_parts(config, device))
+            if (fused := with_fused_core(config)) is not None:
+                parts = files.enter_context(open_parts(fused, device))
+                work |= {f"{name}_fused": do for name, do in parts.items() if name != "env"}
+        except (ValueError, TypeError) as problem:
+            raise UsageError(str(problem)) from problem
+        return _bench(config, words, plan, report, device, work)
+
+
+def _bench(
+    config: RunConfig,
+    words: Sequence[str],
+    plan: Plan,
+    report: Callable[[str], None],
+    device: torch.device,
+    work: dict[str, Work],
+) -> dict[str, Any]:
+    """As `bench`, with the parts ready to be measured."""
     report(f"this takes about {duration_in_words(forecast(plan, len(work) + len(Parts._fields)))}")
     report("rl-train to its first update")
     startup = time_to_first_update(words)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...agents.process import prepare_process
+from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.rows import read_rows
 from ..run.command_line import UsageError, make_console, run_command
 from ..run.device import find_device
@@ -59,13 +61,19 @@ def main(arguments: Sequence[str]) -> int:
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
     print("rl-doctor: a few seconds of the run's own work are measured", file=sys.stderr, flush=True)
     try:
-        check_memory(config, factory := config.factory(), factory.make_batch(num_envs=1))
-        prediction = predict(config, device, actors, cores)
+        with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+            check_memory(config, factory, batch)
+            pace = measured_pace(config, batch)
+        slow = slow_environment(config, pace, cores // actors) if pace else None
+        prediction = predict(config, device, actors, cores, slow=pace if slow else None)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     except MemoryError as problem:
         raise UsageError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, prediction, actors)]
+    if slow:
+        findings = [each for each in findings if each.what != "environment"]
+        findings.append(Finding("environment", slow.found, "warning", slow.advice))
     if problem := cuda_problem():
         findings.append(Finding("GPU", problem, "warning", "install torch for the GPU's driver, or --device cpu"))
     if "--json" in arguments:

@@ -8,17 +8,20 @@ disk          checkpoints kept, the best one, and one being written
 
 import pickle
 import re
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ...actors.actor import Actor
+from ...actors.factory import ActorFactory
 from ...actors.unroll import nbytes
-from ...agents.values import flatten
+from ...agents.values import flatten, map_leaves
+from ...envs.foreign.check import Pace
 from ..metrics.roofline import demands, roof
-from ..metrics.speed import Parts, make_parts, measure, speed_of_light
+from ..metrics.speed import Parts, measure, open_parts, speed_of_light
 from ..run.config import RunConfig
 
 RAY_BYTES = 400 * 2**20
@@ -55,7 +58,48 @@ class Prediction(NamedTuple):
     """Of the products of an environment step that is learnt from."""
 
 
-def predict(config: RunConfig, device: torch.device, actors: int, cores: int, seconds: float = 0.6) -> Prediction:
+class Still:
+    """Environments of the spaces of `batch` that return zeros at once, for all measurements but those of environments.
+
+    Args:
+        batch: the environments, which are not stepped.
+    """
+
+    action_mask = None
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def reset_into(self, observation: Any, seed: int | None = None) -> None:
+        """Write observations [N, ...] of zeros."""
+        map_leaves(lambda x: x.fill(0), observation)
+
+    def step_into(self, actions: Any, observation: Any, *others: Any) -> None:
+        """Write zeros: observations [N, ...], rewards [N] and flags [N]."""
+        map_leaves(lambda x: x.fill(0), observation)
+        for each in others:
+            each.fill(0)
+
+
+class StillFactory(ActorFactory):
+    """Makes actors whose environments stand still."""
+
+    def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> Any:
+        """As ActorFactory's, standing still."""
+        return Still(super().make_batch(first_index, num_envs, stage))
+
+
+def predict(
+    config: RunConfig,
+    device: torch.device,
+    actors: int,
+    cores: int,
+    seconds: float = 0.6,
+    slow: Pace | None = None,
+) -> Prediction:
     """Measure for about `seconds` per part of the work and multiply. Raises ValueError as making the agent does.
 
     Args:
@@ -64,15 +108,23 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         actors: actor processes.
         cores: cores that the actors, and a learner on the CPU, share.
         seconds: how long to time each part.
+        slow: pace of an environment that is too slow to be stepped here.
     """
-    actor = config.factory().make_actor(0)
-    actor.unroll()
-    unroll = nbytes(actor.unroll())
-    acting, shared = own_memory()
+    factory = config.factory()
+    if slow:
+        factory = StillFactory(**{each.name: getattr(factory, each.name) for each in fields(factory)})
+    with closing(factory.make_actor(0)) as actor:
+        actor.unroll()
+        unroll = nbytes(actor.unroll())
+        acting, shared = own_memory()
+        environments = actors * _saved(actor) if config.synchronous else 0
     one_learner = replace(config, num_actors=1, population=0, pbt=type(config.pbt)())
-    environments = actors * _saved(actor) if config.synchronous else 0
-    costs = measure(make_parts(one_learner, device), seconds, 2)
-    most = speed_of_light(Parts(**{name: costs[name].wall for name in Parts._fields}), cores, device.type != "cpu")
+    with open_parts(one_learner, device, factory) as parts:
+        costs = {name: cost.wall for name, cost in measure(parts, seconds, 2).items()}
+    if slow:
+        costs["env"] = slow.step / max(1, config.env_workers)
+        cores = min(cores, actors)
+    most = speed_of_light(Parts(**{name: costs[name] for name in Parts._fields}), cores, device.type != "cpu")
     learning, _ = own_memory()
 
     limits = roof(device, seconds)
@@ -93,7 +145,7 @@ def predict(config: RunConfig, device: torch.device, actors: int, cores: int, se
         disk=(config.keep_checkpoints + 2) * (CHECKPOINT_COPIES * weights * config.num_members + environments),
         slowest=REACHED[0] * most,
         fastest=REACHED[1] * most,
-        env_seconds=costs["env"].wall,
+        env_seconds=costs["env"],
         flops=limits.flops,
         bandwidth=limits.bandwidth,
         flops_per_step=demands(config)["learn"].flops,

@@ -1,6 +1,7 @@
 """`rl-export`: one step of a trained agent as an ONNX model or an archive of torch.export."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,10 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     trained, _, trainees, _ = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
     weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
-    actor = make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)
-    observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
-    step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
-    actor.batch.close()
+    with closing(make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)) as actor:
+        observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
+        step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
     facts = {"env": factory.env, "core": trained.agent.core, "producer": "engram"}
     try:
         program = traced(step)

@@ -5,6 +5,7 @@ ignores strides: it stepped with their elements in the wrong order. A run is mar
 """
 
 import re
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -26,12 +27,8 @@ def affected(config: RunConfig, run: dict[str, Any]) -> list[str]:
     if (run.get("begun") or "") >= REPAIRED or config.learner.optimiser != "adam":
         return []
     factory = config.factory()
-    env = factory.make_batch(num_envs=1)
-    try:
-        with torch.device("meta"):
-            names = [name for name, _ in factory.make_agent(env).named_parameters()]
-    finally:
-        env.close()
+    with closing(factory.make_batch(num_envs=1)) as env, torch.device("meta"):
+        names = [name for name, _ in factory.make_agent(env).named_parameters()]
     kinds = [kind for form, kind in _OTHER_LAYOUT if any(re.search(form, name) for name in names)]
     return kinds + ["the controller's recurrent weights"] * config.agent.core.startswith("mnm-")
 

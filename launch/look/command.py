@@ -1,6 +1,7 @@
 """`rl-look`: a page that shows an episode of a trained agent, and its memory at every step."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         unroll_length=1,
         first_index=index,
     )
-    with console.status("playing"):
+    with closing(actor), console.status("playing"):
         recordings = [record(actor)]
         while recordings[-1].fields and len(recordings) < config.episodes:
             recordings.append(record(actor))
@@ -129,11 +130,12 @@ def level_index(factory: ActorFactory, config: LookConfig) -> int:
         batch = factory.make_batch(0, MOST_LEVELS)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
-    names = getattr(batch, "fact_values", {})
-    if not names:
-        raise UsageError(f"--level: the world {factory.env} tells no facts of its levels")
-    batch.reset(seed=evaluation_seed(config.seed))
-    facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
+    with closing(batch):
+        names = getattr(batch, "fact_values", {})
+        if not names:
+            raise UsageError(f"--level: the world {factory.env} tells no facts of its levels")
+        batch.reset(seed=evaluation_seed(config.seed))
+        facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
     for name, value in config.level.items():
         if name not in names:
             raise UsageError(f"--level: unknown fact {name!r}; {advice(name, names)}")

@@ -7,6 +7,7 @@ second begins with the state that the actor had stored, and the newest weights r
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
 
@@ -115,14 +116,11 @@ class Watcher:
         self.note_cost(time.monotonic() - started)
 
     def _draw(self, member: Watched, at_step: Callable[[], None]) -> None:
-        actor = self._actor(member.learner.agent)
-        actor.call_at_steps(at_step)
-        try:
+        with closing(self._actor(member.learner.agent)) as actor:
+            actor.call_at_steps(at_step)
             if not state_leaves(actor.state.core):
                 return
             recording = record(actor, pictures=False, most=MOST_STEPS)
-        finally:
-            actor.close()
         member.accumulator.note(statistics(recording.trace))
         self._first[member.number] = None
         if member.writer is None:

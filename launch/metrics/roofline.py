@@ -10,6 +10,7 @@ torso that is asked for distinct observations only, can exceed a roof. Shapes: T
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
@@ -80,9 +81,9 @@ def roof(device: torch.device, seconds: float) -> Roof:
 def demands(config: RunConfig) -> dict[str, Demand]:
     """Demands of acting ("infer") and learning ("learn") per environment step, for one of the run's networks."""
     factory = config.factory()
-    batch = factory.make_batch(0, 1)
-    agent = factory.make_agent(batch).to("meta")
-    observation = map_leaves(torch.as_tensor, batch.new_observation())
+    with closing(factory.make_batch(0, 1)) as batch:
+        agent = factory.make_agent(batch).to("meta")
+        observation = map_leaves(torch.as_tensor, batch.new_observation())
     return {
         "infer": _count(agent, observation, 1, config.actor_envs, learn=False),
         "learn": _count(agent, observation, min(config.unroll_length, STEPS), config.columns, learn=True),

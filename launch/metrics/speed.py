@@ -11,9 +11,10 @@ time and count as nothing.
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,21 +110,30 @@ def with_fused_core(config: RunConfig) -> RunConfig | None:
     return None if fused is None else replace(config, agent=replace(config.agent, core=fused))
 
 
-def make_parts(config: RunConfig, device: torch.device) -> dict[str, Work]:
-    """The work of each field of Parts, with the networks and batch sizes of `config`."""
-    factory = config.factory()
+@contextmanager
+def open_parts(
+    config: RunConfig, device: torch.device, factory: ActorFactory | None = None
+) -> Generator[dict[str, Work]]:
+    """The work of each field of Parts, with the networks and batch sizes of `config`; closes the environments.
+
+    Args:
+        config: the run.
+        device: the learner's.
+        factory: makes the actor and the environments; that of `config` if None.
+    """
+    factory = factory or config.factory()
     torch.manual_seed(config.seed)
-    actor = factory.make_actor(0)
-    for _ in range(EARLIER_UNROLLS):
-        actor.unroll()
-    unrolls = [actor.unroll() for _ in range(UNROLLS)]
-    over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
-    worth = 1.0 - float(over.float().mean())
-    return {
-        "env": _env_work(factory, worth),
-        "infer": _infer_work(actor, unrolls, worth),
-        "learn": _learn_work(config, actor, unrolls, device),
-    }
+    with closing(factory.make_actor(0)) as actor, closing(factory.make_batch()) as batch:
+        for _ in range(EARLIER_UNROLLS):
+            actor.unroll()
+        unrolls = [actor.unroll() for _ in range(UNROLLS)]
+        over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
+        worth = 1.0 - float(over.float().mean())
+        yield {
+            "env": _env_work(factory, batch, worth),
+            "infer": _infer_work(actor, unrolls, worth),
+            "learn": _learn_work(config, actor, unrolls, device),
+        }
 
 
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cost]:
@@ -144,8 +154,7 @@ def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cos
     return {name: Cost(wall[name] / steps[name], cpu[name] / steps[name]) for name in work}
 
 
-def _env_work(factory: ActorFactory, worth: float) -> Work:
-    batch = factory.make_batch()
+def _env_work(factory: ActorFactory, batch: Any, worth: float) -> Work:
     n = batch.num_envs
     rng = np.random.default_rng(factory.seed)
     spec = action_spec(batch.single_action_space)

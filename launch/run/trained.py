@@ -1,6 +1,7 @@
 """A trained agent from its run directory, on levels that training has never seen."""
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,20 +233,27 @@ def make_actor(
     unroll_length: int,
     first_index: int = 0,
 ) -> Actor:
-    """An actor with these weights on levels of its own. Raises UsageError if the weights and the world do not fit."""
-    try:
-        batch = factory.make_batch(first_index, num_envs)
-        agent = factory.make_agent(batch)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as problem:
-        raise UsageError(
-            f"the trained network does not fit a world of {factory.env_args}: {_first_line(problem)}"
-        ) from problem
-    agent.greedy = greedy
-    return Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
+    """An actor with these weights on levels of its own, for the caller to close.
+
+    Raises UsageError if the weights and the environment do not fit.
+    """
+    with ExitStack() as files:
+        try:
+            batch = factory.make_batch(first_index, num_envs)
+            files.callback(batch.close)
+            agent = factory.make_agent(batch)
+        except (ValueError, TypeError) as problem:
+            raise UsageError(str(problem)) from problem
+        try:
+            agent.load_state_dict(weights)
+        except RuntimeError as problem:
+            raise UsageError(
+                f"the trained network does not fit a world of {factory.env_args}: {_first_line(problem)}"
+            ) from problem
+        agent.greedy = greedy
+        actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
+        files.pop_all()
+    return actor
 
 
 def _checkpoints(run: RunDirectory) -> str:

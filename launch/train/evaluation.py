@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -64,10 +65,8 @@ class Evaluator:
             )
         actor.call_at_steps(at_step)
         most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
-        try:
+        with closing(actor):
             episodes = play(actor, self.config.eval_episodes, most_steps=most)
-        finally:
-            actor.close()
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
         return {f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()}
 

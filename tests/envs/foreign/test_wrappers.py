@@ -1,10 +1,13 @@
 """Wrappers with running statistics of their own are refused with the flag that replaces them."""
 
+from typing import Any
+
 import gymnasium
 import pytest
 from gymnasium import wrappers
 
 from engram.envs.foreign import ForeignBatch, environment_maker
+from engram.envs.foreign.vector import VectorBatch
 from engram.launch.train import command
 
 
@@ -16,6 +19,53 @@ def observations() -> gymnasium.Env:
 @environment_maker
 def rewards() -> gymnasium.Env:
     return wrappers.NormalizeReward(gymnasium.make("CartPole-v1"))
+
+
+@environment_maker
+def vector_observations(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return wrappers.vector.RecordEpisodeStatistics(wrappers.vector.NormalizeObservation(_cartpoles(num_envs)))
+
+
+@environment_maker
+def vector_rewards(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return wrappers.vector.NormalizeReward(_cartpoles(num_envs))
+
+
+@environment_maker
+def rewards_inside(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return gymnasium.make_vec("CartPole-v1", num_envs, "sync", wrappers=[wrappers.NormalizeReward])
+
+
+@environment_maker
+def observations_in_processes(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return gymnasium.make_vec("CartPole-v1", num_envs, "async", wrappers=[wrappers.NormalizeObservation])
+
+
+@environment_maker
+def episodes(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return wrappers.vector.RecordEpisodeStatistics(_cartpoles(num_envs))
+
+
+def _cartpoles(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return gymnasium.make_vec("CartPole-v1", num_envs, "vector_entry_point")
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (vector_observations, "--normalise-observations"),
+        (vector_rewards, "--normalise-returns"),
+        (rewards_inside, "--normalise-returns"),
+        (observations_in_processes, "--normalise-observations"),
+    ],
+)
+def test_vector_environments_with_statistics_are_refused(make: Any, flag: str) -> None:
+    with pytest.raises(ValueError, match=rf"mine is wrapped in Normalize.* in no checkpoint.*{flag}"):
+        VectorBatch(make, 2, name="mine")
+
+
+def test_statistics_of_episodes_are_allowed() -> None:
+    VectorBatch(episodes, 2, name="mine").close()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from engram.launch.bench.command import Plan, forecast, run
 from engram.launch.bench.table import processor_time, rates_and_fractions
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.metrics import provenance as machine
-from engram.launch.metrics.speed import Cost, FusedLSTM, Parts, make_parts, measure, speed_of_light, with_fused_core
+from engram.launch.metrics.speed import Cost, FusedLSTM, Parts, measure, open_parts, speed_of_light, with_fused_core
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
 
@@ -122,19 +122,19 @@ def test_share_of_the_parts_in_the_processor_time() -> None:
 
 def test_parts_count_no_step_whose_action_is_ignored() -> None:
     """Episodes last 10 steps here, so 1 row of 11 starts an episode and its action is ignored."""
-    work = make_parts(tiny(), CPU)
     rows, envs = 10, 8
-    assert work["env"]() == work["infer"]()
-    assert work["env"]() / (rows * envs) == pytest.approx(10 / 11, rel=0.05)
-    learned = [work["learn"]() for _ in range(12)]
+    with open_parts(tiny(), CPU) as work:
+        assert work["env"]() == work["infer"]()
+        assert work["env"]() / (rows * envs) == pytest.approx(10 / 11, rel=0.05)
+        learned = [work["learn"]() for _ in range(12)]
     assert all(float(steps).is_integer() for steps in learned)
     assert np.mean(learned) / (rows * 4) == pytest.approx(10 / 11, rel=0.05)
 
 
 def test_learning_changes_the_network_and_not_what_is_measured() -> None:
-    work = make_parts(tiny("feedforward"), CPU)
-    once = [work["learn"]() for _ in range(12)]
-    again = [work["learn"]() for _ in range(12)]
+    with open_parts(tiny("feedforward"), CPU) as work:
+        once = [work["learn"]() for _ in range(12)]
+        again = [work["learn"]() for _ in range(12)]
     assert once == again, "the same batches in the same order"
 
 

@@ -1,0 +1,103 @@
+"""Every command that makes environments closes them, also where it ends early."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import engram
+import slow_envs
+from engram.actors.factory import ActorFactory
+from engram.launch.doctor import command as doctor
+from engram.launch.evaluate import command as evaluate
+from engram.launch.export import command as export
+from engram.launch.look import command as look
+from engram.launch.metrics.roofline import demands
+from engram.launch.metrics.speed import open_parts
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.run_flags import parse_run
+from engram.launch.train import command as train
+
+WORDS = [
+    *("--env", "slow_envs:Slow", "--core", "lstm", "--core-args", "hidden_size=4", "--envs-per-actor", "2"),
+    *("--batch-size", "2", "--unroll-length", "4", "--total-steps", "16"),
+]
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A run directory, and the log in which its environments note their life."""
+    folder = tmp_path_factory.mktemp("closing")
+    log, run = folder / "log", folder / "run"
+    sys.path.append(str(Path(slow_envs.__file__).parent))
+    with pytest.raises(SystemExit):
+        train.run([*WORDS, "--local", "--run-dir", str(run), "--env-args", f"log={log}", "length=5"])
+    yield str(run), log
+    sys.path.pop()
+
+
+@pytest.fixture
+def log(agent: tuple[str, Path]) -> Iterator[Path]:
+    """The log, empty before the test; each environment in it must be closed after it."""
+    agent[1].write_text("")
+    yield agent[1]
+    assert slow_envs.noted(agent[1], "closed") == slow_envs.noted(agent[1], "made") > 0
+
+
+def test_rl_eval(agent: tuple[str, Path], log: Path) -> None:
+    evaluate.main([agent[0], "--episodes", "5"])
+    with pytest.raises(UsageError):
+        evaluate.main([agent[0], "--episodes", "40", "--decode", "nothing"])
+
+
+def test_rl_look(agent: tuple[str, Path], log: Path, tmp_path: Path) -> None:
+    look.main([agent[0], "--html", str(tmp_path / "a.html")])
+
+
+def test_rl_export(agent: tuple[str, Path], log: Path, tmp_path: Path) -> None:
+    export.main([agent[0], "--torch-export", str(tmp_path / "a.pt2")])
+
+
+def test_load_agent(agent: tuple[str, Path], log: Path) -> None:
+    loaded = engram.load_agent(agent[0])
+    assert loaded.act([0.0, 0.0, 0.0]) in (0, 1)
+
+
+def test_rl_doctor(log: Path) -> None:
+    doctor.main(["--json", *WORDS, "--env-args", f"log={log}"])
+
+
+def test_parts_of_rl_bench(log: Path) -> None:
+    config = parse_run([*WORDS, "--env-args", f"log={log}"])
+    with open_parts(config, torch.device("cpu")) as work:
+        work["env"]()
+    demands(config)
+
+
+@pytest.mark.parametrize("where", [("--act-on", "cpu"), ("--local", "--eval-every", "8", "--look-every", "8")])
+def test_rl_train(log: Path, tmp_path: Path, where: tuple[str, ...]) -> None:
+    command = [str(Path(sys.executable).with_name("rl-train")), *WORDS, *where, "--run-dir", str(tmp_path / "run")]
+    path = os.pathsep.join([str(Path(slow_envs.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*command, "--env-args", f"log={log}", "length=5"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_actor_that_cannot_be_made(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = parse_run([*WORDS, "--env-args", f"log={log}"]).factory()
+
+    def fail(*_: object) -> None:
+        raise ValueError("this network cannot be made")
+
+    monkeypatch.setattr(ActorFactory, "make_agent", fail)
+    with pytest.raises(ValueError, match="this network"):
+        factory.make_actor(0)
