@@ -110,15 +110,16 @@ def test_a_head_of_an_older_version_has_the_unit_it_was_trained_with() -> None:
     torch.testing.assert_close(other(torch.ones(4)), head(torch.ones(4)))
 
 
-def test_the_core_tells_previous_rewards_of_any_size_apart_and_a_clip_does_not() -> None:
+@pytest.mark.parametrize("payoffs", [(1.0, 3.0), (5.0, 10.0)])
+def test_the_core_tells_previous_rewards_of_any_size_apart_and_a_clip_does_not(payoffs: tuple[float, float]) -> None:
     seen: dict[float, torch.Tensor] = {}
     for clip in (0.0, 1.0):
         made = factory(previous_reward=True, previous_reward_clip=clip)
         agent = made.make_agent(made.make_batch())
         unroll = next(unrolls(made, [1.0]))
-        reward = torch.where(unroll.env.reward > 0, 10.0, 5.0)
+        reward = torch.where(unroll.env.reward > 0, payoffs[1], payoffs[0])
         agent.observe(unroll.env._replace(reward=reward))
-        inputs = agent._inputs(torch.zeros(2, 0), torch.zeros(2), torch.tensor([5.0, 10.0]), torch.zeros(2))
+        inputs = agent._inputs(torch.zeros(2, 0), torch.zeros(2), torch.tensor(payoffs), torch.zeros(2))
         seen[clip] = inputs[:, -1]
     assert seen[1.0].tolist() == [1.0, 1.0]
     assert seen[0.0][0] < -0.3
