@@ -45,6 +45,13 @@ class Adam(WithoutCompiler, torch.optim.Adam):
         return self._step(closure)
 
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's; moments from a file are contiguous, and take the memory layout of their parameters."""
+        super().load_state_dict(state_dict)
+        for p, state in self.state.items():
+            state.update({name: _laid_out(p, x) for name, x in state.items() if x.shape == p.shape})
+
+
 class RMSPropTF(WithoutCompiler):
     """RMSProp with TensorFlow's three habits, which change results at the large epsilons of IMPALA's settings.
 
@@ -154,19 +161,27 @@ def same_layout(parameter: Tensor, other: Tensor) -> bool:
     return parameter.stride() == other.stride() or all(a == b for size, a, b in strides if size > 1)
 
 
+def _laid_out(parameter: Tensor, other: Tensor) -> Tensor:
+    """A tensor in the memory layout of a dense parameter of its shape; a copy where it has another one."""
+    if same_layout(parameter, other):
+        return other
+    return torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(other)
+
+
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
     """Assign gradients to parameters, each in the memory layout of its parameter and in memory of its own.
 
     `backward()` does both; `torch.autograd.grad` returns gradients in the layout in which they were computed,
     channels-last for a convolution's kernels, for example, and one tensor for two parameters that are added up, such as
-    the biases of an LSTM. Clipping, which works in place, would scale that tensor twice.
+    the biases of an LSTM, or a view of it. Clipping, which works in place, would scale that memory twice.
     """
     taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            if not same_layout(parameter, gradient) or gradient.data_ptr() in taken:
-                gradient = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
-            taken.add(gradient.data_ptr())
+            gradient = _laid_out(parameter, gradient)
+            if gradient.untyped_storage().data_ptr() in taken:
+                gradient = gradient.clone()
+            taken.add(gradient.untyped_storage().data_ptr())
         parameter.grad = gradient
 
 

@@ -149,7 +149,7 @@ class TrainedAgent:
             )
         mask = flat_masks(self.config.env, np.reshape(given, (count, -1)), spec.num_outputs)
         check_masks(self.config.env, mask, spec.choices)
-        return torch.from_numpy(mask)
+        return torch.from_numpy(np.array(mask, order="C"))
 
     def _last(self) -> AgentOutput:
         if self._output is None:
@@ -183,7 +183,7 @@ class TrainedAgent:
             observation = self._world.as_agents_see(observation, self._count(observation)[0])
         else:
             observation = np.asarray(observation, self.observation_space.dtype)
-        return map_leaves(lambda x: torch.from_numpy(np.ascontiguousarray(x)), observation)
+        return map_leaves(lambda x: torch.from_numpy(np.array(x, order="C")), observation)
 
 
 def _with_axis(observation: Any) -> Any:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from engram.learners.nested import pack, unpack
 from engram.learners.optimisers import clip_global_norm, make_optimiser, set_gradients
 
 SHAPE = (4, 3, 2, 2)
@@ -52,3 +53,41 @@ def test_parameters_that_are_added_up_are_clipped_once() -> None:
     assert clip_global_norm(ours, 1.0) == clip_global_norm(theirs, 1.0)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_parameters_that_are_joined_and_added_up_are_clipped_once() -> None:
+    """The gradients of the joined ones are views of that of the other."""
+
+    def made() -> list[nn.Parameter]:
+        return [nn.Parameter(torch.ones(size)) for size in (4, 2, 2)]
+
+    def loss(p: list[nn.Parameter]) -> torch.Tensor:
+        return (10 * (p[0] + torch.cat(p[1:]))).sum()
+
+    ours, theirs = made(), made()
+    set_gradients(ours, torch.autograd.grad(loss(ours), ours))
+    loss(theirs).backward()
+    assert clip_global_norm(ours, 1.0) == clip_global_norm(theirs, 1.0)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize(
+    "transpose", [lambda x: x.mT.contiguous().mT, lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1)]
+)
+def test_moments_from_a_checkpoint_take_the_layout_of_their_parameters(transpose) -> None:
+    """A file has contiguous tensors."""
+    torch.manual_seed(0)
+    weights, gradients = transpose(torch.randn(SHAPE)), torch.randn(2, *SHAPE)
+    (whole, one), (resumed, other) = fused(weights), fused(weights)
+    assert not whole.is_contiguous()
+    for gradient in gradients:
+        set_gradients([whole], [gradient])
+        one.step()
+    set_gradients([resumed], [gradients[0]])
+    other.step()
+    after = make_optimiser("adam", [resumed], lr=1e-2, eps=1e-8, decay=0, momentum=0, betas=(0.9, 0.999))
+    after.load_state_dict(unpack(*pack(other.state_dict())))
+    set_gradients([resumed], [gradients[1]])
+    after.step()
+    assert torch.equal(whole, resumed)

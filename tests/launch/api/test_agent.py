@@ -276,6 +276,8 @@ def test_only_valid_actions_are_returned_and_a_missing_or_wrong_mask_is_an_error
     for _ in range(10):
         np.testing.assert_array_equal(several.act(np.stack([image] * 2), action_mask=masks), [[0, 1, 0], [2, 0, 3]])
     several.reset()
+    backwards = mask.astype(np.bool_)[::-1]  # of negative strides, as np.flip returns
+    assert {single.act(image[::-1], action_mask=backwards) for _ in range(50)} == set(np.flatnonzero(backwards))
     with pytest.raises(ValueError, match=r"action_mask is missing; expected: act.observation, action_mask="):
         several.act(image)
     with pytest.raises(ValueError, match=r"action_mask of masked_envs:MaskedChoices has no valid action for choice 1"):

@@ -59,7 +59,7 @@ class _Unroll(torch.autograd.Function):
         steps, batch = plan.reset.shape
         given = Inputs(gates, plan.places, plan.reset, h, c)
         record = _record(steps, batch, given) if plan.recording else None
-        out, cells = tensors[2].new_empty(steps, *h.shape), torch.empty_like(tensors[3])
+        out, cells = tensors[2].new_empty(steps, *h.shape), tensors[3].new_empty(c.shape)
         address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
 
         def work(_: int, first: int, last: int) -> None:

@@ -99,7 +99,7 @@ class _Unroll(torch.autograd.Function):
         steps, batch = plan.reset.shape
         given = Inputs(gates, bias, plan.reset, h, c)
         record = _record(steps, batch, given) if plan.recording else None
-        out, cells = tensors[3].new_empty(steps, *h.shape), torch.empty_like(tensors[4])
+        out, cells = tensors[3].new_empty(steps, *h.shape), tensors[4].new_empty(c.shape)
         address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
         # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
         many = steps > 1

@@ -108,7 +108,7 @@ class _Unroll(torch.autograd.Function):
             given.kept.fill(-1)
         size, width = given.h.shape[1], given.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
-        cells, memory = torch.empty_like(tensors.c), tensors.memory.clone()
+        cells, memory = tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
         address, group = gemm(out.dtype), group_size(batch)
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
