@@ -3,10 +3,12 @@
 In a run of days an actor is killed now and then, a node is lost, a world raises. What tells this from a bug is whether
 replacements work: an actor that has made FORGIVEN_AFTER unrolls since it failed has its failures forgotten. So faults
 that come and go never add up, a lost node of many actors counts once for each, and an actor that fails at once, and
-again, and again ends the run with the first traceback of that row.
+again, and again ends the run with the first traceback of that row. So does one that fails IN_ALL times as often in all:
+an environment that never lasts long is not replaced for ever.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +16,8 @@ from ..envs.arrays import ContractError
 
 FORGIVEN_AFTER = 50
 """Unrolls after which an actor's failures are forgotten."""
+IN_ALL = 10
+"""Failures of one actor in all, as a multiple of those in a row."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a replacement starts; they double with each failure in a row."""
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
@@ -40,7 +44,7 @@ class _Row:
 
 
 class Failures:
-    """Counts each actor's failures in a row.
+    """Counts each actor's failures, in a row and in all.
 
     Args:
         allowed: failures in a row of one actor that are made good.
@@ -51,6 +55,8 @@ class Failures:
         self.allowed, self.total = allowed, 0
         self._report = report
         self._rows: dict[int, _Row] = {}
+        self._of_each: Counter[int] = Counter()
+        """Failures of each actor in all."""
         self._reported: set[str] = set()
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
@@ -71,6 +77,12 @@ class Failures:
             raise ActorFailureError(
                 f"actor {number} failed {row.count} times in a row, {self.allowed} are allowed. "
                 f"The first failure:\n{row.first}"
+            )
+        self._of_each[number] += 1
+        if self._of_each[number] > IN_ALL * self.allowed:
+            raise ActorFailureError(
+                f"actor {number} failed {self._of_each[number]} times in all, {IN_ALL * self.allowed} are allowed "
+                f"({IN_ALL} times those in a row). The last failure:\n{trace}"
             )
 
     def forgive(self, number: int) -> None:

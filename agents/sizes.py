@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from ..base.memory import Memory
 from ..base.messages import size_in_words
 
 COPIES = 4
@@ -32,10 +33,10 @@ def training_bytes(network: nn.Module) -> int:
     return COPIES * sum(p.numel() * p.element_size() for p in network.parameters())
 
 
-def check_fits(what: str, count: int, of: str, each: int, available: int) -> None:
-    """Raise ValueError with the bytes that `count` times `each` takes if they are more than are available."""
-    if count * each > available:
+def check_fits(what: str, count: int, of: str, each: int, available: Memory) -> None:
+    """Raise ValueError with the bytes that `count` times `each` takes if they are more than the limit."""
+    if count * each > available.total:
         raise ValueError(
             f"{what} would take {size_in_words(count * each)}, {size_in_words(each)} for each of {count:,} {of}; "
-            f"this machine has {size_in_words(available)}"
+            f"{available}"
         )

@@ -39,11 +39,6 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory_bytes() -> int:
-    """Bytes of memory of this machine."""
-    return psutil.virtual_memory().total
-
-
 def tree(pid: int) -> list[psutil.Process]:
     """Process `pid` and all that descend from it; empty if it has ended."""
     with suppress(psutil.Error):

@@ -44,7 +44,6 @@ class Adam(WithoutCompiler, torch.optim.Adam):
                         )
         return self._step(closure)
 
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; moments from a file are contiguous, and take the memory layout of their parameters."""
         super().load_state_dict(state_dict)
@@ -179,9 +178,10 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             gradient = _laid_out(parameter, gradient)
-            if gradient.untyped_storage().data_ptr() in taken:
+            memory = gradient.data_ptr() - int(gradient.storage_offset()) * gradient.element_size()
+            if memory in taken:
                 gradient = gradient.clone()
-            taken.add(gradient.untyped_storage().data_ptr())
+            taken.add(memory)
         parameter.grad = gradient
 
 

@@ -34,7 +34,7 @@ from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
 from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
-from ..train.acting import Acting, StoppedError
+from ..train.acting import Acting, StoppedError, watch_start
 from ..train.callbacks import Callbacks
 from ..train.member import Member
 from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
@@ -99,9 +99,7 @@ def train(
     early: EarlyRay | None = None,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
-    """Run a configuration to its end, in a new run directory or, to resume, in one that exists.
-
-    A new directory is made when everything else is ready, so that a start that fails leaves nothing behind.
+    """Run a configuration to its end, in an existing run directory or in a new one, made when all else is ready.
 
     Args:
         config: the run.
@@ -114,37 +112,38 @@ def train(
         early: a private Ray that is being started already.
         callbacks: user-defined functions; what they raise ends the run with a checkpoint.
 
-    Raises:
-        UsageError: the configuration does not fit the world, the machine or the checkpoint.
+    Raises UsageError if the configuration does not fit the environment, the machine or the checkpoint.
     """
     if directory is None:
         refuse_unusable(config.run_dir, to_dict(config))
     check_tracking(config.track)
-    factory, device = config.factory(), find_device(config.device)
-    agents, fields = make_agents(config, factory, device, (notes := list[str]()).append)
-    saved = saved_state(directory, config, agents) if directory else None
-    if config.start_from is not None and not saved:
-        from ..train.warm_start import start_from  # evaluation is imported along with it
+    with ExitStack() as start:
+        start.enter_context(watch_start(config, stop))  # until training begins
+        factory, device = config.factory(), find_device(config.device)
+        agents, fields = make_agents(config, factory, device, (notes := list[str]()).append)
+        saved = saved_state(directory, config, agents) if directory else None
+        if config.start_from is not None and not saved:
+            from ..train.warm_start import start_from  # evaluation is imported along with it
 
-        start_from(config.start_from, agents)
-    begin_anew = saved is not None and not trust and drop_code(saved)
-    factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
-    with stop, Acting(config, factory, stop, early) as acting:
-        with (
-            show(config, directory.path if directory else None, steps_of(saved)) as panel,
-            when_compiling(lambda: panel.message(COMPILING)),
-        ):
-            if not (config.in_process or is_kept(repeats.look_up)):
-                panel.message(COMPILING)  # it is the actors that compile the world
-            acting.begin(panel.message)
-            panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))
-            learners = make_learners(config, agents)
-            if directory:
-                say_where_it_goes_on(panel, config, saved, begin_anew)
-            outcome = _run(config, learners, fields, acting, stop, panel, directory, saved, callbacks)
-            acting.exit_code = outcome.exit_code
-        at_end(outcome)
-    return outcome
+            start_from(config.start_from, agents)
+        begin_anew = saved is not None and not trust and drop_code(saved)
+        factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
+        with stop, Acting(config, factory, stop, early) as acting:
+            with (
+                show(config, directory.path if directory else None, steps_of(saved)) as panel,
+                when_compiling(lambda: panel.message(COMPILING)),
+            ):
+                if not (config.in_process or is_kept(repeats.look_up)):
+                    panel.message(COMPILING)  # it is the actors that compile the world
+                acting.begin(panel.message)
+                panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))
+                learners = make_learners(config, agents)
+                if directory:
+                    say_where_it_goes_on(panel, config, saved, begin_anew)
+                outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
+                acting.exit_code = outcome.exit_code
+            at_end(outcome)
+        return outcome
 
 
 def _run(
@@ -153,6 +152,7 @@ def _run(
     fields: tuple[str, ...],
     acting: Acting,
     stop: StopFlag,
+    start: ExitStack,
     panel: Panel,
     directory: RunDirectory | None,
     saved: dict[str, Any] | None,
@@ -174,11 +174,13 @@ def _run(
             trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files, callbacks)
             if old:
                 directory.rewrite_config(plain)
+            start.close()
             with acting.watch(trainer, directory.path):
                 reason = trainer.run(stop)
         result = trainer.members[trainer.best.member if trainer.best else 0].result()
         return Outcome(directory.path, reason, steps=trainer.steps, unsaved=trainer.unsaved, result=result)
     except StoppedError:
+        start.close()
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
     except (ActorFailureError, KeyboardInterrupt) as problem:
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)

@@ -2,7 +2,7 @@
 
 Ray ends its main processes with their driver, but some of its helpers stay behind when the driver dies of SIGKILL or of
 the out-of-memory killer. The clean-up process notes all descendants of the run while it lives, since afterwards nothing
-tells whose they were, and ends those that are left.
+tells whose they were, ends those that are left, and removes the folders of the run's Rays (sockets and logs).
 
 It reads its standard input, a pipe that only the run holds: the pipe closes when the run ends, however it ends. This
 file is run by path and imports the standard library alone, to cost next to nothing.
@@ -11,6 +11,7 @@ file is run by path and imports the standard library alone, to cost next to noth
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,11 @@ GRACE_SECONDS = 5.0
 """Seconds that Ray needs at most to end its own processes in an orderly way."""
 
 
+STALE_SECONDS = 3600.0
+"""Age of the newest log from which the folder of a Ray without a process is removed: Ray writes to its logs every
+minute, and its process may be one of another container that shares the folder."""
+
+
 class Process(NamedTuple):
     """A process as /proc shows it; number and start time together never come twice."""
 
@@ -32,10 +38,14 @@ class Process(NamedTuple):
     parent: int
 
 
-def start_clean_up() -> "subprocess.Popen[bytes]":
-    """Start the process that cleans up after this one and all that it will start."""
+def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
+    """Start the process that cleans up after this one and all that it will start.
+
+    Args:
+        sessions: where this process's Rays have their folders.
+    """
     return subprocess.Popen(
-        [sys.executable, "-S", "-E", __file__, str(os.getpid())],
+        [sys.executable, "-S", "-E", __file__, str(os.getpid()), str(sessions)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -70,8 +80,18 @@ def descendants(root: int) -> set[tuple[int, str]]:
     return family
 
 
-def main(root: int) -> None:
-    """Note the family while the run lives; when it has ended, give it time to follow and end the rest."""
+def remove_stale(sessions: Path) -> None:
+    """Remove the folders of Rays whose process has ended and whose logs are older than STALE_SECONDS."""
+    alive = {process.number for process in processes()}
+    for folder in sessions.glob("session_*_[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            newest = max(file.stat().st_mtime for file in (folder, *folder.glob("logs/*")))
+            if alive and int(folder.name.rpartition("_")[2]) not in alive and time.time() - newest > STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(root: int, sessions: Path) -> None:
+    """Note the family while the run lives; when it has ended, give it time to follow, end the rest and clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     family: set[tuple[int, str]] = set()
@@ -83,9 +103,11 @@ def main(root: int) -> None:
             for number, _ in left:
                 with contextlib.suppress(OSError):
                     os.kill(number, signal.SIGKILL)
-            return
+            break
         time.sleep(0.2)
+    for folder in sessions.glob(f"session_*_{root}"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -19,6 +19,8 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from ...base import places
+from ...base.memory import address_space
+from ...base.messages import size_in_words
 from ...base.places import writable_home
 from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
@@ -33,6 +35,8 @@ NEEDED = ("raylet", "gcs_server")
 """Ray's processes without which a run cannot go on."""
 STOP_SECONDS = 10.0
 """In which Ray must stop; otherwise this process ends, and the orphan clean-up kills Ray's."""
+ADDRESS_SPACE = 6 * 2**30
+"""Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang while they start."""
 START_ATTEMPTS = 5
 FEW_ATTEMPTS = 2
 """Of these, those with few processes. The others start Ray as it is, should a later version not do without them."""
@@ -70,14 +74,24 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
 
 
 def start_private(num_cpus: int) -> None:
-    """Start Ray on this machine alone; environment variables reach the actors through its processes."""
+    """Start Ray on this machine alone; environment variables reach the actors through its processes.
+
+    Raises UsageError if its processes may not have the address space that they need.
+    """
+    for limit in address_space():
+        if limit.total < ADDRESS_SPACE:
+            raise UsageError(
+                f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local"
+            )
     _prepare()
     if not token_is_kept():  # Ray would end in a traceback; this Ray alone needs to know the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
-    orphans.start_clean_up()
+    sessions = private_folder() / "ray"  # Ray opens its own folder to everyone
+    orphans.remove_stale(sessions)
+    orphans.start_clean_up(sessions)
     for attempt in range(START_ATTEMPTS):
         few = attempt < FEW_ATTEMPTS
         try:
@@ -91,7 +105,7 @@ def start_private(num_cpus: int) -> None:
                     object_store_memory=OBJECT_STORE_BYTES,
                     job_config=_Job(),
                     _node_ip_address=LOOPBACK,
-                    _temp_dir=str(private_folder() / "ray"),  # Ray opens its own folder to everyone
+                    _temp_dir=str(sessions),
                     _system_config=SETTINGS if few else None,
                 )
             hide_token()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...base.memory import memory
 from ...base.processes import num_cores
 from ..metrics.provenance import PACKAGES, machine, package_version
 
@@ -51,7 +52,7 @@ def look() -> Facts:
         versions={name: package_version(name) for name in PACKAGES},
         cores=num_cores(),
         gpus=machine()["gpus"],
-        memory=free_memory(),
+        memory=memory().free,
         shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
         files=_open_files(),
         temporary=disk.free,
@@ -66,26 +67,6 @@ def cuda_problem() -> str:
     if torch.cuda.is_available() or not Path("/proc/driver/nvidia/version").exists():
         return ""
     return f"torch {torch.__version__} has no CUDA" if torch.version.cuda is None else "torch cannot use its driver"
-
-
-def free_memory() -> int:
-    """Bytes that new processes can have: what the system says, or what is left of the container's limit if less."""
-    free = int(_lines("/proc/meminfo").get("MemAvailable", "0 kB").split()[0]) * 1024
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cache = int(_lines(str(group / "memory.stat"), " ").get("inactive_file", "0"))
-        return free if limit == "max" else min(free, int(limit) - int(used) + cache)
-    except (OSError, ValueError):
-        return free
-
-
-def _lines(file: str, separator: str = ":") -> dict[str, str]:
-    try:
-        pairs = [line.partition(separator) for line in Path(file).read_text().splitlines()]
-    except OSError:
-        return {}
-    return {key: value.strip() for key, _, value in pairs}
 
 
 def _open_files() -> int:

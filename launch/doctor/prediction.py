@@ -23,9 +23,8 @@ from ...envs.foreign.check import Pace
 from ..metrics.roofline import demands, roof
 from ..metrics.speed import Parts, measure, open_parts, speed_of_light
 from ..run.config import RunConfig
+from ..run.sizes import RAY_BYTES
 
-RAY_BYTES = 400 * 2**20
-"""Ray's own processes on one machine."""
 REACHED = (0.6, 0.95)
 """Fractions of the speed of light that training has reached (docs/explanation/speed.md)."""
 CHECKPOINT_COPIES = 3

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ...base.processes import memory_bytes, num_cores
+from ...base.memory import memory
+from ...base.processes import num_cores
 
 PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
 
@@ -32,7 +33,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": num_cores(),
-        "memory_gb": round(memory_bytes() / 2**30, 1),
+        "memory_gb": round(memory().total / 2**30, 1),
         "system": platform.platform(),
         "gpus": gpus,
     }

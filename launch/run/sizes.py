@@ -8,7 +8,8 @@ from ...actors.factory import ActorFactory
 from ...agents.agent import Agent
 from ...agents.sizes import check_fits, training_bytes, without_memory
 from ...agents.values import map_leaves
-from ...base.processes import memory_bytes
+from ...base.memory import Memory, memory, own_memory
+from ...base.messages import size_in_words
 from .config import RunConfig
 from .device import find_device
 
@@ -18,6 +19,8 @@ LARGE_NETWORK = 10_000_000
 """Parameters from which a network's size is said before it is built."""
 LARGEST = sys.maxsize
 """No array has more elements, whatever the machine."""
+RAY_BYTES = 400 * 2**20
+"""Ray's own processes on one machine."""
 MOST_IN_PROCESS = 1000
 """Actors in one process, each with a network of its own; making them takes seconds, and more are no faster."""
 
@@ -39,19 +42,19 @@ def check_memory(
     config: RunConfig,
     factory: ActorFactory,
     batch: Any,
-    available: int | None = None,
+    available: Memory | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Raise ValueError with the bytes that a run would take if they are more than this machine has.
+    """Raise ValueError with the bytes that a run would take if they are more than this process may use.
 
     Args:
         config: the run's configuration.
         factory: makes its networks.
         batch: its world, one environment.
-        available: bytes; None for this machine's memory.
+        available: None for this process's limit.
         say: hears the size of a large network.
     """
-    available = available or memory_bytes()
+    available = available or memory()
     steps = _bytes(map_leaves, batch.new_observation()) * (config.unroll_length + 1)
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
     unrolls = actors * factory.num_envs * config.num_members
@@ -73,6 +76,19 @@ def check_memory(
         check_fits("what the core reads in an update", at_once, "environments", features, available)
         together += at_once * features
     check_fits("networks, observations and what the core reads", 1, "runs", together, available)
+    needed = together + process_bytes(0 if config.in_process or config.ray_address else config.fixed_actors or 1)
+    if needed > available.total:
+        say(
+            f"memory may run out, and the system then kills a process: this run takes about {size_in_words(needed)}, "
+            f"{available}; --local, fewer --num-actors and a smaller --envs-per-actor, --batch-size or "
+            "--unroll-length take less"
+        )
+
+
+def process_bytes(actors: int) -> int:
+    """Bytes of the learner's process, Ray and so many actor processes, before they do anything; 0 actors: no Ray."""
+    whole, own = own_memory()
+    return whole + (actors * own + RAY_BYTES if actors else 0)
 
 
 def large_parts(agent: Agent) -> str:

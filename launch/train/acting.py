@@ -17,7 +17,7 @@ from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
-from .watchdog import FAILED, Watchdog, hanging_call
+from .watchdog import FAILED, Start, Watchdog, hanging_call
 
 LOOK_SECONDS = 0.1
 """How often a stop is looked for while actors are started."""
@@ -104,12 +104,9 @@ class Acting:
                 trainer.save()
             if trainer.mirror:
                 trainer.mirror.close()
-            word = "stopped" if code == 0 else "ended"
-            print(f"rl-train: {word} ({reason}) after {trainer.steps:,} steps", file=sys.stderr)
-            if where := hanging_call(self.config.env):
-                print(f"rl-train: {where}", file=sys.stderr)
+            _say_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
             print(f"rl-train: continue with: rl-train --resume {shlex.quote(str(run))}", file=sys.stderr, flush=True)
-            self._leave(code)
+            _leave(self.config, code)
 
         stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS
         with Watchdog(trainer, stall, died, rescue, signals, lambda: self._stop.reason):
@@ -146,7 +143,7 @@ class Acting:
     @contextlib.contextmanager
     def _patience(self) -> Generator[None]:
         """End this process if the body takes too long: an environment may hang in `close`, too."""
-        impatient = threading.Timer(CLOSE_SECONDS, lambda: self._leave(self.exit_code))
+        impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
         impatient.daemon = True
         impatient.start()
         try:
@@ -155,11 +152,28 @@ class Acting:
             impatient.cancel()
             impatient.join()
 
-    def _leave(self, code: int) -> NoReturn:
-        """End this process at once, and the processes that its environments have started in it."""
-        if self.config.in_process:  # with Ray, the orphan clean-up ends what is left
-            end_children()
-        leave_at_once(code)
+
+def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
+    """Watch over everything before training, for the time of a `with` statement: environments are made and reset."""
+
+    def leave(reason: str, code: int) -> None:
+        _say_end(config.env, reason, code, "before training began")
+        _leave(config, code)
+
+    return Watchdog(Start(), 60 * config.stall_timeout, str, leave, StopFlag.SIGNALS, lambda: stop.reason)
+
+
+def _say_end(env: str, reason: str, code: int, when: str) -> None:
+    print(f"rl-train: {'ended' if code else 'stopped'} ({reason}) {when}", file=sys.stderr)
+    if where := hanging_call(env):
+        print(f"rl-train: {where}", file=sys.stderr, flush=True)
+
+
+def _leave(config: RunConfig, code: int) -> NoReturn:
+    """End this process at once, and the processes that its environments have started in it."""
+    if config.in_process:  # with Ray, the orphan clean-up ends what is left
+        end_children()
+    leave_at_once(code)
 
 
 class StoppedError(Exception):

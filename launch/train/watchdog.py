@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 from ...envs.foreign.check import OUTSIDE
@@ -23,6 +24,9 @@ START_SECONDS = 600.0
 """In which the first progress must come, at least: a machine may have to be booted for the actors."""
 OBEY_SECONDS = 8.0
 """In which a request for a stop must have ended the training loop; container runtimes send SIGKILL after 10 s."""
+CALLS = {"step_into": "step", "reset_into": "reset", "check": "reset or step", "make_batch": "its constructor"}
+"""Functions of engram.envs that call an environment, and what they call."""
+BASE = Path(__file__).parents[2] / "base"
 FAILED = 3
 """Exit code of a run that something outside it has ended, so that --restarts goes on."""
 
@@ -42,6 +46,15 @@ class Watched(Protocol):
     def progress(self) -> int:
         """Changes with every update and while environments step, in training and in evaluations."""
         ...
+
+
+class Start:
+    """A start, in which environments are made and reset: no steps yet, and nothing to save."""
+
+    steps = progress = 0
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
 
 
 class Watchdog:
@@ -130,12 +143,17 @@ def hanging_call(env: str) -> str:
     """The method of environment `env` that some thread of this process is in, with its place; empty without one."""
     for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
         calls = list(traceback.walk_stack(frame))[::-1]  # outermost first
-        entered = [i for i, (each, _) in enumerate(calls) if each.f_code.co_name in ("step_into", "reset_into")]
+        entered = [i for i, (each, _) in enumerate(calls) if each.f_code.co_name in CALLS and _is_own(each)]
         if not entered:
             continue
         for each, line in calls[entered[-1] :]:
             path = Path(each.f_code.co_filename)
-            if not any(path.is_relative_to(folder) for folder in OUTSIDE):
+            if not any(path.is_relative_to(folder) for folder in (*OUTSIDE, BASE)):
                 return f"environment {env} does not return from {each.f_code.co_name} ({path}:{line})"
-        return f"environment {env} does not return from {calls[entered[-1]][0].f_code.co_name.removesuffix('_into')}"
+        return f"environment {env} does not return from {CALLS[calls[entered[-1]][0].f_code.co_name]}"
     return ""
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether a call is one of this package's."""
+    return frame.f_globals.get("__name__", "").startswith(f"{__name__.partition('.')[0]}.envs.")

@@ -3,25 +3,25 @@
 from typing import Any
 
 from ...agents.sizes import check_fits, training_bytes, without_memory
-from ...base.processes import memory_bytes
+from ...base.memory import Memory, memory
 from ...envs.tasks.task import Task
 from .config import SupervisedConfig
 from .model import SequenceModel
 
 
 def check_memory(
-    task: Task, core: str, core_args: dict[str, Any], config: SupervisedConfig, available: int | None = None
+    task: Task, core: str, core_args: dict[str, Any], config: SupervisedConfig, available: Memory | None = None
 ) -> None:
-    """Raise ValueError with the bytes that network or batch would take if they are more than this machine has.
+    """Raise ValueError with the bytes that network or batch would take if they are more than this process may use.
 
     Args:
         task: one sequence of what is learnt.
         core: name of a core.
         core_args: options of the core.
         config: batch, optimiser and the network around the core.
-        available: bytes; None for this machine's memory.
+        available: None for this process's limit.
     """
-    available = available or memory_bytes()
+    available = available or memory()
     what = f"a network with core {core} {core_args}, embedding_size {config.embedding_size} and head_size "
     network = without_memory(lambda: SequenceModel(task, core, core_args, config), f"{what}{config.head_size}")
     if network is not None:

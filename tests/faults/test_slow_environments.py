@@ -91,6 +91,29 @@ def test_a_signal_is_obeyed_while_an_environment_hangs(tmp_path: Path, begin: Be
     assert gone(everyone)
 
 
+@pytest.mark.parametrize("where", [("--local",), ()], ids=["local", "ray"])
+@pytest.mark.parametrize(("method", "named"), [("constructor", "__init__"), ("reset", "reset")])
+def test_a_signal_is_obeyed_while_an_environment_hangs_before_training(
+    tmp_path: Path, begin: Begin, method: str, named: str, where: tuple[object, ...]
+) -> None:
+    process, log = begin(tmp_path / "run", *where, hang_in=method)
+    wait_for(lambda: noted(log, "made") > 0, seconds=60)
+    everyone = family(process.pid)
+    code, output = stop(process)
+    assert code == 0, output
+    assert "stopped (SIGTERM) before training began" in output
+    assert f"environment slow_envs:Slow does not return from {named} (" in output
+    wait_for(lambda: gone(everyone), seconds=20)
+
+
+def test_an_environment_that_hangs_before_training_ends_the_run(tmp_path: Path, begin: Begin) -> None:
+    process, _ = begin(tmp_path / "run", "--local", "--stall-timeout", 0.05, hang_in="constructor", start_seconds=1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, output
+    assert "ended (no update for" in output
+    assert "environment slow_envs:Slow does not return from __init__ (" in output
+
+
 @pytest.mark.parametrize("slow", [{"step_seconds": 0.4}, {"reset_seconds": 0.8, "length": 1}], ids=["steps", "resets"])
 def test_an_actor_whose_environments_are_slow_is_not_taken_for_hanging(
     tmp_path: Path, begin: Begin, slow: dict[str, object]

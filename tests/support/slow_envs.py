@@ -7,6 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from engram.launch.train import watchdog
+
 
 class Slow(gymnasium.Env[Any, Any]):
     """Episodes of `length` steps.
@@ -19,6 +21,8 @@ class Slow(gymnasium.Env[Any, Any]):
         log: file that gets a line when an environment is made, and when it is closed.
         only_one: whether a second environment cannot be made while there is one.
         size: numbers that the environment's state takes.
+        hang_in: "constructor" or "reset", which does not return; otherwise neither.
+        start_seconds: least seconds without progress that the watchdog of this process takes for a hanging start.
     """
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,))
@@ -33,6 +37,8 @@ class Slow(gymnasium.Env[Any, Any]):
         log: str = "",
         only_one: bool = False,
         size: int = 0,
+        hang_in: str = "",
+        start_seconds: float = 0.0,
     ) -> None:
         self.step_seconds, self.reset_seconds, self.hang_at, self.length = step_seconds, reset_seconds, hang_at, length
         self.log, self.taken, self.at = log, 0, 0
@@ -40,10 +46,17 @@ class Slow(gymnasium.Env[Any, Any]):
         self.lock = Path(log + ".lock") if only_one else None
         if self.lock:
             self.lock.touch(exist_ok=False)
+        self.hang_in = hang_in
         self._note("made")
+        if start_seconds:
+            watchdog.START_SECONDS = start_seconds
+        while hang_in == "constructor":
+            time.sleep(1)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        while self.hang_in == "reset":
+            time.sleep(1)
         time.sleep(self.reset_seconds)
         self.at = 0
         return np.zeros(3, np.float32), {}

@@ -1,6 +1,7 @@
 """The words of `rl-train`: presets, those allowed on resuming, sizes, and what is written down."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engram.agents.agent import AgentConfig
+from engram.base.memory import Memory, own_memory
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
 from engram.launch.run.command_line import NotAvailableError, UsageError
@@ -204,7 +206,20 @@ def test_what_fits_is_let_through() -> None:
     check_counts(config)
     check_memory(config, factory, batch)
     with pytest.raises(ValueError, match="this machine has 1 kB"):
-        check_memory(config, factory, batch, available=1000)
+        check_memory(config, factory, batch, available=Memory(1000, 1000))
+
+
+@pytest.mark.parametrize(("actors", "warned"), [((), False), (("--no-local", "--num-actors", 9), True)])
+def test_a_limit_that_the_processes_of_a_run_may_reach_is_said_before(actors: tuple[object, ...], warned: bool) -> None:
+    config = parse_run([str(word) for word in (*TINY, *(actors or ("--local",)))])
+    factory, said = config.factory(), []
+    limit = Memory(own_memory()[0] + 100 * 2**20, 0, "the cgroup memory limit (memory.max) is")
+    check_memory(config, factory, factory.make_batch(num_envs=1), limit, said.append)
+    assert bool(said) == warned
+    if warned:
+        assert re.search(
+            r"takes about [\d.]+ GB, the cgroup memory limit \(memory.max\) is .* fewer --num-actors", said[0]
+        )
 
 
 @pytest.mark.parametrize(("factor", "what"), [(0.5, "what the core reads in an update"), (1.1, "networks, obs")])
@@ -214,7 +229,7 @@ def test_what_a_network_makes_of_observations_counts_and_all_of_it_together(fact
     batch = factory.make_batch(num_envs=1)
     features = 4 * factory.make_agent(batch).torso.output_size * (config.unroll_length + 1) * 4000
     with pytest.raises(ValueError, match=what):
-        check_memory(config, factory, batch, available=int(factor * features))
+        check_memory(config, factory, batch, available=Memory(int(factor * features), 0))
 
 
 def test_a_large_network_says_its_size_before_it_is_built() -> None:
