@@ -50,8 +50,14 @@ def case(core: str, torso: str, algorithm: str, **agent: object) -> Case:
     return Case(spec, small_agent(core, config, **agent), ALGORITHMS[algorithm])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("core", core_names())
+EVERY = [
+    pytest.param(core, algorithm, marks=[pytest.mark.integration] * (algorithm != "vtrace" and core != "lstm"))
+    for core in core_names()
+    for algorithm in ALGORITHMS
+]
+
+
+@pytest.mark.parametrize(("core", "algorithm"), EVERY)
 def test_every_core(core: str, algorithm: str) -> None:
     compare([case(core, "convolutions" if core == "conv-lstm" else "none", algorithm)])
 
