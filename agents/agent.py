@@ -17,6 +17,7 @@ from .normalisation import Moments, RescaledHead, symlog
 from .prediction import REWARD, Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, masked, no_action, sample
+from .torso_contract import TORSOS
 from .torsos import TorsoConfig, make_torso
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
@@ -89,6 +90,8 @@ class AgentUnroll(NamedTuple):
     """[R, B]: the core's own loss (MNM's meta loss), or None."""
     prediction: Tensor | None
     """[R - 1, B]: the error of what was predicted of the step after, or None."""
+    features: Tensor
+    """[R, B, H]: the core's outputs, which the heads read."""
 
 
 class Agent(nn.Module):
@@ -182,7 +185,7 @@ class Agent(nn.Module):
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs, env.action_mask)
-        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env))
+        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env), outputs)
 
     def observe(self, env: EnvOutput) -> None:
         """Count R steps of B environments into the running moments and shares of inputs, torso and prediction."""
@@ -191,7 +194,8 @@ class Agent(nn.Module):
         if self.prediction is not None:
             self.prediction.observe(self._to_predict(env))
         torso = self.config.torso
-        if torso.normalise_observations or torso.normalise_features or torso.balance_symbols:
+        counts = torso.normalise_observations or torso.normalise_features or torso.balance_symbols
+        if counts or torso.torso not in TORSOS:
             self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 
     def _history(

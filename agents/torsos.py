@@ -4,9 +4,9 @@ A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from .normalisation import Moments, Shares
 from .pictures import PICTURE_TORSOS
 from .repeats import once_each
 from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
+from .torso_contract import TORSOS, check_torso_name, custom_torso
 from .values import ObservationTensor
 
 MOST_CELLS = 20
@@ -32,10 +33,12 @@ RAREST = 0.01
 class TorsoConfig:
     """How observations become vectors."""
 
-    torso: Literal["grid", "atari", "atari-resnet"] = "grid"
+    torso: str = "grid"
     """Network over an image: grid (2x2 convolutions, for worlds of cells), atari (strided convolutions of Mnih et al.
     2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels, also
-    without channels and in stacks of frames."""
+    without channels and in stacks of frames; or a custom network over the whole observation, module:Class."""
+    torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of a custom torso; what is left out has its own default."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
     """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
@@ -61,7 +64,8 @@ class TorsoConfig:
     """With a symbol size: symbols are scaled by 1 / sqrt(their running share of an image's cells), at least 1%, so that
     the few that matter stand out from walls and floors."""
     normalise_observations: bool = False
-    """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation."""
+    """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation. A custom torso
+    gets observations as they are, and may do this itself (agents/normalisation.py)."""
     normalise_features: bool = False
     """The torso's features are shifted and scaled by their running mean and deviation: a memory that adds up what it is
     shown then holds what differs, not what is always there."""
@@ -70,6 +74,9 @@ class TorsoConfig:
     pools of Concrete are, is not learnt anew whenever the features that it holds change."""
 
     def __post_init__(self) -> None:
+        check_torso_name(self.torso)
+        if self.torso in TORSOS and self.torso_args:
+            raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
         if any(channels < 1 for channels in self.conv_channels):
             raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
         if any(stride < 1 for stride in self.conv_strides):
@@ -268,15 +275,16 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest.
 
     Torsos for pictures also read [rows, columns] and stacked frames [frames, rows, columns, channels]. Raises
-    ValueError if such a torso is named and no entry of the observation is a picture.
+    ValueError if such a torso is named and no entry of the observation is a picture, or a custom torso is wrong.
     """
-    if config.torso != "grid" and not _has_picture(spec):
+    custom = config.torso not in TORSOS
+    if not custom and config.torso != "grid" and not _has_picture(spec):
         shapes = f"shape {list(spec.shape)}" if isinstance(spec, ArraySpec) else f"entries {', '.join(sorted(spec))}"
         raise ValueError(
             f"torso is {config.torso!r}, and the observation of {shapes} is no picture; allowed: torso 'grid', or an "
             "observation [rows, columns], [rows, columns, channels] or [frames, rows, columns, channels]"
         )
-    torso = _torso(spec, config)
+    torso = custom_torso(config.torso, spec, config.torso_args) if custom else _torso(spec, config)
     torso = EmbeddingTorso(torso, config) if config.embedding_size else torso
     return NormalisedTorso(torso) if config.normalise_features else torso
 

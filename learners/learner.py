@@ -17,13 +17,12 @@ from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
-from ..agents.values import map_leaves
 from .algorithms.algorithm import Targets
 from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
-from .passes import METRICS, Found, Gradient, clipped, evaluate, rescaled
+from .passes import CAUSES, KL, METRICS, Found, Gradient, cause_of, clipped, evaluate, rescaled
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -32,15 +31,16 @@ ADAM_BETA2 = 0.999
 """Adam's decay of squared gradients."""
 
 
-CAUSES = ("loss", "reward", "observation")
-"""Possible causes of a skipped update; the loss, where rewards and observations were finite."""
+MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
+"""Codes of an update: it changed the weights; its divergence is above the algorithm's `target_kl`; it follows such a
+one."""
 
 
 class Unread(NamedTuple):
     """Results on the device of a batch that was learnt from."""
 
     updates: Tensor
-    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and 1 if weights changed; else what
+    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and MADE, LEFT_OUT or NOT_TRIED; or what
     was not finite, as the index in CAUSES, negative."""
     names: tuple[str, ...]
     lr: float
@@ -138,11 +138,15 @@ class Learner:
         numbers = iter(torch.cat([each.updates.flatten() for each in self._unread]).cpu().tolist())
         for each in self._unread:
             rows = [[next(numbers) for _ in range(len(each.names) + 1)] for _ in range(len(each.updates))]
-            for code in (row.pop() for row in rows):
+            codes = [row.pop() for row in rows]
+            for code in codes:
                 self._skipped += code <= 0
                 self.cause = self.cause if code > 0 else CAUSES[-int(code)]
+            tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
+            limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
             self._read.append(
-                dict(zip(each.names, _means(rows), strict=True))
+                dict(zip(each.names, _means(tried), strict=True))
+                | limit
                 | {"learner/lr": each.lr, "learner/skipped": float(self._skipped)}
                 | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
             )
@@ -178,11 +182,16 @@ class Learner:
             reward = clipped(batch.env.reward, self.config)
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
-        cause = _cause(batch)
+        cause = cause_of(batch)
         done: list[Tensor] = []
+        going = cause <= 0  # all updates so far are within the algorithm's target_kl
         for chosen in indices or [slice(None)]:
             theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
-            done.append((yield from self._update(some_environments(batch, chosen), theirs, cause)))
+            done.append((yield from self._update(some_environments(batch, chosen), theirs, cause, going)))
+            if self.config.method.target_kl:
+                going = going & (done[-1][-1] < LEFT_OUT)
+                if readable(going) and not going:
+                    break
         if not first:
             self.agent.observe(batch.env)
         if self._first_returns:
@@ -201,19 +210,27 @@ class Learner:
             units.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / units.unit))
 
-    def _update(self, batch: Unroll, targets: Targets | None, cause: Tensor) -> Generator[Gradient, Found, Tensor]:
-        """One update of the weights, unless its loss or gradient is not finite."""
+    def _update(
+        self, batch: Unroll, targets: Targets | None, cause: Tensor, going: Tensor
+    ) -> Generator[Gradient, Found, Tensor]:
+        """One update of the weights, unless its loss or gradient is not finite or it is beyond `target_kl`."""
         found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share)
         parameters = list(self.agent.parameters())
         set_gradients(parameters, found.gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([found.metrics, norm.reshape(1)])
         finite = row.isfinite().all()
-        _step_if(self.optimiser, finite)
+        limit, wanted = self.config.method.target_kl, finite
+        code = torch.where(finite, MADE, cause)
+        if limit:
+            within = found.metrics[KL] <= limit
+            code = torch.where(going, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
+            wanted = code == MADE
+        _step_if(self.optimiser, wanted)
         if targets is None and (units := self.agent.units) is not None:
             final = (batch.env.terminated | batch.env.truncated)[:-1]
-            units.renormalise((found.returns * units.unit).flatten(), (~final & finite).flatten())
-        return torch.cat([row, torch.where(finite, 1.0, cause).reshape(1)])
+            units.renormalise((found.returns * units.unit).flatten(), (~final & wanted).flatten())
+        return torch.cat([row, code.reshape(1)])
 
     def _no_returns(self) -> bool:
         """Whether values have running units and no return was counted into them yet."""
@@ -309,17 +326,6 @@ def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
         return
     optimiser.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
     optimiser.step()
-
-
-def _cause(batch: Unroll) -> Tensor:
-    """Cause of a batch that is not finite, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
-    parts: list[Tensor] = []
-    map_leaves(parts.append, batch.env.observation)
-    cause = torch.where(batch.env.reward.isfinite().all(), 0.0, -1.0)
-    for part in parts:
-        if part.is_floating_point():
-            cause = torch.where(part.isfinite().all(), cause, -2.0)
-    return cause
 
 
 def _valid_steps(batch: Unroll) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..actors.extras import PLAYER
 from ..actors.unroll import Unroll
 from ..agents.agent import Agent
-from ..agents.specs import best, kl_divergence, log_policy, log_probability
-from ..agents.specs import entropy as entropy_of
+from ..agents.specs import best, log_policy, log_probability
+from ..agents.values import map_leaves
 from .algorithms.algorithm import Imitated, Pass, Targets
 from .config import LearnerConfig
 from .device.precision import lowered
@@ -29,6 +29,9 @@ METRICS = (
 )
 """The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Those of the algorithm (`Algorithm.metrics`) follow."""
+KL = METRICS.index("policy/kl_behaviour")
+CAUSES = ("loss", "reward", "observation")
+"""Possible causes of a skipped update; the loss, where rewards and observations were finite."""
 
 
 class LossTerms(NamedTuple):
@@ -46,10 +49,6 @@ class Evaluation(NamedTuple):
     """One pass of the network over a batch: what the algorithm sees of it, and what is the learner's own."""
 
     now: Pass
-    log_policies: Tensor
-    """Log-probabilities of every action, [T, B, ...], with gradient."""
-    log_behaviours: Tensor
-    """Those of the policy that acted, [T, B, ...]."""
     auxiliary: Tensor | None
     """The core's own loss [T, B], or None."""
     prediction: Tensor | None
@@ -62,7 +61,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     with contextlib.nullcontext() if config.precision == "float32" else lowered(config.precision, device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     if config.precision == "bf16":
-        out = out._replace(logits=out.logits.float(), value=out.value.float())
+        out = out._replace(logits=out.logits.float(), value=out.value.float(), features=out.features.float())
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
     log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
@@ -76,10 +75,14 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
         bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),
         log_probability(agent.action_spec, log_behaviours, batch.agent.action),
+        log_policies,
+        log_behaviours,
+        out.features[:-1],
+        agent.action_spec,
         _imitated(agent, log_policies, batch) if config.imitate else None,
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
-    return Evaluation(now, log_policies, log_behaviours, auxiliary, out.prediction)
+    return Evaluation(now, auxiliary, out.prediction)
 
 
 def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
@@ -128,18 +131,18 @@ class Gradient(NamedTuple):
         """The mean over the valid steps of the batch, or their sum, as the configuration has it.
 
         total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
-              + prediction_cost * prediction
+              + prediction_cost * prediction + the algorithm's extra loss
 
         With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
         """
         agent, batch, config, targets, entropy_share = self
-        now, log_policies, log_behaviours, auxiliary, prediction = evaluate(agent, batch, config)
+        now, auxiliary, prediction = evaluate(agent, batch, config)
         valid = now.step.valid
         if targets is None:
-            fixed = now._replace(values=now.values.detach(), log_policy=now.log_policy.detach())
-            targets = config.method.targets(fixed)
+            tensors = {name: x.detach() for name, x in now._asdict().items() if isinstance(x, Tensor)}
+            targets = config.method.targets(now._replace(**tensors))
         terms = config.method.terms(now, targets)
-        entropy = entropy_of(agent.action_spec, log_policies)
+        entropy = now.entropy()
         none = torch.zeros_like(entropy)
         entropy_cost = 0.0 if config.imitate else config.entropy_cost
         share = 1.0 / valid.sum().clamp(min=1)
@@ -152,9 +155,10 @@ class Gradient(NamedTuple):
             config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
         ]
         total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
+        if terms.extra is not None:
+            total = total + scale * valid_sum(terms.extra, valid)
         with torch.no_grad():
-            kl = kl_divergence(agent.action_spec, log_behaviours, log_policies)
-            means = [share * valid_sum(x, valid) for x in (entropy, kl, *terms.metrics)]
+            means = [share * valid_sum(x, valid) for x in (entropy, now.kl(), *terms.metrics)]
             metrics = torch.stack([*(scale * part for part in parts), total, *means])
         return LossTerms(total, metrics.detach(), targets.values)
 
@@ -163,3 +167,14 @@ class Gradient(NamedTuple):
         terms = self.loss()
         gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
         return Found(gradients, terms.metrics, terms.returns)
+
+
+def cause_of(batch: Unroll) -> Tensor:
+    """Cause of a batch that is not finite, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
+    parts: list[Tensor] = []
+    map_leaves(parts.append, batch.env.observation)
+    cause = torch.where(batch.env.reward.isfinite().all(), 0.0, -1.0)
+    for part in parts:
+        if part.is_floating_point():
+            cause = torch.where(part.isfinite().all(), cause, -2.0)
+    return cause

@@ -16,9 +16,11 @@ _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")
 def named_modules(config: Mapping[str, Any]) -> list[str]:
     """Modules that a run's saved configuration would import besides engram, as `setting = module:name`."""
     agent, learner = (config.get(part) for part in ("agent", "learner"))
+    torso = agent.get("torso") if isinstance(agent, Mapping) else None
     values = {
         "env": config.get("env"),
         "core": agent.get("core") if isinstance(agent, Mapping) else None,
+        "torso": torso.get("torso") if isinstance(torso, Mapping) else None,
         "algorithm": learner.get("algorithm") if isinstance(learner, Mapping) else None,
         "imitate": learner.get("imitate") if isinstance(learner, Mapping) else None,
     }

@@ -134,6 +134,10 @@ def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
     if config.agent.core == default.agent.core:
         agent = replace(config.agent, core_args=default.agent.core_args | config.agent.core_args)
         config = replace(config, agent=agent)
+    torso, before = config.agent.torso, default.agent.torso
+    if torso.torso == before.torso:
+        torso = replace(torso, torso_args=before.torso_args | torso.torso_args)
+        config = replace(config, agent=replace(config.agent, torso=torso))
     return config
 
 

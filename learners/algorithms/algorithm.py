@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ...agents.specs import ActionSpec, entropy, kl_divergence
 from ..returns import Transitions
 
 
@@ -36,8 +37,26 @@ class Pass(NamedTuple):
     """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
     log_behaviour: Tensor
     """log mu(a_t | x_t) of the policy that acted, float [T, B]."""
+    log_policies: Tensor
+    """log pi(a | x_t) of every option of every choice, float [T, B, A], with gradient; -inf for invalid actions. Of a
+    Box space the means and log standard deviations, [T, B, 2 K]."""
+    log_behaviours: Tensor
+    """Those of the policy that acted, float [T, B, A]."""
+    features: Tensor
+    """The core's outputs, which the heads read, float [T, B, H], with gradient."""
+    action_spec: ActionSpec
+    """The action space."""
+
     player: Imitated | None = None
     """With `imitate` alone."""
+
+    def entropy(self) -> Tensor:
+        """H(pi(. | x_t)) in nats, float [T, B], with gradient."""
+        return entropy(self.action_spec, self.log_policies)
+
+    def kl(self) -> Tensor:
+        """KL(mu(. | x_t) || pi(. | x_t)) in nats, exact, float [T, B], with gradient."""
+        return kl_divergence(self.action_spec, self.log_behaviours, self.log_policies)
 
 
 class Targets(NamedTuple):
@@ -54,6 +73,8 @@ class Terms(NamedTuple):
     value: Tensor
     metrics: tuple[Tensor, ...]
     """One [T, B] per name in `Algorithm.metrics`, without gradient."""
+    extra: Tensor | None = None
+    """An additional loss with weight 1, such as one on `Pass.features`; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +93,9 @@ class Algorithm:
     """Names of the algorithm's own metrics, means over the steps that happened."""
     targets_once: ClassVar[bool] = False
     """Whether targets are computed once per batch, by a pass before the first update, and not in every pass."""
+    target_kl: float = 0.0
+    """Mean KL(mu || pi) of an update in nats above which it and the remaining updates of its batch are left out; 0
+    leaves none out."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

@@ -35,6 +35,10 @@ class PPOSettings:
     where nothing has been found yet, advantages are errors of the value function, and to scale them up drives the
     policy anywhere."""
 
+    target_kl: float = 0.0
+    """Mean divergence KL(acting || new policy) of an update in nats, at least 0, above which it and the remaining
+    updates of its batch are left out; 0 leaves none out. The divergence is exact."""
+
     def __post_init__(self) -> None:
         check_fields(
             self,
@@ -43,6 +47,7 @@ class PPOSettings:
             clip=above(0, 1),
             gae_lambda=(0, 1),
             advantage_floor=(0, None),
+            target_kl=(0, None),
         )
 
 
@@ -54,6 +59,11 @@ class PPO(Algorithm):
     on_policy = True
     metrics: ClassVar[tuple[str, ...]] = ("ppo/clip_rate",)
     targets_once = True
+
+    @property
+    def target_kl(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As `Algorithm.target_kl`."""
+        return self.settings.target_kl
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
         """Every environment once per epoch, in random groups of nearly equal size."""

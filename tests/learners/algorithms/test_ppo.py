@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from engram.agents.specs import ChoiceSpec
 from engram.learners.algorithms.algorithm import Pass, Targets
 from engram.learners.algorithms.registry import make_algorithm
 from engram.learners.returns import Transitions
@@ -26,6 +27,8 @@ def example() -> tuple[Pass, Targets]:
         normal(B),
         (-normal(T, B).abs()).requires_grad_(),
         -normal(T, B).abs(),
+        *normal(3, T, B, 2).unbind(),  # the policies and features, which PPO does not use
+        ChoiceSpec((2,)),
     )
     return now, Targets(normal(T, B), normal(T, B))
 

@@ -5,6 +5,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
+from engram.agents.specs import ChoiceSpec
 from engram.learners.algorithms.algorithm import Pass, Targets
 from engram.learners.algorithms.registry import make_algorithm
 from engram.learners.config import LearnerConfig
@@ -18,7 +19,7 @@ def test_a_step_that_has_moved_far_enough_teaches_the_policy_nothing() -> None:
     advantages = torch.tensor([[2.0], [-2.0], [2.0], [-2.0], [2.0]])
     log_policy = ratios.log().requires_grad_()
     zeros, valid = torch.zeros(5, 1), torch.ones(5, 1, dtype=torch.bool)
-    now = Pass(Transitions(zeros, zeros, valid), zeros, zeros[0], log_policy, zeros)
+    now = Pass(Transitions(zeros, zeros, valid), zeros, zeros[0], log_policy, zeros, *[zeros] * 3, ChoiceSpec((1,)))
     targets = Targets(zeros, advantages)
     wanted = {0.0: [-2.0, 2.0, -2.0, 2.0, -2.0], 0.2: [0.0, 2.0, -2.0, 0.0, -2.0]}
     for clip, gradient in wanted.items():

@@ -1,0 +1,115 @@
+"""Custom torsos: `--torso module:Class` or an entry point in the group `engram.torsos`, checked by two calls."""
+
+import importlib
+import inspect
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..base.messages import advice, calling, check_keys
+from .specs import ArraySpec, ObservationSpec
+from .values import ObservationTensor, map_leaves
+
+TORSOS = ("grid", "atari", "atari-resnet")
+OUTSIDE = (Path(__file__).parent, Path(torch.__file__).parent, Path(np.__file__).parent)
+"""Frames in these places are not the user's own."""
+BATCH = 3
+
+
+class Torso(nn.Module):
+    """Base of every custom torso: `Class(spec, **torso_args)`.
+
+    A torso sets `output_size` and implements `forward`. It has no state: the output of an observation depends on the
+    weights and on that observation alone, so BatchNorm and dropout are refused. A torso whose output is an image
+    [channels, rows, columns], flattened, sets `image` to these three sizes for cores that read images.
+    """
+
+    output_size: int
+
+    def forward(self, observation: Any) -> Tensor:
+        """Observations [N, *shape] (a dict of them for a Dict space), as the environment returns them -> [N, D]."""
+        raise NotImplementedError
+
+    def observe(self, observation: ObservationTensor) -> None:
+        """Count observations [N, *shape] into running statistics, which are buffers; called once per batch."""
+
+
+def torso_names() -> list[str]:
+    """Names of all registered torsos."""
+    return [*TORSOS, *sorted(point.name for point in entry_points(group="engram.torsos"))]
+
+
+def check_torso_name(name: str) -> None:
+    """Raise ValueError with the nearest names for a torso that is neither registered nor `module:Class`."""
+    if name not in TORSOS and ":" not in name and name not in torso_names():
+        raise ValueError(f"unknown torso {name!r}; {advice(name, torso_names())} Or module:Class")
+
+
+def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> Torso:
+    """A torso of an entry point or `module:Class`, checked. Raises ValueError naming the class and what is wrong."""
+    cls = _torso_class(name)
+    check_keys(f"torso {name!r}", "option", options, list(inspect.signature(cls).parameters)[1:])
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+    what = f"cannot make torso {name!r} with {given}: __init__"
+    torso = calling(what, lambda: cls(spec, **options), OUTSIDE, (ValueError,))  # pyright: ignore[reportCallIssue]
+    _check(torso, name, spec)
+    return torso
+
+
+def _torso_class(name: str) -> type[Torso]:
+    for point in entry_points(group="engram.torsos", name=name):
+        found = calling(f"importing torso {name}", point.load, OUTSIDE)
+        break
+    else:
+        module, _, attribute = name.partition(":")
+        try:
+            found = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
+            found = getattr(found, attribute)
+        except (ImportError, AttributeError) as problem:
+            raise ValueError(f"cannot load torso {name!r}: {problem}") from problem
+    if not (isinstance(found, type) and issubclass(found, Torso)):
+        raise ValueError(f"torso {name!r} is not a subclass of engram.agents.torso_contract.Torso")
+    return found
+
+
+def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
+    """Call `forward` with three observations, again, and with one; the random numbers are left as they are."""
+    size = getattr(torso, "output_size", None)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        said = "not set" if size is None else repr(size)
+        raise ValueError(f"{name}.output_size is {said}; expected a whole number, the width of what forward returns")
+    weight = next(torso.parameters(), torch.zeros(()))
+    if weight.is_meta:
+        return
+    seen = _observations(spec, torch.Generator().manual_seed(0), weight.device)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        first, again, alone = (
+            calling(f"{name}.forward", partial(torso, each), OUTSIDE)
+            for each in (seen, seen, map_leaves(lambda x: x[:1], seen))
+        )
+    for output, rows in ((first, BATCH), (alone, 1)):
+        shown = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        if not isinstance(output, Tensor) or output.shape != (rows, size):
+            raise ValueError(f"{name}.forward returned {shown}; expected a tensor [{rows}, {size}]: batch, output_size")
+        if not output.is_floating_point():
+            raise ValueError(f"{name}.forward returned {output.dtype}; expected floating-point values")
+    if not torch.equal(first, again):
+        raise ValueError(f"{name}.forward returned other values for the same observations; expected no random numbers")
+    if not torch.allclose(first[:1], alone, rtol=1e-3, atol=1e-4):
+        raise ValueError(
+            f"{name}.forward returned other values for an observation without the rest of its batch; "
+            "expected a function of each observation alone (no BatchNorm)"
+        )
+
+
+def _observations(spec: ObservationSpec, generator: torch.Generator, device: torch.device) -> ObservationTensor:
+    """BATCH observations: bytes of images, else numbers in 0..1."""
+    if not isinstance(spec, ArraySpec):
+        return {key: _observations(part, generator, device) for key, part in spec.items()}
+    values = torch.rand(BATCH, *spec.shape, generator=generator)
+    return (values if spec.scale == 1.0 else (values * 255).to(torch.uint8)).to(device)
