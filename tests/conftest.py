@@ -1,4 +1,4 @@
-"""Three sets of tests, chosen by the place of a file, and the training runs that files share.
+"""Three sets of tests, chosen by the place of a file.
 
     pytest                   unit tests and contracts at small sizes
     pytest -m integration    training runs, commands, Ray
@@ -6,8 +6,8 @@
 
 Each runs in several processes (`-n 0` for one, as a debugger needs it).
 
-A file or folder named on the command line runs whole, whatever its set. A single test that needs more than the others
-of its file carries the mark itself: `@pytest.mark.integration`.
+A file or folder named on the command line runs whole, whatever its set. A single test of another set than its file
+carries a mark: `@pytest.mark.integration`.
 """
 
 import os
@@ -47,6 +47,7 @@ SET_OF = {
 }
 """The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
 TESTS = Path(__file__).parent
+assert [place for place in SET_OF if not (TESTS / place).exists()] == [], "moved, and so in no set"
 DEFAULT = f"not ({' or '.join(SETS)})"
 
 
@@ -87,7 +88,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if name := set_of(item.path):
+    marked = any(item.get_closest_marker(name) for name in SETS)
+    if not marked and (name := set_of(item.path)):
         item.add_marker(name)
 
 
