@@ -66,7 +66,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     option.markexpr = option.markexpr or DEFAULT
     alone = hasattr(config, "workerinput") or option.usepdb or option.collectonly or option.capture == "no"
-    if alone or option.markexpr not in (DEFAULT, *SETS) or getattr(option, "numprocesses", 0) is not None:
+    chosen = option.markexpr == DEFAULT or set(option.markexpr.split(" or ")) <= SETS.keys()
+    if alone or not chosen or getattr(option, "numprocesses", 0) is not None:
         return
     cores = min(os.cpu_count() or 1, 4)
     option.numprocesses = cores if option.markexpr == DEFAULT else 2 * cores  # those sets wait for half of their time
