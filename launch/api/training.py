@@ -24,7 +24,7 @@ from ...learners.learner import Learner
 from ..cluster.early_ray import EarlyRay
 from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
-from ..metrics.tracking import check_tracking, make_tracker
+from ..metrics.tracking import check_tracking, make_tracking
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
 from ..run.command_line import TRUST, UsageError
@@ -238,7 +238,7 @@ def make_trainer(
     for number, learner in enumerate(learners):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
-        tracker = make_tracker(config.track, directory.path, folder, to_dict(config), panel.message)
+        tracker = make_tracking(config.track, directory.path, folder, to_dict(config), panel.message)
         writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
@@ -255,8 +255,13 @@ def make_trainer(
         from ..look.watching import Watcher  # pictures are imported where they are wanted
 
         watcher = Watcher(config)
+    film = None
+    if config.video_every:
+        from ..evaluate.video import Camera
+
+        film = Camera(config).look
     report, say = panel.update, panel.message
-    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks)
+    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks, film)
     if saved:
         load(trainer, saved)
     elif population:

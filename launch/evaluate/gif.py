@@ -1,5 +1,6 @@
 """Moving pictures of an agent at play: its view beside the whole board."""
 
+import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -35,9 +36,15 @@ def record(actor: Actor, file: Path, episodes: int) -> None:
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for a picture of each")
-    shown = film(actor, episodes)
+    file.write_bytes(encoded(film(actor, episodes)))
+
+
+def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
+    """Frames, each with its milliseconds, as an animated GIF."""
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
+    file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
+    return file.getvalue()
 
 
 def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:

@@ -60,9 +60,9 @@ def markdown(step: int, tag: str, content: str) -> bytes:
     return _at(step, text(tag, content))
 
 
-def picture(step: int, tag: str, png: bytes, width: int, height: int) -> bytes:
-    """A picture in the images tab; its size in pixels."""
-    image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=png)
+def picture(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
+    """An image in the images tab, a PNG or a GIF that moves; its size in pixels."""
+    image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
 
 

@@ -1,69 +1,69 @@
-"""`--track wandb`: every row of metrics also goes to Weights & Biases, by the same names.
+"""`--track NAME`: every row of metrics, and every video, also goes to a tracker, by the same names.
 
-The package comes with `pip install "engram-rl[wandb]"` and is imported when it is used. WANDB_MODE=offline keeps all of
-it in the run directory, to be sent later with `wandb sync`. Losing the service costs one warning, never the run.
+A third party adds one with an entry point in the group `engram.trackers` or names it as `module:Class`. Losing a
+tracker costs one warning, never the run.
 """
 
+import difflib
 import importlib
 import math
-import secrets
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from ..run.command_line import UsageError
 
-ID = ".wandb-id"
-"""File in a run directory that holds the name of the run at W&B, so that a resumed run goes on there."""
-PROJECT = "engram"
+TRACKERS = {"wandb": ".wandb_tracker:WandB"}
 
 
 class Tracker:
-    """A run at W&B.
+    """Base class of trackers; a subclass overrides `write`, and where it has need of them the others.
 
     Args:
-        run: the run's directory, or a member's.
-        name: what it is called there.
-        group: other runs of the same group are shown together with it.
-        config: the run's configuration, nested dicts.
-        report: where the warning goes.
-
-    Raises:
-        UsageError: wandb is not installed, or refuses to start.
+        run: the run's directory, or a member's; it exists.
+        name: name of the run at the service.
+        group: name that the members of a population have in common; None for a single learner.
+        config: the run's configuration, nested dicts of plain values.
     """
 
-    def __init__(
-        self, run: Path, *, name: str, group: str | None, config: dict[str, Any], report: Callable[[str], None]
-    ) -> None:
-        self._report, self._warned = report, False
-        wandb = _wandb()
-        try:
-            self._run: Any = wandb.init(
-                project=PROJECT,
-                name=name,
-                group=group,
-                id=_identity(run),
-                resume="allow",
-                dir=str(run),
-                config=config,
-                reinit="create_new",
-                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
-            )
-            self._run.define_metric("step")
-            self._run.define_metric("*", step_metric="step")
-        except Exception as problem:  # it has errors of many kinds, all of which say what to do
-            raise UsageError(
-                f"track is 'wandb', but: {problem}; without an account: WANDB_MODE=offline in the environment"
-            ) from problem
+    def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None: ...
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
-        finite = {name: x for name, x in values.items() if math.isfinite(x)}
-        self._attempt(lambda: self._run.log({"step": step, **finite}))
+        """Record one row: finite metrics by name, after `step` environment steps."""
+        raise NotImplementedError
+
+    def video(self, step: int, name: str, gif: bytes) -> None:
+        """Record a video, a file in GIF format."""
 
     def close(self) -> None:
         """Wait until all is written."""
-        self._attempt(lambda: self._run.finish())
+
+
+class Tracking:
+    """A tracker whose exceptions after the start cost one warning.
+
+    Args:
+        tracker: the tracker.
+        name: its name in the warning.
+        report: called with the warning.
+    """
+
+    def __init__(self, tracker: Tracker, name: str, report: Callable[[str], None]) -> None:
+        self._tracker, self._name, self._report, self._warned = tracker, name, report, False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Record one row; values that are not finite are left out."""
+        finite = {name: x for name, x in values.items() if math.isfinite(x)}
+        self._attempt(lambda: self._tracker.write(step, finite))
+
+    def video(self, step: int, name: str, gif: bytes) -> None:
+        """Record a video, a file in GIF format."""
+        self._attempt(lambda: self._tracker.video(step, name, gif))
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        self._attempt(self._tracker.close)
 
     def _attempt(self, action: Callable[[], object]) -> None:
         try:
@@ -71,46 +71,64 @@ class Tracker:
         except Exception as problem:
             if not self._warned:
                 self._warned = True
-                self._report(f"W&B does not take the metrics: {problem}; training goes on, metrics.jsonl has them")
+                self._report(f"{self._name} does not take the metrics: {problem}; training goes on without it")
 
 
-def make_tracker(
-    service: str | None, directory: Path, folder: Path, config: dict[str, Any], report: Callable[[str], None]
-) -> Tracker | None:
-    """The tracker that --track asks for.
+def tracker_names() -> list[str]:
+    """Names of all registered trackers."""
+    return sorted({*TRACKERS, *(point.name for point in entry_points(group="engram.trackers"))})
+
+
+def tracker_class(name: str) -> type[Tracker]:
+    """The class of a tracker: a registered name or `module:Class`. Raises UsageError with the nearest names."""
+    points = list(entry_points(group="engram.trackers", name=name))
+    try:
+        if name in TRACKERS or not points:
+            module, colon, attribute = TRACKERS.get(name, name).partition(":")
+            if not colon:
+                near = difflib.get_close_matches(name, tracker_names(), n=1)
+                meant = f"; did you mean: {near[0]}?" if near else ""
+                raise UsageError(f"track is {name!r}; allowed: {', '.join(tracker_names())}, or module:Class{meant}")
+            found = getattr(importlib.import_module(module, __package__), attribute)
+        else:
+            found = points[0].load()
+    except (ImportError, AttributeError) as problem:
+        hint = f", which needs a package: pip install 'engram-rl[{name}]' ({problem})" if name in TRACKERS else ""
+        raise UsageError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
+    if not (isinstance(found, type) and issubclass(found, Tracker)):
+        raise UsageError(f"track is {name!r}, which is no subclass of engram.launch.metrics.tracking.Tracker")
+    return found
+
+
+def make_tracking(
+    name: str | None, directory: Path, folder: Path, config: dict[str, Any], report: Callable[[str], None]
+) -> Tracking | None:
+    """The tracker that --track names, for one learner.
 
     Args:
-        service: "wandb", or None for none.
+        name: of the tracker; None for none.
         directory: the run's.
         folder: the same, or a member's.
         config: the run's configuration, nested dicts.
-        report: where a warning goes.
+        report: called with a warning.
+
+    Raises:
+        UsageError: the tracker refuses to start.
     """
-    if service is None:
+    if name is None:
         return None
     member = folder != directory
-    name = f"{directory.name}-{folder.name}" if member else directory.name
-    return Tracker(folder, name=name, group=directory.name if member else None, config=config, report=report)
-
-
-def check_tracking(service: str | None) -> None:
-    """Raise UsageError if the package of a service is not there."""
-    if service is not None:
-        _wandb()
-
-
-def _wandb() -> Any:
+    run = f"{directory.name}-{folder.name}" if member else directory.name
+    folder.mkdir(parents=True, exist_ok=True)
+    made = tracker_class(name)
     try:
-        return importlib.import_module("wandb")
-    except ImportError as problem:
-        raise UsageError(
-            f"track is 'wandb', which needs a package: pip install 'engram-rl[wandb]' ({problem})"
-        ) from problem
+        tracker = made(folder, name=run, group=directory.name if member else None, config=config)
+    except Exception as problem:  # services have errors of many kinds, all of which name what to do
+        raise UsageError(f"track is {name!r}, but: {problem}") from problem
+    return Tracking(tracker, name, report)
 
 
-def _identity(run: Path) -> str:
-    run.mkdir(parents=True, exist_ok=True)
-    file = run / ID
-    if not file.exists():
-        file.write_text(secrets.token_hex(8))
-    return file.read_text().strip()
+def check_tracking(name: str | None) -> None:
+    """Raise UsageError if a tracker is unknown or its package is missing."""
+    if name is not None:
+        tracker_class(name)

@@ -13,7 +13,7 @@ from ..run.config import to_dict
 from ..run.run_directory import RunDirectory, flat_settings
 from . import events, hparams
 from .accumulator import Accumulator
-from .tracking import Tracker
+from .tracking import Tracking
 
 __all__ = ["Accumulator", "MetricsWriter", "drawn"]
 
@@ -48,7 +48,7 @@ class MetricsWriter:
     """
 
     def __init__(
-        self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracker | None = None
+        self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracking | None = None
     ) -> None:
         directory = RunDirectory(run)
         self._run, self._step, self._report, self._warned = run, step, report, False
@@ -101,6 +101,12 @@ class MetricsWriter:
     def show(self, record: bytes) -> None:
         """Append what a function of events.py has made, for TensorBoard alone."""
         self._append(self._events, record)
+
+    def video(self, step: int, name: str, gif: bytes, width: int, height: int) -> None:
+        """Show a video, in GIF format and of a size in pixels, in TensorBoard's images and at the tracker."""
+        self.show(events.picture(step, name, gif, width, height))
+        if self._tracker:
+            self._tracker.video(step, name, gif)
 
     def beside(self, name: str) -> "MetricsWriter":
         """A writer for the directory `name` below this one's: for TensorBoard a run, with a colour of its own."""

@@ -85,12 +85,15 @@ class RunConfig:
     """Steps between two rows of metrics."""
     log_seconds: float = 10.0
     """Seconds after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
-    track: Literal["wandb"] | None = None
-    """Service that every row of metrics is sent to as well; wandb needs pip install 'engram-rl[wandb]'."""
+    track: str | None = None
+    """Tracker that also gets every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
+    the group engram.trackers, or module:Class."""
     eval_every: int = 0
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
     look_every: int = 0
     """Steps between two images of the memory on one level, with state/* metrics, at most 1% of the time; 0: none."""
+    video_every: int = 0
+    """Steps between videos of an evaluation episode, in TensorBoard and the tracker; 0: none. Training waits."""
     eval_episodes: int = 100
     """Episodes of an evaluation, at least 1."""
     checkpoint_every: float = 60.0
@@ -113,8 +116,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_finite(self)
         positive = ("total_steps", "unroll_length", "batch_size", "log_every", "eval_episodes", "keep_checkpoints")
-        not_negative = ("env_workers", "time_limit", "log_seconds", "eval_every", "look_every", "checkpoint_every")
-        not_negative += ("max_actor_failures", "actor_cpus", "stall_timeout")
+        not_negative = ("env_workers", "time_limit", "log_seconds", "eval_every", "look_every", "video_every")
+        not_negative += ("checkpoint_every", "max_actor_failures", "actor_cpus", "stall_timeout")
         limits = dict.fromkeys(positive, (1, None)) | dict.fromkeys(not_negative, (0, None))
         check_fields(self, seed=SEEDS, actor_timeout=(1, None), **limits)
         if self.checkpoint_url is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")
-"""`module:name`, as settings name an environment, a core or an algorithm."""
+"""`module:name`, as settings name an environment, a core, an algorithm or a tracker."""
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:
@@ -19,6 +19,7 @@ def named_modules(config: Mapping[str, Any]) -> list[str]:
     torso = agent.get("torso") if isinstance(agent, Mapping) else None
     values = {
         "env": config.get("env"),
+        "track": config.get("track"),
         "core": agent.get("core") if isinstance(agent, Mapping) else None,
         "torso": torso.get("torso") if isinstance(torso, Mapping) else None,
         "algorithm": learner.get("algorithm") if isinstance(learner, Mapping) else None,

@@ -43,6 +43,7 @@ MAY_CHANGE = {
     "eval_every",
     "eval_episodes",
     "look_every",
+    "video_every",
     "checkpoint_every",
     "keep_checkpoints",
     "checkpoint_url",

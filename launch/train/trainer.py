@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
 
-
 FINISH_SECONDS = 4.0
 """In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
+
+
+Look = Callable[[Member, int, Callable[[], None]], None]
+"""Called after an update with a member and its steps before; calls back after each step of its own environment."""
 
 
 class StopRequestedError(Exception):
@@ -49,6 +52,7 @@ class Trainer:
         kept: the run's own checkpoints; None where all in the directory are.
         watcher: shows the members' memories; None where nobody looks.
         callbacks: user-defined functions.
+        film: records videos; None where there are none.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Trainer:
         kept: checkpoints.Kept | None = None,
         watcher: Watcher | None = None,
         callbacks: Callbacks | None = None,
+        film: Look | None = None,
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
@@ -72,11 +77,12 @@ class Trainer:
         """The best checkpoint so far."""
         self.kept = kept or checkpoints.Kept(directory.checkpoints)
         self.evaluator = Evaluator(config) if config.eval_every else None
+        self._looks = [each.look for each in (self.evaluator, watcher) if each] + ([film] if film else [])
         self.lock = threading.RLock()
         """Held while the learner computes and a checkpoint is written: what others may not come between."""
         self.rescuing = False
         """Whether the actors may no longer be asked for anything."""
-        self._stop: StopFlag | None = None
+        self._stop = StopFlag(())
         self._looked = 0
         """Steps of environments in evaluations."""
         self._warned: set[str] = set()
@@ -180,21 +186,17 @@ class Trainer:
 
         Nothing holds the lock: the state is one that can be saved, and environments may take their time or hang.
         """
-        for observer in (self.evaluator, self.watcher):
-            if observer and not self._stopping:
+        for look in self._looks:
+            if not self._stop.reason:
                 try:
-                    observer.look(member, before, self._at_step)
+                    look(member, before, self._at_step)
                 except StopRequestedError:
                     member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is left out")
-
-    @property
-    def _stopping(self) -> bool:
-        return self._stop is not None and bool(self._stop.reason)
 
     def _at_step(self) -> None:
         """Called after each step of an environment in an evaluation."""
         self._looked += 1
-        if self._stopping:
+        if self._stop.reason:
             raise StopRequestedError
 
     def _learn(self, found: Sequence[tuple[Member, Unroll]]) -> None:

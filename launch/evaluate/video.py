@@ -1,0 +1,78 @@
+"""`--video-every`: evaluation episodes as videos in TensorBoard's images and in trackers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ...envs.registration import can_draw
+from ...learners.learner import Learner
+from ..metrics.writer import MetricsWriter
+from ..run.command_line import UsageError
+from ..run.config import RunConfig
+from ..run.trained import make_actor
+from .gif import encoded, film
+
+TAG = "eval/video"
+
+
+class Filmed(Protocol):
+    """Contract of what is filmed: a member of the run."""
+
+    learner: Learner
+    writer: MetricsWriter | None
+    notices: list[str]
+
+    @property
+    def steps(self) -> int:
+        """Environment steps learned from."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been learned from."""
+        ...
+
+
+class Camera:
+    """Films one evaluation episode of the newest weights between two updates, in an environment of its own.
+
+    The levels depend on the run's seed and on how many videos were due before. An episode longer than 600 steps is cut.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        if not can_draw(config.env):
+            raise UsageError(f"--video-every {config.video_every}: {config.env} declares no images (rgb_array)")
+        self.config = config
+        self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
+
+    def look(self, member: Filmed, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        """Film a member if that was due between `before` and its steps now.
+
+        `at_step` is called after each step of the environment; what it raises ends the video.
+        """
+        number = member.steps // self.config.video_every
+        if member.writer is None or not (
+            number > before // self.config.video_every or (member.done and before < member.steps)
+        ):
+            return
+        try:
+            gif, width, height = self._film(member, number, at_step)
+        except ValueError as problem:
+            member.notices.append(f"no video: {problem}")
+        else:
+            member.writer.video(member.steps, TAG, gif, width, height)
+
+    def _film(self, member: Filmed, number: int, at_step: Callable[[], None]) -> tuple[bytes, int, int]:
+        weights: dict[str, Any] = {name: value.cpu() for name, value in member.learner.agent.state_dict().items()}
+        seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
+        with torch.random.fork_rng(devices=[]):  # a new agent draws first weights, which are replaced at once
+            actor = make_actor(self.factory, weights, seed=seed, greedy=False, num_envs=1, unroll_length=1)
+        actor.call_at_steps(at_step)
+        try:
+            frames = film(actor, 1)
+        finally:
+            actor.close()
+        return encoded(frames), *frames[0][0].size

@@ -1,0 +1,59 @@
+"""`--track wandb`: Weights & Biases.
+
+WANDB_MODE=offline keeps all of it in the run directory, to be sent later with `wandb sync`.
+"""
+
+import importlib
+import io
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .tracking import Tracker
+
+ID = ".wandb-id"
+"""File in a run directory with the run's name at W&B, where a resumed run continues."""
+PROJECT = "engram"
+wandb: Any = importlib.import_module("wandb")
+
+
+class WandB(Tracker):
+    """A run at W&B."""
+
+    def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None:
+        try:
+            self._run: Any = wandb.init(
+                project=PROJECT,
+                name=name,
+                group=group,
+                id=_identity(run),
+                resume="allow",
+                dir=str(run),
+                config=config,
+                reinit="create_new",
+                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            )
+            self._run.define_metric("step")
+            self._run.define_metric("*", step_metric="step")
+        except Exception as problem:
+            raise RuntimeError(f"{problem}; without an account: WANDB_MODE=offline in the environment") from problem
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """One row."""
+        self._run.log({"step": step, **values})
+
+    def video(self, step: int, name: str, gif: bytes) -> None:
+        """A video in the media panel."""
+        self._run.log({"step": step, name: wandb.Video(io.BytesIO(gif), format="gif")})
+
+    def close(self) -> None:
+        """Wait until all is sent."""
+        self._run.finish()
+
+
+def _identity(run: Path) -> str:
+    file = run / ID
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text().strip()
