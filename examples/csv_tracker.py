@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engram.launch.metrics.tracking import Tracker
+from engram.launch.trackers.tracker import Tracker
 
 
 class CSVTracker(Tracker):

@@ -114,7 +114,7 @@ def test_a_module_imports_engram_by_relative_names(module: Path) -> None:
         assert all(name.split(".")[0] != "engram" for name in names), f"{module}:{node.lineno}"
 
 
-SHARED = {"run", "metrics", "cluster"}
+SHARED = {"run", "metrics", "cluster", "trackers"}
 """Folders of launch/ that the others may use."""
 COMPOSERS = {
     **{

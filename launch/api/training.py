@@ -24,7 +24,6 @@ from ...learners.learner import Learner
 from ..cluster.early_ray import EarlyRay
 from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
-from ..metrics.tracking import check_tracking, make_tracking
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
 from ..run.command_line import TRUST, UsageError
@@ -34,6 +33,7 @@ from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
 from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
+from ..trackers.tracker import check_tracking, make_tracking
 from ..train.acting import Acting, StoppedError, watch_start
 from ..train.callbacks import Callbacks
 from ..train.member import Member

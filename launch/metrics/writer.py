@@ -11,9 +11,9 @@ from typing import Any
 from ...base.files import AppendedFile, abandon_after
 from ..run.config import to_dict
 from ..run.run_directory import RunDirectory, flat_settings
+from ..trackers.tracker import Tracking
 from . import events, hparams
 from .accumulator import Accumulator
-from .tracking import Tracking
 
 __all__ = ["Accumulator", "MetricsWriter", "drawn"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..run.command_line import UsageError
 
-TRACKERS = {"wandb": ".wandb_tracker:WandB"}
+TRACKERS = {"wandb": ".wandb:WandB"}
 
 
 class Tracker:
@@ -96,7 +96,7 @@ def tracker_class(name: str) -> type[Tracker]:
         hint = f", which needs a package: pip install 'engram-rl[{name}]' ({problem})" if name in TRACKERS else ""
         raise UsageError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
     if not (isinstance(found, type) and issubclass(found, Tracker)):
-        raise UsageError(f"track is {name!r}, which is no subclass of engram.launch.metrics.tracking.Tracker")
+        raise UsageError(f"track is {name!r}, which is no subclass of engram.launch.trackers.tracker.Tracker")
     return found
 
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.launch.metrics.tracking import Tracker, check_tracking
 from engram.launch.run.command_line import UsageError
+from engram.launch.trackers.tracker import Tracker, check_tracking
 from engram.launch.train import command
 from runs import TINY, rows
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .tracking import Tracker
+from .tracker import Tracker
 
 ID = ".wandb-id"
 """File in a run directory with the run's name at W&B, where a resumed run continues."""
