@@ -30,7 +30,7 @@ FOLDERS = {
 """Where in launch/ each command is."""
 
 TRAIN = "rl-train"
-"""The command that SIGTERM and SIGHUP, too, end in an orderly way, with 0."""
+"""The command that SIGTERM, SIGHUP and SIGUSR1, too, end in an orderly way, with 0."""
 INTERRUPTED = 130
 
 
@@ -55,7 +55,8 @@ def starting() -> Generator[None]:
         os.write(2, f"{command}: interrupted\n".encode())
         os._exit(INTERRUPTED)
 
-    heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if command == TRAIN else (signal.SIGINT,)
+    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    heard = stops if command == TRAIN else (signal.SIGINT,)
     handlers = {number: signal.getsignal(number) for number in heard}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:

@@ -14,7 +14,7 @@ class StopFlag:
             any.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
     def __init__(self, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
         self.reason = ""

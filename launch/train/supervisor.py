@@ -30,7 +30,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; they double with each one in a row."""
 IN_ALL = 10
 """Restarts in all, as a multiple of those in a row."""
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def supervise(arguments: Sequence[str]) -> int:

@@ -91,7 +91,7 @@ def start(run: Path, *words: object) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "run")
     process.send_signal(number)
