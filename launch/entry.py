@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Generator
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 FOLDERS = {
@@ -32,6 +33,27 @@ FOLDERS = {
 TRAIN = "rl-train"
 """The command that SIGTERM, SIGHUP and SIGUSR1, too, end in an orderly way, with 0."""
 INTERRUPTED = 130
+OURS = "engram_rl"
+"""The distribution of this package, in the form of file names."""
+
+
+def refuse_other_distributions(folder: Path) -> None:
+    """Exit a command, or raise ImportError, if another distribution has a package `engram` in the same folder.
+
+    Args:
+        folder: where the package is, such as site-packages.
+    """
+    for record in folder.glob("engram*.dist-info/RECORD"):
+        name, _, release = record.parent.name.removesuffix(".dist-info").partition("-")
+        if name != OURS and "\nengram/__init__.py," in "\n" + record.read_text("utf-8"):
+            line = (
+                f"the package {name} {release} has installed another module engram over engram-rl in {folder}: "
+                f"pip uninstall {name}, then pip install --force-reinstall --no-deps engram-rl"
+            )
+            if os.path.basename(sys.argv[0]) in FOLDERS:
+                print(line, file=sys.stderr)
+                sys.exit(2)
+            raise ImportError(line)
 
 
 def module_of(command: str) -> str:
@@ -78,6 +100,8 @@ def _run(command: str) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would show a traceback of the process's end
 
+
+refuse_other_distributions(Path(__file__).parents[2])
 
 rl_train = partial(_run, "rl-train")
 rl_eval = partial(_run, "rl-eval")

@@ -20,7 +20,7 @@ import engram, engram.launch.cluster
 assert Path(engram.__file__).parent.parent == Path(sys.argv[1]), engram.__file__
 assert "torch" not in sys.modules and "ray" not in sys.modules, "import engram is cheap"
 files = {path.name for path in Path(engram.launch.cluster.__path__[0]).iterdir()}
-assert {"aws.yaml", "gcp.yaml", "local.yaml"} <= files, files
+assert {"aws.yaml", "gcp.yaml", "local.yaml", "slurm_array.sh", "slurm_ray.sh"} <= files, files
 import gymnasium
 gymnasium.make("engram/CuedCatch-v0").reset(seed=0)
 from engram.examples.masked_cartpole import MaskedCartPole

@@ -24,7 +24,7 @@ export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
 if [ -e "$run/config.toml" ]; then
     command=(rl-train --resume "$run")
 else
-    command=(rl-train --seed "$SLURM_ARRAY_TASK_ID" --run-dir "$run" "$@")
+    command=(rl-train "$@" --seed "$SLURM_ARRAY_TASK_ID" --run-dir "$run")
 fi
 if [ -n "${ENGRAM_IMAGE:-}" ]; then
     command=(apptainer exec ${SLURM_JOB_GPUS:+--nv} "$ENGRAM_IMAGE" "${command[@]}")

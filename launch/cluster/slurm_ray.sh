@@ -39,7 +39,7 @@ done
 if [ -e "$run/config.toml" ]; then
     command=(rl-train --resume "$run" --ray-address "$address")
 else
-    command=(rl-train --run-dir "$run" --ray-address "$address" "$@")
+    command=(rl-train "$@" --run-dir "$run" --ray-address "$address")
 fi
 signals=0 requeue=
 trap 'signals=$((signals + 1)) requeue=1; kill -USR1 "$child"' USR1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import engram
 from engram.launch import entry
 
 SCRIPTS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
@@ -24,6 +25,7 @@ def hook(event, args):
         os.kill(os.getpid(), signal.Signals[sys.argv[2]])
 
 sys.addaudithook(hook)
+import engram
 from engram.launch import entry
 getattr(entry, sys.argv[3])()
 """
@@ -113,3 +115,29 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("distribution", "refused"), [("engram-0.1.0a1", True), ("engram_rl-0.2.0", False)])
+@pytest.mark.parametrize("command", ["rl-train", "program.py"])
+def test_another_distribution_of_the_same_name_is_one_line(
+    tmp_path: Path, distribution: str, refused: bool, command: str
+) -> None:
+    (tmp_path / "engram").symlink_to(Path(engram.__path__[0]))
+    info = tmp_path / f"{distribution}.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("engram/__init__.py,,\nengram/other.py,,\n")
+    program = (
+        f"import sys; sys.argv[0] = {command!r}; sys.path.insert(0, {str(tmp_path)!r}); import engram.launch.entry"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    if not refused:
+        assert (done.returncode, done.stderr) == (0, "")
+        return
+    line = done.stderr.strip().splitlines()[-1]
+    assert "the package engram 0.1.0a1 has installed another module engram over engram-rl" in line
+    assert line.endswith("pip uninstall engram, then pip install --force-reinstall --no-deps engram-rl")
+    if command == "rl-train":
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+    else:
+        assert line.startswith("ImportError: ")
