@@ -140,7 +140,8 @@ class Actor:
         if stage != self.stage:
             batch = self._make_world(stage)
             self.batch.close()
-            self.batch, self.stage, self._extras = batch, stage, Extras(batch, self._imitate)
+            self.batch, self.stage = batch, stage
+            self._extras = Extras(batch, self.agent.extras, self._imitate)
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
@@ -150,7 +151,7 @@ class Actor:
         self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
-        self._extras = Extras(self.batch, self._imitate)
+        self._extras = Extras(self.batch, self.agent.extras, self._imitate)
         self._said = self._said._replace(extras=self._extras.arrays())
         self._extras.write(self._said.extras, self._said.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:
@@ -290,7 +291,8 @@ class Actor:
         if said.action_mask is None and self._said.action_mask is not None:  # saved before masks were read
             said = said._replace(action_mask=np.ones_like(self._said.action_mask))
         self._said = said
-        self._extras.restore(saved.get("extras"))
+        if "extras" in saved:  # older states have none
+            self._extras.restore(saved["extras"])
         self.generator.set_state(torch.as_tensor(saved["generator"]))
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         if self._stagger:

@@ -1,7 +1,7 @@
-"""Arrays that learning reads and the agent does not act on, one of each per step: an imitated player's actions."""
+"""What losses and a privileged critic read besides observations, one array of each per step; the policy reads none."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,8 +9,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ..agents.agent import MAP, PRIVILEGED
+from ..agents.specs import MapSpec
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
+from ..envs.seen_map import SIDE, around
 
 PLAYER = "player"
 """Name of a player's actions among the extras."""
@@ -47,40 +50,93 @@ def make_player(name: str, batch: Any) -> Player:
     return player
 
 
+def privileged_size(env: str, batch: Any) -> int:
+    """Number of privileged values of an environment. Raises ValueError if it has none."""
+    size: int = getattr(batch, "privileged_size", 0)
+    if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
+        size = entry.shape[0]
+    if not size:
+        raise ValueError(
+            f"critic is 'privileged', and {env} has no privileged information; allowed: 'history', or an environment "
+            f"whose Dict observation has a vector {PRIVILEGED!r}"
+        )
+    return size
+
+
+def map_spec(env: str, batch: Any) -> MapSpec:
+    """The map of an environment. Raises ValueError if it has none."""
+    if classes := getattr(batch, "map_classes", ()):
+        return MapSpec(SIDE, SIDE, classes)
+    entry = _entry(batch, MAP)
+    if isinstance(entry, spaces.Box) and entry.dtype == np.uint8 and len(entry.shape) == 3:
+        return MapSpec(*entry.shape[:2], tuple(int(most) for most in entry.high.max((0, 1))))
+    raise ValueError(
+        f"predict is 'map', and {env} has no map; allowed: observation, reward, or an environment whose Dict "
+        f"observation has a {MAP!r} of uint8 [rows, columns, layers]: 0 not seen in this episode, else 1 + a class"
+    )
+
+
+def _entry(batch: Any, name: str) -> spaces.Space[Any] | None:
+    """The space of an entry of a Dict observation."""
+    space = batch.single_observation_space
+    return space.spaces.get(name) if isinstance(space, spaces.Dict) else None
+
+
 class Extras:
     """The extras of a batch of environments.
 
     Args:
         batch: the environments.
+        names: extras that the agent reads; of environments with Dict observations they are entries of these.
         player: name of the imitated player; "" without one.
     """
 
-    def __init__(self, batch: Any, player: str) -> None:
+    def __init__(self, batch: Any, names: Sequence[str], player: str) -> None:
         self._batch, self._name = batch, player
         self._player = make_player(player, batch) if player else None
+        own = getattr(batch, "map_shape", None)
+        self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
+        self._seen: NDArray[np.uint8] | None = None
+        """Of the whole environment, [N, rows, columns, layers]."""
+        if MAP in names and own is not None:
+            self._seen = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """New arrays [N, ...] for the extras of a step; None if there are none."""
-        if self._player is None:
-            return None
-        space: spaces.Space[Any] = self._batch.single_action_space
-        kind = np.float32 if isinstance(space, spaces.Box) else np.int64
-        return {PLAYER: np.zeros((self._batch.num_envs, *(space.shape or ())), kind)}
+        count, made = self._batch.num_envs, dict[str, NDArray[Any]]()
+        if self._privileged:
+            made[PRIVILEGED] = np.zeros((count, self._batch.privileged_size), np.float32)
+        if self._seen is not None:
+            made[MAP] = np.zeros((count, SIDE, SIDE, self._seen.shape[-1]), np.uint8)
+        if self._player is not None:
+            space: spaces.Space[Any] = self._batch.single_action_space
+            made[PLAYER] = np.zeros((count, *(space.shape or ())), np.int64)
+        return made or None
 
     def write(self, extras: Mapping[str, NDArray[Any]] | None, observation: Any, first: NDArray[np.bool_]) -> None:
         """Write the extras of a step, whose observations [N, ...] begin episodes where `first` (bool [N]) is set."""
-        if self._player is None or extras is None:
+        if extras is None:
             return
-        actions = np.asarray(self._player.act(observation, first))
-        if actions.shape != extras[PLAYER].shape:
-            raise ValueError(f"player {self._name!r} returned actions {actions.shape}; expected {extras[PLAYER].shape}")
-        extras[PLAYER][...] = actions
+        if self._privileged:
+            extras[PRIVILEGED][...] = self._batch.privileged()
+        if self._seen is not None:
+            self._seen[first] = 0
+            extras[MAP][...] = around(self._seen, self._batch.mark_seen(self._seen))
+        if self._player is not None:
+            actions = np.asarray(self._player.act(observation, first))
+            if actions.shape != extras[PLAYER].shape:
+                expected = extras[PLAYER].shape
+                raise ValueError(f"player {self._name!r} returned actions {actions.shape}; expected {expected}")
+            extras[PLAYER][...] = actions
 
-    def save(self) -> Any:
-        """The player's state; None if it has none."""
-        return self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
+    def save(self) -> dict[str, Any]:
+        """All that the next extras depend on."""
+        player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
+        return {"player": player, "seen": None if self._seen is None else self._seen.copy()}
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:
         """Continue from a state made by `save`."""
-        if hasattr(self._player, "restore") and saved is not None:
-            self._player.restore(saved)  # pyright: ignore
+        if hasattr(self._player, "restore") and saved["player"] is not None:
+            self._player.restore(saved["player"])  # pyright: ignore
+        if self._seen is not None:
+            self._seen[...] = saved["seen"]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..agents.agent import Agent, AgentConfig
+from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..envs.registration import is_world, make_batch
 from .actor import Actor
-from .extras import make_player
+from .extras import make_player, map_spec, privileged_size
 from .levels.config import LevelsConfig, in_words
 
 
@@ -92,7 +92,14 @@ class ActorFactory:
         config = self.agent
         if is_world(self.env):  # all of ours write [rows, columns, features], however few the rows
             config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
-        return Agent(observation_spec(batch.single_observation_space), action_spec(batch.single_action_space), config)
+        privileged = privileged_size(self.env, batch) if config.critic == "privileged" else 0
+        seen = map_spec(self.env, batch) if config.predict == "map" else None
+        spec = observation_spec(batch.single_observation_space)
+        if isinstance(spec, dict):  # what the policy must not see
+            hidden = {PRIVILEGED} if privileged else set[str]()
+            hidden |= set() if seen is None else {MAP}
+            spec = {key: part for key, part in spec.items() if key not in hidden}
+        return Agent(spec, action_spec(batch.single_action_space), config, privileged, seen)
 
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""

@@ -13,16 +13,20 @@ from torch import Tensor, nn
 from ..base.messages import check_range
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
+from .critic import PrivilegedCritic
+from .map_prediction import MapPrediction
 from .normalisation import Moments, RescaledHead, symlog
 from .prediction import REWARD, Prediction
 from .repeats import once_each
-from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, masked, no_action, sample
+from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torso_contract import TORSOS
 from .torsos import TorsoConfig, make_torso
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)
 """Bounds of a Gaussian policy's log standard deviations."""
+PRIVILEGED, MAP = "privileged", "map"
+"""Names of extras, or of entries of an observation that the torso then does not read."""
 MOST_STEPS = 2**63 - 1
 """A count of steps is an int64."""
 
@@ -55,11 +59,17 @@ class AgentConfig:
     prediction_size: int = 0
     """Units of the hidden layer that predicts what comes next from what the core puts out and the action. The error,
     times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
-    predict: Literal["observation", "reward"] = "observation"
-    """The target of the prediction: the next observation, which teaches the memory how the world goes on, or the
-    reward, which teaches it what is worth knowing once something earns one."""
+    predict: Literal["observation", "reward", "map"] = "observation"
+    """The target of the prediction: the next observation, which teaches the memory how the environment continues; the
+    reward, which teaches it what is worth knowing once something earns one; or a map around the agent of the cells that
+    it has seen in this episode, which teaches it to store them."""
+    critic: Literal["history", "privileged"] = "history"
+    """What the value head reads: the core's output, or also privileged information of the environment, which the policy
+    never sees and evaluation does not need."""
 
     def __post_init__(self) -> None:
+        if self.predict == MAP and not self.prediction_size:
+            raise ValueError("prediction_size is 0; allowed with predict 'map': at least 1")
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
         check_range("prediction_size", self.prediction_size, 0, None)
         check_range("previous_reward_clip", self.previous_reward_clip, 0, None)
@@ -97,7 +107,14 @@ class AgentUnroll(NamedTuple):
 class Agent(nn.Module):
     """A policy and a value function with memory, for one kind of observation and action."""
 
-    def __init__(self, observation: ObservationSpec, action: ActionSpec, config: AgentConfig) -> None:
+    def __init__(
+        self,
+        observation: ObservationSpec,
+        action: ActionSpec,
+        config: AgentConfig,
+        privileged: int = 0,
+        seen: MapSpec | None = None,
+    ) -> None:
         super().__init__()
         self.action_spec = action
         self.config = config
@@ -111,9 +128,13 @@ class Agent(nn.Module):
             self.policy.weight.mul_(config.policy_scale)
         if isinstance(action, BoxSpec):
             self.log_deviation = nn.Parameter(torch.zeros(action.size))
-        self.value = (RescaledHead if config.normalise_returns else nn.Linear)(self.core.output_size, 1)
+        self.critic = PrivilegedCritic(self.core.output_size, privileged) if privileged else None
+        width = self.core.output_size if self.critic is None else self.critic.output_size
+        self.value = (RescaledHead if config.normalise_returns else nn.Linear)(width, 1)
         self.prediction = None
-        if config.prediction_size:
+        if config.predict == "map" and seen is not None:
+            self.prediction = MapPrediction(seen, self.core.output_size, config.prediction_size)
+        elif config.prediction_size:
             inputs = self.core.output_size + action.num_inputs
             if config.predict == "observation":
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
@@ -126,6 +147,12 @@ class Agent(nn.Module):
     def units(self) -> RescaledHead | None:
         """The value head where values have running units, else None."""
         return self.value if isinstance(self.value, RescaledHead) else None
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Names of what an environment supplies besides what the torso reads."""
+        known = (PRIVILEGED,) if self.critic is not None else ()
+        return (*known, MAP) if isinstance(self.prediction, MapPrediction) else known
 
     @property
     def unobserved(self) -> bool:
@@ -169,7 +196,7 @@ class Agent(nn.Module):
         output, core_state = self.core(inputs, state.core)
         over = env.terminated | env.truncated
         after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
-        return *self._heads(output, env.action_mask), after
+        return *self._heads(output, env), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
         """The learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
@@ -184,15 +211,17 @@ class Agent(nn.Module):
             features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
-        logits, value = self._heads(outputs, env.action_mask)
+        logits, value = self._heads(outputs, env)
         return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env), outputs)
 
     def observe(self, env: EnvOutput) -> None:
         """Count R steps of B environments into the running moments and shares of inputs, torso and prediction."""
         if self.rewards is not None:
             self.rewards.update(env.reward.reshape(-1, 1), float(env.reward.numel()))
-        if self.prediction is not None:
+        if isinstance(self.prediction, Prediction):
             self.prediction.observe(self._to_predict(env))
+        if self.critic is not None and (known := _extra(env, PRIVILEGED)) is not None:
+            self.critic.moments.update(known.flatten(0, -2), float(env.reward.numel()))
         torso = self.config.torso
         counts = torso.normalise_observations or torso.normalise_features or torso.balance_symbols
         if counts or torso.torso not in TORSOS:
@@ -233,17 +262,28 @@ class Agent(nn.Module):
         return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
 
     def _predicted(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
-        """The error [R - 1, B] of predicting each step from the one before it; None without gradients."""
+        """The error [R - 1, B] of predicting each step from the one before, or its own map; None without gradients."""
         if self.prediction is None or not torch.is_grad_enabled():
             return None
+        if isinstance(self.prediction, MapPrediction):
+            seen = _extra(env, MAP)
+            return None if seen is None else self.prediction(outputs[:-1], seen[:-1])
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
         return self.prediction(inputs, map_leaves(lambda x: x[1:], self._to_predict(env)))
 
-    def _heads(self, outputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _heads(self, outputs: Tensor, env: EnvOutput) -> tuple[Tensor, Tensor]:
         logits = self.policy(outputs)
         if isinstance(self.action_spec, BoxSpec):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
-        return masked(logits, mask), self.value(outputs).squeeze(-1)
+        known = outputs if self.critic is None else self.critic(outputs, _extra(env, PRIVILEGED))
+        return masked(logits, env.action_mask), self.value(known).squeeze(-1)
+
+
+def _extra(env: EnvOutput, name: str) -> Tensor | None:
+    """What only losses and the critic read: an extra, or an entry of the observation; None if there is neither."""
+    if env.extras is not None and name in env.extras:
+        return env.extras[name]
+    return env.observation.get(name) if isinstance(env.observation, dict) else None
 
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:

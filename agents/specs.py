@@ -22,6 +22,15 @@ LEAST_PICTURE = 16
 """Rows and columns from which an array whose first axis is the shortest is a picture and no small grid."""
 
 
+class MapSpec(NamedTuple):
+    """A map [rows, columns, layers] of what was seen: 0 not seen, else 1 + a class of the layer."""
+
+    rows: int
+    columns: int
+    classes: tuple[int, ...]
+    """Number of classes of each layer."""
+
+
 class ChoiceSpec(NamedTuple):
     """K simultaneous choices of `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
 

@@ -45,6 +45,10 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
     drawn_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the world then draws what they would say."""
+    map_shape: tuple[int, int] | None = None
+    """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
+    map_classes: tuple[int, ...] = ()
+    """Number of classes of each layer of the map."""
     replayable: bool = True
     """Whether a level depends on `streams` alone, whichever copy plays it."""
     fixed_levels: int = 0
@@ -164,6 +168,23 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     def facts(self) -> dict[str, Array]:
         """Facts of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
         return {}
+
+    @property
+    def privileged_size(self) -> int:
+        """Values of `privileged`."""
+        return len(self.fact_values)
+
+    def privileged(self) -> Array:
+        """What a critic may be told besides observations, float32 [N, privileged_size]: the facts."""
+        return np.stack(list(self.facts().values()), 1).astype(np.float32)
+
+    def mark_seen(self, seen: Array) -> Array:
+        """Write what the agents see now into maps of their episodes; returns their cells, int64 [N, 2].
+
+        Args:
+            seen: uint8 [N, *map_shape, layers]: 0 for a cell not seen yet, else 1 + a class of the layer.
+        """
+        raise NotImplementedError
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

@@ -12,6 +12,7 @@ from ..drawing import BLACK, WHITE, Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..player_help import PlayerHelp
+from ..seen_map import layers, mark_window
 from ..single import SingleEnv
 from . import rules
 from .levels import (
@@ -38,6 +39,17 @@ _LETTERS = (
 
 
 _LOCKS = ("solution_locks", "distractor_locks")
+
+
+def _map_tables() -> tuple[Array, Array]:
+    """Kind and color of every cell code, as maps have them."""
+    kinds, colors = np.ones(BAIT + NUM_COLOURS, np.uint8), np.zeros(BAIT + NUM_COLOURS, np.uint8)
+    kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
+    colors[KEY:] = 1 + np.arange(BAIT + NUM_COLOURS - KEY) % NUM_COLOURS
+    return kinds, colors
+
+
+_MAP = _map_tables()
 
 
 class BoxWorldBatch(BatchedEnv):
@@ -91,6 +103,7 @@ class BoxWorldBatch(BatchedEnv):
     }
     action_names = rules.ACTION_NAMES
     level_keys = ("board", *_LOCKS)
+    map_classes = (5, NUM_COLOURS)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: State
 
@@ -115,7 +128,7 @@ class BoxWorldBatch(BatchedEnv):
         check_integer("max_steps", max_steps, 1, None)
         check_fits(paths[1], branches[1], branch_length, grid_size)
         self.grid_size = grid_size
-        full = view == "full"
+        self.map_shape, full = (grid_size + 2, grid_size + 2), view == "full"
         shape = (grid_size + 2, grid_size + 2, 3) if full else (WINDOW, WINDOW, 6)
         super().__init__(
             num_envs,
@@ -165,6 +178,51 @@ class BoxWorldBatch(BatchedEnv):
             "locks": ((board >= LOCK) & (board < BAIT)).sum((1, 2)),
             "solved": self.state.solved.astype(np.int64),
         }
+
+    @property
+    def privileged_size(self) -> int:
+        """Values of `privileged`."""
+        return 6
+
+    def privileged(self) -> Array:
+        """float32 [N, 6]: locks left on the path; rows and columns from the player to the next of them (0 without one);
+        whether the key in hand opens it, whether it opens any of the path, and how many distractors it opens."""
+        state = self.state
+        board, held = state.board.astype(np.int64), state.held.astype(np.int64)[:, None, None]
+        path = (board >= LOCK) & (board < BAIT)
+        contents = np.where(path, np.roll(board, 1, 2), NOTHING)  # of a path's box, left of its lock
+        colors = np.arange(NUM_COLOURS)
+        locked, boxed = (
+            (board[..., None] == LOCK + colors).any((1, 2)),
+            (contents[..., None] == KEY + colors).any((1, 2)),
+        )
+        following = locked & ~boxed  # the lock whose key is in no box of the path
+        color = following.argmax(1)
+        here = (board == LOCK + color[:, None, None]).reshape(self.num_envs, -1)
+        row, col = np.divmod(here.argmax(1), board.shape[2])
+        some, key = following.any(1), held[:, 0, 0]
+        fits = held - KEY + LOCK
+        return np.stack(
+            [
+                path.sum((1, 2)),
+                np.where(some, row - state.row, 0),
+                np.where(some, col - state.col, 0),
+                some & (key == KEY + color),
+                (path & (board == fits)).any((1, 2)),
+                (board == fits + NUM_COLOURS).sum((1, 2)) * (key != NOTHING),
+            ],
+            1,
+        ).astype(np.float32)
+
+    def mark_seen(self, seen: Array) -> Array:
+        """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
+        shown = layers(self.state.board[:, 1:-1, 1:-1], _MAP)
+        places = np.stack([self.state.row, self.state.col], 1) - 1
+        if self.params.full_view:  # pyright: ignore[reportAttributeAccessIssue]
+            seen[...] = shown
+        else:
+            mark_window(seen, shown, places, WINDOW // 2)
+        return places
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

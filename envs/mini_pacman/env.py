@@ -1,7 +1,7 @@
 """Mini-Pacman: eat everything and stay alive, with a window of five by five cells."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,6 +12,7 @@ from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..player_help import PlayerHelp
+from ..seen_map import mark_window
 from ..single import SingleEnv
 from . import rules
 from .levels import (
@@ -23,6 +24,7 @@ from .levels import (
     MAX_GHOSTS,
     NUM_FOOD,
     ROWS,
+    TASKS,
     WALL,
     WIDTH,
     Params,
@@ -30,29 +32,6 @@ from .levels import (
     new_state,
 )
 from .rules import AROUND, PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
-
-
-class Task(NamedTuple):
-    """Rewards, and the ends of a level: the names of Params."""
-
-    step_reward: float
-    food_reward: float
-    pill_reward: float
-    ghost_reward: float
-    death_reward: float
-    all_food: bool = False
-    all_pills: bool = False
-    all_ghosts: bool = False
-    level_limit: int = -1
-
-
-TASKS = {
-    "regular": Task(0.0, 1.0, 2.0, 5.0, 0.0, all_food=True),
-    "avoid": Task(0.1, -0.1, -5.0, -10.0, -20.0, all_food=True, level_limit=128),
-    "hunt": Task(0.0, 0.0, 1.0, 10.0, -20.0, all_ghosts=True),
-    "ambush": Task(0.0, -0.1, 0.0, 10.0, -20.0, all_ghosts=True),
-    "rush": Task(0.0, -0.1, 10.0, 0.0, 0.0, all_pills=True),
-}
 
 
 class MiniPacmanBatch(BatchedEnv):
@@ -112,6 +91,8 @@ class MiniPacmanBatch(BatchedEnv):
 
     episode_fields = ("levels_done",)
     later_fields = ("reflection",)
+    map_shape = ROWS, COLS
+    map_classes = (4,)
     fact_values = {  # noqa: RUF012
         "row": (),
         "column": (),
@@ -237,6 +218,24 @@ class MiniPacmanBatch(BatchedEnv):
             "powered": (state.power > 0).astype(np.int64),
             "levels_done": state.levels_done.copy(),
         }
+
+    def mark_seen(self, seen: Array) -> Array:
+        """Wall, empty, food, pill, as when seen last; ghosts move and are left out."""
+        state = self.state
+        board = np.array([2, 3, 1], np.uint8)[state.board]
+        pills = np.arange(state.pills.shape[1]) < state.num_pills[:, None]
+        board[np.nonzero(pills)[0], state.pills[pills]] = 4
+        shown = board.reshape(-1, HEIGHT, WIDTH)[:, 1:-1, 1:-1, None]
+        places = np.stack(np.divmod(state.pacman, WIDTH), 1) - 1
+        for flips in (1, 2):
+            mirrored = (state.reflection & flips) > 0
+            shown[mirrored] = np.flip(shown[mirrored], 3 - flips)
+            places[mirrored, 2 - flips] = (COLS if flips == 1 else ROWS) - 1 - places[mirrored, 2 - flips]
+        if self.params.full_view:
+            seen[...] = shown
+        else:
+            mark_window(seen, shown, places, WINDOW // 2)
+        return places
 
     def player_help(self) -> PlayerHelp:
         """The world explained to a person who plays it."""

@@ -49,6 +49,29 @@ FULL_BOARD = _full_board()
 NUM_FOOD = int((FULL_BOARD == FOOD).sum())
 
 
+class Task(NamedTuple):
+    """Rewards, and the ends of a level: the names of Params."""
+
+    step_reward: float
+    food_reward: float
+    pill_reward: float
+    ghost_reward: float
+    death_reward: float
+    all_food: bool = False
+    all_pills: bool = False
+    all_ghosts: bool = False
+    level_limit: int = -1
+
+
+TASKS = {
+    "regular": Task(0.0, 1.0, 2.0, 5.0, 0.0, all_food=True),
+    "avoid": Task(0.1, -0.1, -5.0, -10.0, -20.0, all_food=True, level_limit=128),
+    "hunt": Task(0.0, 0.0, 1.0, 10.0, -20.0, all_ghosts=True),
+    "ambush": Task(0.0, -0.1, 0.0, 10.0, -20.0, all_ghosts=True),
+    "rush": Task(0.0, -0.1, 10.0, 0.0, 0.0, all_pills=True),
+}
+
+
 class State(NamedTuple):
     """N games with at most P power pills."""
 

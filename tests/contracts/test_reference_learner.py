@@ -100,6 +100,16 @@ def test_every_core_in_float32(core: str) -> None:
     ) < ILL_CONDITIONED.get(core, FLOAT32)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("told", [{"critic": "privileged"}, {"predict": "map", "prediction_size": 6}], ids=repr)
+def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) -> None:
+    """Alone and as members of a population."""
+    given = case("gru", "none", algorithm, normalise_returns=algorithm != "vtrace", **told)
+    compare([given])
+    exact = replace(given.learner, entropy_cost=0.0625, discount=0.9375)  # as float32 represents them
+    compare([given._replace(learner=replace(exact, value_cost=cost)) for cost in (0.5, 0.25)])
+
+
 @pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_imitation(algorithm: str, action: object) -> None:

@@ -29,14 +29,18 @@ def test_the_network_learns_the_players_actions(run: Path) -> None:
     assert {row[name] for row in found for name in ("loss/value", "loss/entropy")} == {0.0}
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    """The player's state included, which its actions depend on."""
-    words = [*TINY, "--imitate", "players:Summing", "--sync", "--local", "--lr-schedule", "constant", "--total-steps"]
+TOLD = ("--predict", "map", "--prediction-size", "8", "--critic", "privileged")
+
+
+@pytest.mark.parametrize("told", [("--imitate", "players:Summing"), TOLD], ids=["player", "map and critic"])
+def test_a_resumed_run_equals_an_uninterrupted_one(told: tuple[str, ...], tmp_path: Path) -> None:
+    """What was seen and the player's state included, which extras depend on."""
+    words = [*TINY, *told, "--sync", "--local", "--lr-schedule", "constant", "--total-steps"]
     assert train.main([*words, "200", "--run-dir", str(tmp_path / "one")]) == 0
     assert train.main([*words, "100", "--run-dir", str(tmp_path / "two")]) == 0
     assert train.main(["--resume", str(tmp_path / "two"), "--total-steps", "200"]) == 0
     one, two = (rows(tmp_path / name)[-1] for name in ("one", "two"))
-    names = ("imitation/agreement", "loss/policy", "loss/total")
+    names = ("loss/policy", "loss/value", "loss/prediction", "loss/total")
     assert (one["step"], *(one["metrics"][name] for name in names)) == (
         two["step"],
         *(two["metrics"][name] for name in names),
