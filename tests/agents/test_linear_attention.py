@@ -167,6 +167,7 @@ def test_shm_takes_every_row_about_equally_often():
     assert not torch.equal(rows[:-1], rows[1:])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("bptt_length", [None, 1, 7, 40])
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.6])
 @pytest.mark.parametrize(

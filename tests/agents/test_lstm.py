@@ -79,6 +79,7 @@ def test_steps_are_the_equations(name):
         assert torch.equal(output, state.h)
 
 
+@pytest.mark.integration
 @BOTH
 def test_gradients_are_those_of_finite_differences(name):
     check_gradients(small(name), SIZE)

@@ -110,6 +110,7 @@ def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) ->
     compare([given._replace(learner=replace(exact, value_cost=cost)) for cost in (0.5, 0.25)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_imitation(algorithm: str, action: object) -> None:

@@ -63,6 +63,7 @@ def assert_same(one: Agent, other: Agent) -> None:
         torch.testing.assert_close(parameter, others[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("rewards", [[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]], ids=["dense", "late"])
@@ -72,6 +73,7 @@ def test_updates_do_not_depend_on_the_unit_of_rewards(algorithm: str, power: int
     assert_same(plain, learned(made, algorithm, rewards, 2.0**power, 1.0))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_updates_do_not_depend_on_the_unit_of_observations(algorithm: str, power: int) -> None:

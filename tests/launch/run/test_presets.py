@@ -15,6 +15,7 @@ from engram.launch.run.run_flags import parse_run, with_settings
 from engram.learners.population.config import PopulationConfig
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("env", "core", "episode", "parameters"), [("pomdp-graph", "fwm", 30, 10_933)])
 def test_an_a2c_unroll_is_one_whole_episode(env: str, core: str, episode: int, parameters: int) -> None:
     config = preset("paper", env, core)

@@ -51,6 +51,7 @@ def trained_weights(run: Path) -> dict[str, np.ndarray]:
     return checkpoints.load(newest)["members"][0]["learner"]["agent"]
 
 
+@pytest.mark.integration
 def test_environments_saved_as_code_are_resumed_exactly_when_trusted_only(tmp_path, capfd):
     for name in ("plain", "trusted"):
         assert run_train(*TINY, "--total-steps", 64, "--run-dir", tmp_path / name) == 0

@@ -64,6 +64,7 @@ def flat(weights):
     return torch.cat([each.flatten() for each in weights.values()])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", core_names())
 def test_every_core_learns_what_it_would_alone(name):
     configs = [replace(EVEN, discount=discount) for discount in (0.9, 0.95, 0.99)]
@@ -74,6 +75,7 @@ def test_every_core_learns_what_it_would_alone(name):
     compare(ours, theirs, rounds)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_every_algorithm_with_all_that_an_agent_may_have(algorithm):
     agent = replace(
