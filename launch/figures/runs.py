@@ -14,7 +14,7 @@ from typing import Any
 from ...base.files import replace_file
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
-from ..metrics.rows import read_log
+from ..metrics.rows import last_step, read_log
 from ..run import saved
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
@@ -74,8 +74,7 @@ class FigureRun(Job):
 
     def steps(self) -> int:
         """Steps that metrics have been written for."""
-        rows = self.rows()
-        return rows[-1]["step"] if rows else 0
+        return last_step(self.folder / "metrics.jsonl")
 
     def rows(self) -> list[Mapping[str, Any]]:
         """All rows of metrics that are whole."""

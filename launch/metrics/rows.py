@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ Table = dict[str, Array]
 """Columns [K] by name, one entry per row."""
 FINAL = 0.1
 """Part of a run's steps, at its end, that a final value is the mean of."""
+TAIL = 2**17
+"""Bytes at the end of a file that contain its last row."""
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 
 
@@ -50,6 +53,17 @@ def read_log(file: Path) -> list[Mapping[str, Any]]:
         return parse_log(file.read_bytes())
     except FileNotFoundError:
         return []
+
+
+def last_step(file: Path) -> int:
+    """Step of the newest whole row of a file, from its end; 0 without rows."""
+    try:
+        with file.open("rb") as source:
+            source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
+            rows = parse_log(source.read())
+    except FileNotFoundError:
+        return 0
+    return int(rows[-1]["step"]) if rows else 0
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:

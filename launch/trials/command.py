@@ -10,7 +10,7 @@ from rich.console import Console
 from ...base.processes import num_cores
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import FLAG, UsageError, dashed, make_console, value_of, whole_number, without
+from ..run.command_line import FLAG, TRUST, UsageError, dashed, make_console, value_of, whole_number, without
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
@@ -38,7 +38,8 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     given, words = {flag: _values(flag, words) for flag in TRIAL_FLAGS}, _without(words)
     resumed = value_of("--resume", words)
     passed = [word for flag in PASSED_ON if (x := value_of(flag, words)) is not None for word in (flag, x)]
-    words = without(words, (*PASSED_ON, "--resume"))
+    passed += [TRUST] * (TRUST in words)
+    words = without([word for word in words if word != TRUST], (*PASSED_ON, "--resume"))
     jobs = _number("--jobs", given)
     try:
         if resumed is None:

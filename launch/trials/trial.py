@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, tool
-from ..metrics.rows import final_value, read_log, series, table_of
+from ..metrics.rows import final_value, last_step, read_log, series, table_of
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 
@@ -55,8 +55,7 @@ class TrialRun(Job):
 
     def steps(self) -> int:
         """Steps of the newest row of metrics."""
-        rows = read_log(RunDirectory(self.folder).metrics_file)
-        return int(rows[-1]["step"]) if rows else 0
+        return last_step(RunDirectory(self.folder).metrics_file)
 
     def command(self) -> list[str]:
         """A run without a checkpoint starts from its configuration."""

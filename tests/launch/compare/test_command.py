@@ -125,7 +125,8 @@ def test_arguments_of_the_environment_make_environments_unless_they_are_compared
     for width in (5, 7):
         make_run(tmp_path / f"{width}", [1.0], env_args={"half_width": width})
     assert set(compared(tmp_path).environments) == {"t-maze half_width=5", "t-maze half_width=7"}
-    assert set(compared(tmp_path, by=("half_width",)).cells) == {"5", "7"}
+    found = compared(tmp_path, by=("half_width",))
+    assert (set(found.cells), set(found.environments)) == ({"5", "7"}, {"t-maze"})
 
 
 def test_a_run_that_diverged_stays_as_far_as_it_has_values_and_one_without_any_is_named(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_interval_of_the_mean_is_that_of_all_resamples_within_environments()
 
 
 def test_the_interval_of_the_improvement_is_that_of_all_resamples_within_environments() -> None:
-    x, y = [[1.0, 4.0, 2.0], [3.0, 0.0]], [[3.0, 1.0], [1.0, 2.0]]
+    x, y = [[1.0, 4.0, 2.0], [30.0, 0.0]], [[3.0, 1.0], [10.0, 20.0]]
     every = [
         slow_improvement([list(a), list(b)], [list(c), list(d)])
         for a in all_resamples(x[0])
