@@ -1,5 +1,7 @@
 """`rl-train --seeds` and `--sweep`: several runs in one directory, stopped, resumed and compared."""
 
+import io
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from engram.launch.compare.groups import compare
 from engram.launch.compare.loading import load
@@ -17,7 +20,9 @@ from engram.launch.run.run_flags import parse_run
 from engram.launch.run.stop_flag import StopFlag
 from engram.launch.run.trained import run_config
 from engram.launch.train import command
+from engram.launch.trials.command import trial_runs
 from engram.launch.trials.plan import Plan, new_folder
+from engram.launch.trials.summary import summary
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, start, wait_for
 
@@ -114,6 +119,27 @@ def test_values_of_a_trial_do_not_depend_on_the_number_of_trials() -> None:
     assert max(rates) > 5e-3
     assert Plan(seeds=(5,), sweep=space, trials=1).values(0) != few.values(0)
     assert [place for *_, place in few.runs()] == [f"trial-00{k}/seed-{seed}" for k in (0, 1) for seed in (4, 5)]
+
+
+def test_trials_are_sorted_by_their_final_return(tmp_path: Path) -> None:
+    plan = Plan(seeds=(1, 2), sweep=(SPACE,), trials=3)
+    folder = new_folder(parse_run([*SMALL, "--run-dir", str(tmp_path / "sweep")]), plan)
+    for (trial, seed, place), late in zip(plan.runs(), (1.0, 2.0, 3.0, 5.0, None, None), strict=True):
+        values = {100 * k: -9.0 * trial * seed for k in range(1, 9)} | {950: late, 1000: late}
+        rows = [
+            {"step": step, "time": 1.0, "wall_s": 1.0, "metrics": {} if value is None else {"episode/return": value}}
+            for step, value in values.items()
+        ]
+        (folder / place / "metrics.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows[-2 if trial == 2 else 0 :])
+        )
+    console = Console(width=120, file=io.StringIO())
+    console.print(summary(plan, trial_runs(folder, plan, [], [])))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    found = [line.split() for line in lines if re.match(r" +\d ", line)]
+    assert [line[0] for line in found] == ["1", "0", "2"]
+    assert [line[2] for line in found] == ["4", "1.5", "-"]
+    assert found[0][3:6] == ["(sd", "1.4,", "n"]
 
 
 def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
