@@ -161,7 +161,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert not results.exists()
 
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
-    assert re.search(r"lstm, seed 3: finished at 40,\d+ of 40,000 steps, return", done.stdout)
+    assert re.search(r"lstm, seed 3: finished at 16,\d+ of 16,000 steps, return", done.stdout)
     log = (tmp_path / "runs/small/full/lstm-3.log").read_text()
     assert log.count("lstm") > 1
     document = json.loads((results / "small.json").read_text())
