@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 
 def main(folder: str, node: str, ports: list[str]) -> None:
     """Write the ports where raylet looks for them, then wait for its end."""
-    raylet = os.getppid()
+    raylet = int(os.environ["RAY_RAYLET_PID"])  # its parent is another process if raylet has ended already
     for port in ports:
         path = f"{folder}/{port}_{node}"
         with open(f"{path}.new", "w") as file:
