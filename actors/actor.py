@@ -164,7 +164,9 @@ class Actor:
         self._replay: Replay | None = None
         if self._levels.level_replay:
             size, seeds = self._levels.level_replay_size, (seed, self.first_index)
-            self._replay = Replay(self._levels.level_replay, size, self._discount, seeds, n, self._reward_clip)
+            learnability = self._levels.level_replay_score == "learnability"
+            share, clip = self._levels.level_replay, self._reward_clip
+            self._replay = Replay(share, size, self._discount, seeds, n, clip, learnability)
         self._returns = np.zeros(n, np.float64)
         self._lengths = np.zeros(n, np.int64)
 
@@ -204,7 +206,8 @@ class Actor:
             action = output.action.cpu().numpy()
             if self._replay:
                 values = output.value.cpu().numpy()
-                self._replay.see(before.reward, before.terminated, before.truncated, values, self.batch.streams)
+                ends = before.terminated, before.truncated
+                self._replay.see(before.reward, *ends, values, self.batch.streams, self._solved(*ends))
             self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
             self._at_step()
             self._mask(after)
@@ -258,6 +261,15 @@ class Actor:
             episodes.append(np.concatenate([own.astype(np.float32), self.batch.episode_facts(ended)], 1))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
+
+    def _solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Whether the episodes that end here were solved, bool [N]; None where the environment does not report it."""
+        if "solved" not in self.batch.episode_fields:
+            return None
+        solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(terminated | truncated)
+        if len(ended):
+            solved[ended] = self.batch.episode_facts(ended)[:, self.batch.episode_fields.index("solved")] == 1
+        return solved
 
     def _no_episodes(self) -> NDArray[np.float32]:
         return np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)

@@ -74,6 +74,11 @@ class ActorFactory:
                 f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
                 "allowed: 0, or another world"
             )
+        learnability = self.levels.level_replay_score == "learnability"
+        if self.levels.level_replay and learnability and "solved" not in world.episode_fields:
+            raise ValueError(
+                f"level_replay_score is 'learnability', and {self.env} does not report 'solved'; allowed: error"
+            )
         for stage, parameters in enumerate(self.levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
             try:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from ...base.messages import check_integer, check_range
+from ...base.messages import check_choice, check_integer, check_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class LevelsConfig:
     (prioritised level replay); 0: all levels are new."""
     level_replay_size: int = 500
     """Levels that each actor stores to play them again, at least 1; none is before so many are stored."""
+    level_replay_score: Literal["error", "learnability"] = "error"
+    """How much can be learned from a level: its values' mean absolute error, or p (1 - p) of its solved rate."""
     stagger: int = 0
     """Steps over which environments that begin together, at first and in every stage, are spread, so that they are not
     all in one phase of their episodes: the episode in which each one is after so many steps or fewer is truncated.
@@ -39,6 +41,7 @@ class LevelsConfig:
         check_integer("curriculum_steps", self.curriculum_steps, 0)
         check_integer("stagger", self.stagger, 0)
         check_integer("level_replay_size", self.level_replay_size, 1)
+        check_choice("level_replay_score", self.level_replay_score, ("error", "learnability"))
         check_range("level_replay", self.level_replay, 0, 1)
         easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
         if len(set(easier.values())) > 1:

@@ -11,6 +11,13 @@ and a stored level i is played again with probability (their equations 1 to 3)
     P(i) = (1 - rho) P_S(i) + rho P_C(i),    P_S(i) ~ (1 / rank(S_i))^(1 / beta),    P_C(i) ~ c - C_i
 
 where c counts the episodes that were begun and C_i is what it was when level i was last begun.
+
+The other score is learnability (Rutherford et al. 2024, "No regrets: investigating and improving regret approximations
+for curriculum discovery", equation 1), which is 0 for levels that are always or never solved,
+
+    S = p (1 - p),    p = (s + 1) / (n + 2),    P_S(i) ~ S_i
+
+for a level solved s times in n episodes; p is the mean of a uniform prior's posterior.
 """
 
 from typing import Any, NamedTuple
@@ -48,6 +55,10 @@ class ReplayState(NamedTuple):
     """[N]: sum of absolute errors in this episode."""
     steps: NDArray[np.int64]
     """[N]: how many of them; -1 before the episode's first step."""
+    plays: NDArray[np.int64]
+    """[K]: n."""
+    solves: NDArray[np.int64]
+    """[K]: s."""
     clock: NDArray[np.int64]
     """[1]: c."""
     seed: NDArray[np.uint64]
@@ -64,6 +75,7 @@ class Replay:
         seed: of the choices.
         num_envs: environments.
         reward_clip: bound of the rewards that values estimate; 0 for none.
+        learnability: whether scores are p (1 - p).
     """
 
     def __init__(
@@ -74,7 +86,9 @@ class Replay:
         seed: tuple[int, ...],
         num_envs: int,
         reward_clip: float = 0.0,
+        learnability: bool = False,
     ) -> None:
+        self.learnability = learnability
         self.share, self.discount, self.most = share, discount, reward_clip or np.inf
 
         def zeros(n: int, dtype: Any) -> NDArray[Any]:
@@ -91,13 +105,24 @@ class Replay:
             values=zeros(num_envs, np.float64),
             errors=zeros(num_envs, np.float64),
             steps=zeros(num_envs, np.int64) - 1,
+            plays=zeros(size, np.int64),
+            solves=zeros(size, np.int64),
             clock=zeros(1, np.int64),
             seed=np.array(seed, np.uint64),
         )
 
-    def see(self, reward: Floats, terminated: Flags, truncated: Flags, values: Floats, streams: NDArray[Any]) -> None:
+    def see(
+        self,
+        reward: Floats,
+        terminated: Flags,
+        truncated: Flags,
+        values: Floats,
+        streams: NDArray[Any],
+        solved: Flags | None = None,
+    ) -> None:
         """A step [N] and the values there; where an episode has ended, `streams` is set to what the next one plays.
 
+        `solved` tells, for learnability, whether each of the episodes that ended here was solved.
         It must be called after the agent was asked and before the worlds are stepped, since that step begins episodes.
         """
         state = self.state
@@ -110,23 +135,31 @@ class Replay:
         if len(ended):
             for i in ended:
                 if state.known[i] and state.steps[i]:
-                    self._store(state.playing[i], state.errors[i] / state.steps[i])
+                    self._store(
+                        state.playing[i], state.errors[i] / state.steps[i], solved is not None and bool(solved[i])
+                    )
             self._choose(ended, streams)
             state.errors[ended], state.steps[ended] = 0.0, -1
 
-    def _store(self, level: np.uint64, score: float) -> None:
+    def _store(self, level: np.uint64, score: float, solved: bool = False) -> None:
         """Note the score of a level; a new one takes a free place, or that of the lowest score if its own is higher."""
         state = self.state
         there = np.flatnonzero((state.levels == level) & (state.begun >= 0))
+        plays, solves = 1, int(solved)
         if len(there):
             place = int(there[0])
-        else:
+            plays, solves = plays + int(state.plays[place]), solves + int(state.solves[place])
+        if self.learnability:
+            p = (solves + 1) / (plays + 2)
+            score = p * (1 - p)
+        if not len(there):
             free = np.flatnonzero(state.begun < 0)
             place = int(free[0]) if len(free) else int(state.scores.argmin())
             if not len(free) and score <= state.scores[place]:
                 return
             state.begun[place] = state.clock[0]
         state.levels[place], state.scores[place] = level, score
+        state.plays[place], state.solves[place] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
         """The next level of these environments: a stored one, or the next of their own streams."""
@@ -147,7 +180,7 @@ class Replay:
         """P of each stored level; the store is full."""
         ranks = np.empty(len(self.state.scores))
         ranks[np.argsort(-self.state.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
-        by_score = ranks ** (-1 / BETA)
+        by_score = self.state.scores if self.learnability else ranks ** (-1 / BETA)
         stale = (self.state.clock[0] - self.state.begun).astype(np.float64)
         by_age = stale / stale.sum() if stale.any() else np.full(len(ranks), 1 / len(ranks))
         return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
@@ -159,4 +192,4 @@ class Replay:
     def restore(self, saved: dict[str, Any]) -> None:
         """Return to a state made by `save`."""
         for name, value in self.state._asdict().items():
-            value[...] = saved[name]
+            value[...] = saved.get(name, 0)  # older states have no plays

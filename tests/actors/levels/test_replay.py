@@ -95,6 +95,49 @@ def test_probabilities_are_those_of_the_paper() -> None:
     assert replayed.probabilities() == pytest.approx(expected)
 
 
+def test_learnability_is_p_times_1_minus_p_of_a_levels_episodes() -> None:
+    """Against counts of all episodes of each level, of agents that solve some."""
+    levels = LevelsConfig(level_replay=0.6, level_replay_size=6, level_replay_score="learnability")
+    args = {"max_steps": 40, "path_lengths": 1, "num_distractors": 0, "grid_size": 5}
+    actor = replace(AGAIN, levels=levels, env_args=args, unroll_length=1).make_actor(0)
+    replayed, field = actor._replay, actor.batch.episode_fields.index("solved")
+    assert replayed is not None
+    counts: dict[int, list[int]] = {}
+    playing, over, several = [0] * 4, [False] * 4, 0
+    for _ in range(1500):
+        for i in range(4):
+            if over[i] and playing[i]:
+                counts.setdefault(playing[i], []).append(int(actor.batch.episode_facts(np.array([i]))[0, field]))
+        unroll = actor.unroll()
+        began = [i for i in range(4) if over[i]]
+        stored = {int(level): k for k, level in enumerate(replayed.state.levels) if replayed.state.begun[k] >= 0}
+        for i in began:
+            if playing[i] not in stored:
+                counts.pop(playing[i], None)  # it was pushed out, and is new if it comes again
+        counts = {level: each for level, each in counts.items() if level in stored}
+        for level, k in stored.items():
+            p = (sum(counts[level]) + 1) / (len(counts[level]) + 2)
+            assert replayed.state.scores[k] == pytest.approx(p * (1 - p))
+            several = max(several, len(counts[level]))
+        for i in began:
+            playing[i] = int(replayed.state.playing[i])
+        over = (unroll.env.terminated | unroll.env.truncated)[1].tolist()
+    assert several > 3
+    assert 0 < sum(map(sum, counts.values())) < sum(map(len, counts.values()))
+    weight = replayed.state.scores / replayed.state.scores.sum()
+    age = replayed.state.clock[0] - replayed.state.begun
+    assert replayed.probabilities() == pytest.approx(0.9 * weight + 0.1 * age / age.sum())
+
+
+def test_learnability_needs_solved_episodes() -> None:
+    levels = replace(AGAIN.levels, level_replay_score="learnability")
+    factory = replace(AGAIN, env="mini-pacman", env_args={}, levels=levels)
+    with pytest.raises(
+        ValueError, match="level_replay_score is 'learnability', and mini-pacman does not report 'solve"
+    ):
+        factory.check_levels(factory.make_batch())
+
+
 def test_a_full_store_keeps_the_highest_scores_and_a_known_level_has_its_newest() -> None:
     replayed = Replay(0.5, 3, 0.9, (1,), 1)
     for level, each in ((1, 0.5), (2, 0.2), (3, 0.9), (4, 0.1), (5, 0.3), (3, 0.05)):
