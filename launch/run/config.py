@@ -76,7 +76,7 @@ class RunConfig:
     run_dir: str | None = None
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = None
-    """Run directory whose best weights the networks begin with, such as a run on easier levels."""
+    """Run directory whose best weights the networks begin with, zoo:NAME, or the folder or URL of a card."""
     checkpoint_url: str | None = None
     """Where finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. No secret may be in its path."""
     time_limit: float = 0.0
@@ -242,7 +242,7 @@ def to_dict(config: Any) -> dict[str, Any]:
         value = getattr(config, each.name)
         if is_dataclass(value):
             plain[each.name] = to_dict(value)
-        elif each.name == "checkpoint_url" and value is not None:
+        elif each.name in ("checkpoint_url", "start_from") and value is not None:
             plain[each.name] = redacted(value)
         elif isinstance(value, dict):
             plain[each.name] = {key: NONE if part is None else copy.deepcopy(part) for key, part in value.items()}

@@ -76,7 +76,7 @@ def open_run(path: str, checkpoint: str) -> Trained:
     """
     if path.startswith(zoo.PREFIX):
         return _open_zoo(path)
-    if is_url(path) or (Path(path) / zoo.FACTS).is_file():
+    if is_card(path):
         return _open_card(path)
     try:
         run = RunDirectory.open(path, lock=False)
@@ -85,6 +85,11 @@ def open_run(path: str, checkpoint: str) -> Trained:
     except (RunDirectoryError, checkpoints.CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
     return Trained(config, found, trainees_of(state), state["best"] if checkpoint == "best" else None)
+
+
+def is_card(path: str) -> bool:
+    """Whether `path` is a URL, or a folder with a card, and no run directory."""
+    return is_url(path) or (Path(path) / zoo.FACTS).is_file()
 
 
 def _open_zoo(path: str) -> Trained:

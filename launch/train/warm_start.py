@@ -8,7 +8,7 @@ from ...agents.agent import Agent
 from ...learners.checkpoints import CheckpointError
 from ..run.command_line import UsageError
 from ..run.run_directory import RunDirectory, RunDirectoryError
-from ..run.trained import find_checkpoint, open_run
+from ..run.trained import find_checkpoint, is_card, open_run
 from ..run.trainees import Trainee, best_member, take_weights, trainees_of
 
 
@@ -27,8 +27,8 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 def _trained(run: str) -> tuple[Path, list[Trainee]]:
     """The checkpoint to start from, and the members in it."""
     if not run:
-        raise UsageError("--start-from is ''; allowed: a run directory or zoo:NAME")
-    if run.startswith(zoo.PREFIX):
+        raise UsageError("--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
+    if run.startswith(zoo.PREFIX) or is_card(run):
         kept = open_run(run, "latest")
         return kept.checkpoint, kept.trainees
     try:

@@ -16,6 +16,7 @@ from engram import load_agent
 from engram.launch.evaluate.command import run
 from engram.launch.run.trained import open_run
 from engram.launch.train import command as train
+from engram.learners import checkpoints
 
 CARD = ["README.md", "agent.gif", "agent.json", "config.toml", "weights.safetensors"]
 
@@ -77,6 +78,19 @@ def test_a_card_is_read_back_by_url_and_from_a_folder(
     capsys.readouterr()
     assert evaluate(card, "--episodes", 2) == 0
     assert "boxworld with lstm, own" in capsys.readouterr().out
+
+
+def test_a_run_starts_from_a_card(card: str, trained: Path, tmp_path: Path) -> None:
+    def weights(run: Path) -> dict[str, torch.Tensor]:
+        path = checkpoints.latest(run / "checkpoints")
+        assert path is not None
+        return checkpoints.load(path)["members"][0]["learner"]["agent"]
+
+    words = ["--config", str(trained / "config.toml"), "--start-from", card, "--run-dir", str(tmp_path / "run")]
+    assert train.main([*words, "--total-steps", "1", "--lr", "1e-9", "--seed", "9"]) == 0
+    before, after = weights(trained), weights(tmp_path / "run")
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("missing", ["weights.safetensors", "agent.json", "config.toml"])
