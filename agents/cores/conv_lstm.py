@@ -81,7 +81,7 @@ class ConvLSTM(Core):
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         """inputs [B, input_size], state -> output [B, height * width * hidden_channels], next state."""
         gates = self._from_input(inputs)
-        if type(self) is ConvLSTM and fast.suits(self, inputs):
+        if self.kind is ConvLSTM and fast.suits(self, inputs):
             outputs, state = self._fast(gates.unsqueeze(0), inputs.new_zeros(1, len(inputs), dtype=torch.bool), state)
             return outputs[0], state
         return self._step(gates, state)
@@ -92,7 +92,7 @@ class ConvLSTM(Core):
     ) -> tuple[Tensor, ConvLSTMState, None]:
         """As `Core.unroll`; the inputs of all steps are convolved at once."""
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-        if type(self) is ConvLSTM and fast.suits(self, inputs):
+        if self.kind is ConvLSTM and fast.suits(self, inputs):
             return *self._fast(gates, reset, state, bptt_length), None
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None

@@ -46,9 +46,17 @@ class Core(nn.Module):
     output_size: int
     loops_over_time = True
     """Whether `unroll` takes one step after the other."""
+    reported: tuple[str, ...] = ()
+    """Leaves of the state that no step reads: their initial values are not learned."""
+    constant_start = ""
+    """Why the initial state cannot be learned; empty where it can."""
+    kind: type["Core"]
+    """The class whose equations these are: the object's own, or the one whose initial state is learned."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "kind" not in vars(cls):
+            cls.kind = cls
         if "forward" in vars(cls):
             cls.forward = checked_step(vars(cls)["forward"])
         if "unroll" in vars(cls):

@@ -65,7 +65,7 @@ class GRU(Core):
     ) -> tuple[Tensor, GRUState, None]:
         """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
         cell = self.cell
-        if type(self) is GRU and fast.suits(self, inputs):
+        if self.kind is GRU and fast.suits(self, inputs):
             from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
             gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
             outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)

@@ -66,7 +66,7 @@ class LSTM(Core):
     ) -> tuple[Tensor, LSTMState, None]:
         """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
         cell = self.cell
-        if type(self) is LSTM and fast.suits(self, inputs):
+        if self.kind is LSTM and fast.suits(self, inputs):
             gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
             outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
             return outputs, LSTMState(*last), None

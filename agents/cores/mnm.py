@@ -59,6 +59,8 @@ class MNM(Core):
     `memory_span` is the LSTM's.
     """
 
+    reported = ("meta_error",)
+
     def __init__(
         self,
         input_size: int,

@@ -10,9 +10,10 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from ...base.messages import calling, check_range
+from ...base.messages import calling, check_flag, check_range
 from .contract.first_call import OUTSIDE, check_core
 from .core import Core
+from .learned_start import learn_initial_state
 
 CORES = {
     "agalite": ".linear.agalite:AGaLiTe",
@@ -44,6 +45,10 @@ CORES = {
 }
 
 
+LEARNED = "learn_initial_state"
+"""Option of every core: the initial state is a parameter."""
+
+
 def core_names() -> list[str]:
     """Names of all registered cores."""
     return sorted({*CORES, *(point.name for point in entry_points(group="engram.cores"))})
@@ -64,7 +69,8 @@ def core_class(name: str) -> type[Core]:
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
     """The options that a core takes, by name (everything but input_size)."""
-    return {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
+    own = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
+    return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | own
 
 
 def make_core(name: str, input_size: int, **options: Any) -> Core:
@@ -78,6 +84,10 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         if isinstance(default, int | float) and not isinstance(default, bool):
             check_range(key, options[key], None)
     make = core_class(name)
+    learned = (
+        options.pop(LEARNED) if LEARNED in options and LEARNED not in inspect.signature(make).parameters else False
+    )
+    check_flag(LEARNED, learned)
     if name in CORES:
         core = make(input_size, **options)
     else:
@@ -87,7 +97,7 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
-    return core
+    return learn_initial_state(core, name) if learned else core
 
 
 def _foreign_class(name: str) -> type[Core]:

@@ -161,7 +161,7 @@ class RMC(Core):
         for layer in self.input_gates:
             gates = layer(projected) + torch.cat([projected.new_full((self.gates,), bias) for bias in self.gate_biases])
         places = self.read_places(inputs)
-        if type(self) is RMC and fast.suits(self, inputs):
+        if self.kind is RMC and fast.suits(self, inputs):
             memory, last = fast.run(self, projected, gates, places, state.memory, reset, bptt_length)
             return memory.flatten(2), RMCState(last), None
         read = torch.cat([projected, gates, places.flatten(2)], 2)

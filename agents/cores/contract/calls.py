@@ -138,8 +138,8 @@ def altered(module: nn.Module | None) -> bool:
 
 @functools.cache
 def _is_another(kind: type, owner: type) -> bool:
-    """Whether a class below `owner` has a step or a first state of its own."""
-    below = kind.__mro__[: kind.__mro__.index(owner)]
+    """Whether a class below `owner` has a step or a first state of its own, which `owner.unroll` does not know."""
+    below = [each for each in kind.__mro__[: kind.__mro__.index(owner)] if "gives_no_resets" not in vars(each)]
     return any(not _METHODS.isdisjoint(vars(each)) for each in below)
 
 

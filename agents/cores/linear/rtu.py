@@ -44,6 +44,8 @@ class RTU(Core):
 
     loops_over_time = False
 
+    constant_start = "its derivatives are those of a constant initial state"
+
     def __init__(
         self,
         input_size: int,

@@ -1,0 +1,108 @@
+"""`learn_initial_state=true`: the state before an episode's first observation is a parameter of the core."""
+
+import functools
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .contract.calls import checked_unroll, full_precision, readable
+from .core import Core, CoreState, map_state, reset_state
+
+LARGEST = 1e6
+"""Values beyond it are sentinels, such as the logarithm of an empty sum, and stay constant."""
+
+
+def learn_initial_state(core: Core, name: str) -> Core:
+    """Make the initial state of `core` a parameter, beginning with the values that it has now; returns `core`.
+
+    Raises ValueError for a core without a state, and for one that counts steps in its state.
+    """
+    names, problem = list[str](), core.constant_start
+
+    def add(leaf: Tensor, path: str) -> None:
+        nonlocal problem
+        if not leaf.is_floating_point():
+            problem = f"its state has {path.replace('__', '.')} of {leaf.dtype}"
+        elif path not in core.reported and (
+            leaf.is_meta or bool(leaf.isfinite().all() and (leaf.abs() < LARGEST).all())
+        ):
+            names.append(path)
+
+    form = core.initial_state_form()
+    _each(form, add)
+    if problem or not names:
+        raise ValueError(
+            f"learn_initial_state is True, and core {name!r} cannot learn its: {problem or 'it has no state'}; "
+            "allowed: cores with a real-valued state"
+        )
+    leaves: dict[str, Tensor] = {}
+    _each(form, lambda leaf, path: leaves.update({path: leaf}))
+    core.learned_state = nn.ParameterDict({path: nn.Parameter(leaves[path][0].clone()) for path in names})
+    core.__class__ = _learned(type(core))
+    return core
+
+
+class LearnedStart:
+    """Methods of a core whose initial state is learned, before those of the core's own class.
+
+    An unroll is cut where any environment resets. Pieces have no resets, so the core's own faster routes remain exact:
+    they may have the constant state of a reset built in, and never use it.
+    """
+
+    gives_no_resets = True
+    """Whether the `unroll` of the classes above is called without resets alone."""
+    learned_state: nn.ParameterDict
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """The learned state for every environment, leaves [batch_size, ...], with gradient."""
+        constant: CoreState = super().initial_state(batch_size)  # pyright: ignore
+        return _replaced(constant, self.learned_state, batch_size, "")
+
+    @checked_unroll
+    @full_precision
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """As `Core.unroll`: pieces between resets."""
+        core = cast(Core, self)
+        if not readable(reset):
+            return core.loop(inputs, reset, state, bptt_length)
+        resets = reset.any(1).tolist()
+        cuts = [t for t in range(len(inputs)) if t == 0 or resets[t] or (bptt_length and t % bptt_length == 0)]
+        none = torch.zeros_like(reset)
+        initial = core.initial_state(inputs.shape[1])
+        outputs, losses = list[Tensor](), list[Tensor]()
+        for begin, end in zip(cuts, [*cuts[1:], len(inputs)], strict=True):
+            if bptt_length and begin and begin % bptt_length == 0:
+                state = map_state(torch.Tensor.detach, state)
+            if resets[begin]:
+                state = reset_state(state, initial, reset[begin])
+            output, state, loss = super().unroll(inputs[begin:end], none[begin:end], state, None)  # pyright: ignore
+            outputs.append(output)
+            if loss is not None:
+                losses.append(loss)
+        return torch.cat(outputs), state, torch.cat(losses) if losses else None
+
+
+@functools.cache
+def _learned(kind: type[Core]) -> type[Core]:
+    """A class of cores like `kind` with a learned initial state."""
+    return type(f"{kind.__name__}WithLearnedStart", (LearnedStart, kind), {"kind": kind})
+
+
+def _each(state: CoreState, function: Any, path: str = "") -> None:
+    """Call `function(leaf, path)` for every leaf; names in a path are joined by two underscores."""
+    if isinstance(state, Tensor):
+        function(state, path)
+    else:
+        for field, part in zip(state._fields, state, strict=True):
+            _each(part, function, f"{path}__{field}" if path else field)
+
+
+def _replaced(state: CoreState, learned: nn.ParameterDict, batch_size: int, path: str) -> CoreState:
+    """The state with the learned leaves, [batch_size, ...]."""
+    if isinstance(state, Tensor):
+        return learned[path].repeat(batch_size, *[1] * (state.dim() - 1)) if path in learned else state
+    parts = zip(state._fields, state, strict=True)
+    return type(state)(*(_replaced(x, learned, batch_size, f"{path}__{name}" if path else name) for name, x in parts))
