@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..base.messages import check_fields
+from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .kernels import Linear
 from .normalisation import Moments, Shares
 from .pictures import PICTURE_TORSOS
 from .repeats import once_each
 from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
-from .torso_contract import TORSOS, check_torso_name, custom_torso
 from .values import ObservationTensor
 
 MOST_CELLS = 20

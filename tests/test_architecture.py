@@ -85,7 +85,7 @@ def imports(module: Path) -> Iterator[str]:
 
 def test_the_modules_are_found() -> None:
     assert {path.parts[0] for path in MODULES} == set(BELOW)
-    assert list(imports(Path("agents/cores/registry.py")))[-1] == "engram.agents.cores.core"
+    assert list(imports(Path("agents/cores/registry.py")))[-1] == "engram.agents.cores.learned_start"
 
 
 @modules

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import engram
+from engram.agents.custom.torso import Torso
 from engram.agents.specs import ArraySpec, scaled
-from engram.agents.torso_contract import Torso
 from engram.agents.torsos import TorsoConfig, make_torso
 from engram.launch.export import command as export
 from engram.launch.train import command as train
@@ -87,7 +87,7 @@ class Module(nn.Linear):
         ("Dropping", {}, "other values for the same observations; expected no random numbers"),
         ("Batch", {}, "without the rest of its batch"),
         ("Raising", {}, "forward raised KeyError: 'board'"),
-        ("Module", {}, "is not a subclass of engram.agents.torso_contract.Torso"),
+        ("Module", {}, "is not a subclass of engram.agents.custom.torso.Torso"),
         ("Missing", {}, "cannot load torso .*Missing"),
         ("Linear", {"widht": 3}, "has no option 'widht'; did you mean: width"),
     ],
@@ -117,7 +117,7 @@ MODULE = '''
 import torch
 from torch import nn
 from engram.agents.specs import scaled
-from engram.agents.torso_contract import Torso
+from engram.agents.custom.torso import Torso
 
 class Columns(Torso):
     """A layer per column of an image, added up."""

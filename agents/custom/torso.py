@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..base.messages import advice, calling, check_keys
-from .specs import ArraySpec, ObservationSpec
-from .values import ObservationTensor, map_leaves
+from ...base.messages import advice, calling, check_keys
+from ..specs import ArraySpec, ObservationSpec
+from ..values import ObservationTensor, map_leaves
 
 TORSOS = ("grid", "atari", "atari-resnet")
-OUTSIDE = (Path(__file__).parent, Path(torch.__file__).parent, Path(np.__file__).parent)
+OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
 """Frames in these places are not the user's own."""
 BATCH = 3
 
@@ -73,7 +73,7 @@ def _torso_class(name: str) -> type[Torso]:
         except (ImportError, AttributeError) as problem:
             raise ValueError(f"cannot load torso {name!r}: {problem}") from problem
     if not (isinstance(found, type) and issubclass(found, Torso)):
-        raise ValueError(f"torso {name!r} is not a subclass of engram.agents.torso_contract.Torso")
+        raise ValueError(f"torso {name!r} is not a subclass of engram.agents.custom.torso.Torso")
     return found
 
 

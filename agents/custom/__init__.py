@@ -1,0 +1,1 @@
+"""Contracts of custom parts of an agent."""
