@@ -282,7 +282,7 @@ def test_the_last_frame_shows_the_members_as_they_are_at_the_end() -> None:
     rows, out = list(ROWS), io.StringIO()
     console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
     with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
-        panel.members(lambda: rows)
+        panel.members(lambda: list(rows))
         panel.update(490_000, {"episode/return": 4.0})
         rows[1] = rows[1]._replace(steps=300_000, score=7.5)
         panel.update(550_000)  # too soon after the frame before to be drawn
