@@ -21,7 +21,7 @@ class World:
     name: str
     """Short name on command lines, e.g. "boxworld"."""
     class_name: str
-    """Class of the single environment, e.g. "BoxWorld"; the batched one is called <class_name>Batch."""
+    """Class of the single environment, e.g. "BoxWorld"; the batched one is called `<class_name>Batch`."""
     module: str
     """Module inside engram.envs that holds both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -26,7 +26,7 @@ class Settings:
 
 
 class ClippedPolicyGradient(Algorithm):
-    """- log pi(a_t) clip(A_t) with n-step returns as value targets."""
+    """`- log pi(a_t) clip(A_t)` with n-step returns as value targets."""
 
     Settings = Settings
     settings: Settings

@@ -147,7 +147,7 @@ def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
 
 
 def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-    """- log pi(a_t | x_t) A_t: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
+    """`- log pi(a_t | x_t) A_t`: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
 
     Args:
         log_probabilities: of the actions taken, float [T, B].

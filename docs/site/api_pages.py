@@ -1,14 +1,20 @@
-"""Pages of the API: one for each folder of the package that is meant to be imported."""
+"""Pages of the API: the names that `engram` itself has, and one page for each folder meant to be imported."""
 
 import ast
 import re
 from pathlib import Path
 
+import engram
+
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("launch/api", "envs", "agents", "actors", "learners", "zoo")
-"""Packages that are meant to be imported; the rest of launch/ is reached by commands."""
+FOLDERS = ("envs", "agents", "actors", "learners", "zoo")
+"""Packages that are meant to be imported; launch/ is reached by commands and by the names of `engram`."""
 INSIDE = "agents.cores.fast"
 """Compiled routes, which only the cores call."""
+SEARCHED = ("agents.cores", "learners", "learners.algorithms")
+"""Pages of packages that are in the search, beside the page `engram`; the others would hide the guides' entries."""
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+TOP = "engram"
 
 
 def folders() -> dict[str, list[Path]]:
@@ -39,13 +45,27 @@ def dotted(module: Path) -> str:
 
 
 def titles() -> list[tuple[str, str]]:
-    """Title and page of every folder."""
-    return [(name, f"reference/api/{name}.md") for name in folders()]
+    """Title and page of every folder, `engram` first."""
+    return [(name, f"reference/api/{name}.md") for name in (TOP, *folders())]
 
 
 def pages() -> dict[str, str]:
-    """Every folder's page."""
-    return {f"reference/api/{name}.md": _page(name, modules) for name, modules in folders().items()}
+    """The page `engram`, and every folder's."""
+    every = {f"reference/api/{name}.md": _page(name, modules) for name, modules in folders().items()}
+    return {f"reference/api/{TOP}.md": _top()} | every
+
+
+def _top() -> str:
+    parts = [f"# {TOP}", _docstring(ROOT / "__init__.py")]
+    for name in engram.__all__:
+        options = f"{{heading: engram.{name}, toc_label: engram.{name}, heading_level: 2}}"
+        parts.append(f"::: {home(name)}\n    options: {options}")
+    return "\n\n".join(parts)
+
+
+def home(name: str) -> str:
+    """Where a public name of `engram` is defined."""
+    return f"{getattr(engram, name).__module__}.{name}"
 
 
 def _page(name: str, modules: list[Path]) -> str:
@@ -53,7 +73,7 @@ def _page(name: str, modules: list[Path]) -> str:
     for module in modules:
         parts += [f"## {dotted(module)}", _docstring(module) if module.name != "__init__.py" else ""]
         parts += [f"::: {dotted(module)}.{each}" for each in names(module)]
-    return "\n\n".join(parts)
+    return ("" if name in SEARCHED else UNSEARCHED) + "\n\n".join(parts)
 
 
 def _docstring(module: Path) -> str:
@@ -65,8 +85,9 @@ def _docstring(module: Path) -> str:
 
 
 def overview() -> str:
-    """A table of the folders."""
-    rows = [f"| [`engram.{name}`](api/{name}.md) | {_first_line(name)} |" for name in folders()]
+    """A table of the pages."""
+    rows = [f"| [`{TOP}`](api/{TOP}.md) | {', '.join(f'`{name}`' for name in engram.__all__)} |"]
+    rows += [f"| [`engram.{name}`](api/{name}.md) | {_first_line(name)} |" for name in folders()]
     return "\n".join(["| package | |", "|---|---|", *rows])
 
 
@@ -76,7 +97,8 @@ def _first_line(name: str) -> str:
 
 def missing(site: Path) -> list[str]:
     """Public names without a heading of their own in the built site."""
-    found: list[str] = []
+    top = (site / "reference" / "api" / f"{TOP}.html").read_text()
+    found = [f"engram.{name}" for name in engram.__all__ if f'id="{home(name)}"' not in top]
     for name, modules in folders().items():
         html = (site / "reference" / "api" / f"{name}.html").read_text()
         anchors = set(re.findall(r'id="(engram[\w.]+)"', html))

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import api_pages
+import code_width
 import command_pages
+import search_words
 import setting_tables
 import source_pages
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 GENERATED = re.compile(r"<!-- generated: ([\w-]+) -->")
+WIDE = re.compile(r"^\|(?:[^|\n]*\|){10}", re.MULTILINE)
+"""A table of so many columns that it needs the place of the table of contents."""
 PARTS: dict[str, Callable[[], str]] = {
     "commands": command_pages.commands,
     "settings": setting_tables.settings,
@@ -64,10 +68,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = GENERATED.sub(lambda part: PARTS[part.group(1)](), markdown)
     if page.file.generated_by is None:
         text = source_pages.redirect(text, f"docs/{page.file.src_uri}", page.file.src_uri, _shown)
-    return text
+    if WIDE.search(text):
+        page.meta.setdefault("hide", ["toc"])
+    return code_width.wrapped(text)
 
 
 def on_post_build(config: Any) -> None:
-    """Warn, which fails a strict build, of public names without an entry."""
+    """Add words to the search; warn, which fails a strict build, of public names without an entry."""
     for name in api_pages.missing(Path(config["site_dir"])):
         log.warning("no entry in the API reference: %s", name)
+    for words in search_words.add_to(Path(config["site_dir"])):
+        log.warning("words of the search lead nowhere: %s", words)

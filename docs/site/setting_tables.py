@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from command_pages import cell
 
+from engram.base.units import Minutes, Seconds, in_words
 from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
 from engram.launch.run.presets.easy import EASY, EASY_CORES
@@ -34,7 +35,7 @@ def _table(kind: type[Any], path: tuple[str, ...], title: str) -> list[str]:
         default = each.default if each.default is not MISSING else each.default_factory()  # pyright: ignore
         prefix = "".join(f"{part}." for part in path if part in PREFIXED)
         flag = f"--{prefix}{each.name}".replace("_", "-")
-        shown = f"`{default}`" if default not in ({}, (), None, "") else ""
+        shown = f"`{in_words(default, hint)}`" if default not in ({}, (), None, "") else ""
         rows.append(f"| `{flag}` | {_type(hint)} | {shown} | {cell(texts[each.name])} |")
     head = [f"## {title}", "\n".join(["| flag | values | default | |", "|---|---|---|---|", *rows])]
     return [*(head if rows else []), *inner]
@@ -57,7 +58,15 @@ def field_docstrings(kind: type[Any]) -> dict[str, str]:
 
 
 def _type(hint: Any) -> str:
-    names = {int: "number", float: "number", str: "text", bool: "on or off (`--no-…`)", type(None): ""}
+    names = {
+        int: "number",
+        float: "number",
+        Seconds: "duration",
+        Minutes: "duration",
+        str: "text",
+        bool: "on or off (`--no-…`)",
+        type(None): "",
+    }
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)

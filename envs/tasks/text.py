@@ -48,7 +48,7 @@ class Text(TokenStream):
         path: a text file, or a folder with one file each for train, valid and test.
         level: "word" or "character".
         chunk: steps of a batch.
-        min_count: words or characters seen less often in training are <unk>.
+        min_count: words or characters seen less often in training are `<unk>`.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Results of a figure's runs as one JSON document and one picture."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ..run.config import RunConfig, differences
 from .figure import Curve, Figure
 from .runs import FigureRun
 
+_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")
+"""Name of a curve at one cut of the gradient: core, steps, variant."""
 POINTS = 120
 """Points of a curve that are kept."""
 DPI = 110
@@ -106,30 +109,68 @@ def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Write the picture: each curve's mean, a band from lowest to highest seed, the paper's numbers as lines.
+    """Write the figure: each curve's mean, a band from lowest to highest seed, the paper's results as lines.
 
-    An easier variant has no such lines: its numbers are of another task.
+    Curves called CORE-NUMBER, one number for each cut of the gradient, have a panel for each number. An easier variant
+    has no lines: its results are of another task.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    groups = panels(document["curves"])
+    labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
+    styles = {label: curve_style(number) for number, label in enumerate(labels)}
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    size = (7.5, 4.5) if len(groups) == 1 else (10.5, 3.4 * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+    for axes, (cut, names) in zip(grid.flat, groups.items(), strict=False):
+        _draw_panel(axes, document, names, styles)
+        axes.set_title(f"gradients cut every {cut} steps" if cut else _titled(title, document), fontsize=10)
+    for axes in grid.flat[len(groups) :]:
+        axes.remove()
+    if len(groups) > 1:
+        figure.suptitle(_titled(title, document))
+    low, high = grid[0, 0].get_ylim()
+    grid[0, 0].set_ylim(low, high + 0.06 * (high - low))  # room for the words above the highest line
+    figure.tight_layout()
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})
+    plt.close(figure)
+
+
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Curves by panel, and the label of each: CORE in the panel CUT for CORE-CUT, else all in one panel called ""."""
+    every = {name: name for name in names}
+    found: dict[str, dict[str, str]] = {}
+    for name in every:
+        match = _CUT.fullmatch(name)
+        if match is None:
+            return {"": every}
+        found.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
+    return {cut: found[cut] for cut in sorted(found, key=int, reverse=True)} if len(found) > 1 else {"": every}
+
+
+def _titled(title: str, document: dict[str, Any]) -> str:
+    return f"{title}, easier variant" if document["size"] == "quick" else title
+
+
+def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
+    """The curves of one panel; a label has the same color and line in all panels."""
     measure = document["measure"]
-    figure, axes = plt.subplots(figsize=(7.5, 4.5))
-    for number, (name, curve) in enumerate(document["curves"].items()):
-        colour, dashes = curve_style(number)
-        runs = [run for run in curve["runs"].values() if run["curve"]["step"]]
+    for name, label in names.items():
+        color, dashes = styles[label]
+        runs = [run for run in document["curves"][name]["runs"].values() if run["curve"]["step"]]
         if not runs:  # no episode has ended yet
             continue
         end = min(run["curve"]["step"][-1] for run in runs)
         steps = np.linspace(0, end, POINTS)[1:]
         values = np.array([np.interp(steps, run["curve"]["step"], run["curve"][measure]) for run in runs])
         seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        axes.plot(steps / 1e6, values.mean(0), dashes, color=colour, label=f"{name}{seeds}")
-        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
-    easier = document["size"] == "quick"
-    for line in [] if easier else document["published"]:
+        axes.plot(steps / 1e6, values.mean(0), dashes, color=color, label=f"{label}{seeds}")
+        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
+    for line in [] if document["size"] == "quick" else document["published"]:
         axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
         axes.annotate(
             f"{line['label']} {line['value']:g} in the paper",
@@ -139,18 +180,12 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
             va="bottom",
             fontsize=7,
         )
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.06 * (high - low))  # room for the words above the highest line
-    axes.set_title(f"{title}, easier variant" if easier else title)
     axes.set_xlabel("million environment steps")
     axes.set_ylabel(f"{measure} in training")
-    if len(document["curves"]) > MANY:
+    if len(names) > MANY:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     elif axes.lines:
         axes.legend(loc="best", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(file, dpi=DPI, metadata={"Software": None})
-    plt.close(figure)
 
 
 def curve_style(number: int) -> tuple[str, str]:

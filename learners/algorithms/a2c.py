@@ -38,7 +38,7 @@ class A2C(Algorithm):
         return Targets(found.targets, found.advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """- log pi(a_t) A_t and 0.5 (R_t - V_t)^2."""
+        """`- log pi(a_t) A_t` and `0.5 (R_t - V_t)^2`."""
         valid = now.step.valid
         policy = policy_terms(now.log_policy, targets.advantages, valid)
         return Terms(policy, value_terms(now.values, targets.values, valid), ())

@@ -71,7 +71,7 @@ class VTrace(Algorithm):
         return Targets(found.vs, found.pg_advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """- log pi(a_t) adv_t and 0.5 (vs_t - V_t)^2; the ratio's mean and how often it is clipped.
+        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; the ratio's mean and how often it is clipped.
 
         With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch that was made by older
         weights then does not ask again for what updates since have done (the clip of PPO, Schulman et al. 2017).

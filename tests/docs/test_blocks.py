@@ -59,7 +59,7 @@ def server() -> Iterator[Server]:
 def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with run directories."""
     folder = tmp_path_factory.mktemp("runs")
-    flags = f"--local --envs-per-actor 4 --batch-size 4 --unroll-length 20 --log-every 500 --env-args {SMALL_MAZE}"
+    flags = f"--local --envs-per-actor 4 --envs-per-update 4 --unroll-length 20 --log-every 500 --env-args {SMALL_MAZE}"
     lines = [f"rl-train --env t-maze --core concrete {flags} --run-dir {name} {own}" for name, own in RUNS.items()]
     page = folder / "runs.md"
     page.write_text("<!-- test with: rl-train --seed 2 -->\n```bash\n" + "\n".join(lines) + "\n```\n")

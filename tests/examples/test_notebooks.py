@@ -32,3 +32,16 @@ def test_a_notebook_runs(file: Path, tmp_path: Path) -> None:
 
 def test_there_are_notebooks() -> None:
     assert len(list(FOLDER.glob("*.ipynb"))) == 3
+
+
+def test_the_agent_that_is_watched_solves_its_levels() -> None:
+    """In the stored output, with sampled actions: a greedy agent can repeat a useless action until time is up."""
+    book = nbformat.read(FOLDER / "train_and_watch.ipynb", as_version=4)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not any("greedy=True" in cell.source for cell in code)
+    texts = [
+        output.get("text", "") + output.get("data", {}).get("text/plain", "") for c in code for output in c.outputs
+    ]
+    assert any(text.endswith("last reward 10, solved: True\n") for text in texts)
+    (solved,) = [float(found[1]) for text in texts if (found := re.match(r"Estimate\(mean=([\d.]+)", text))]
+    assert solved > 0.95

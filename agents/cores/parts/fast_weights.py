@@ -227,7 +227,7 @@ def _pairs(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _gram(left1: Tensor, right1: Tensor, left2: Tensor, right2: Tensor) -> Tensor:
-    """<vec(left1 (x) left2), vec(right1 (x) right2)> between all steps: [N, L, L]."""
+    """`<vec(left1 (x) left2), vec(right1 (x) right2)>` between all steps: [N, L, L]."""
     return torch.bmm(left1, right1.transpose(1, 2)) * torch.bmm(left2, right2.transpose(1, 2))
 
 

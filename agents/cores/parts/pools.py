@@ -17,7 +17,7 @@ class LinearFilter(NamedTuple):
 
 
 def chained(rates: list[float]) -> LinearFilter:
-    """Low-pass filters in a row: p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}, p^0_t = x_t, a_n = rates[n - 1].
+    """Low-pass filters in a row: `p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}`, `p^0_t = x_t`, `a_n = rates[n-1]`.
 
     Row n of F is a_n times row n-1 plus 1 - a_n at n; g_n = a_1 ... a_n (Stepleton et al. 2018, section 2; App. G
     multiplies the pools from the right, and has 1 - 1/b for the newest input's 1/b).
