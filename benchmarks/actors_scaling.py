@@ -103,8 +103,8 @@ class Feed:
     """A pool of instant actors and the learner that they feed."""
 
     def __init__(self, num_actors: int, num_envs: int) -> None:
-        self.learner, self.batcher = new_learner(), Batcher(PAPER.batch_size)
-        self.window = RequestWindow(PAPER.batch_size, 1, num_envs, num_actors)
+        self.learner, self.batcher = new_learner(), Batcher(PAPER.envs_per_update)
+        self.window = RequestWindow(PAPER.envs_per_update, 1, num_envs, num_actors)
         self.pool = RayPool(
             InstantFactory(num_envs),
             num_actors,
@@ -123,7 +123,7 @@ class Feed:
     def publish(self) -> Weights:
         """The learner's weights to the actors, as a new version."""
         weights = Weights(self.learner.updates, 0, flatten(self.learner.agent))
-        self.pool.publish(weights, PAPER.batch_size)
+        self.pool.publish(weights, PAPER.envs_per_update)
         return weights
 
     def batch(self) -> Unroll:
@@ -145,7 +145,7 @@ def throughput(num_actors: int, seconds: float) -> dict[str, float]:
 def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -> dict[str, float]:
     """Cost of everything but acting and learning, beside updates that take `update_ms` alone."""
     feed = Feed(num_actors, num_envs)
-    per_update = PAPER.batch_size / num_envs
+    per_update = PAPER.envs_per_update / num_envs
     idle = idle_rate(feed, seconds / 3) / per_update
     updates: list[float] = []
     moves: list[float] = []
@@ -199,7 +199,7 @@ def actor_sizes() -> list[int]:
 
 def update_milliseconds() -> float:
     """One update of the paper's batch with nothing else under way, in one thread."""
-    learner, batch = new_learner(), factory(PAPER.batch_size).make_actor(0).unroll()
+    learner, batch = new_learner(), factory(PAPER.envs_per_update).make_actor(0).unroll()
     times: list[float] = []
     for _ in range(12):
         began = time.perf_counter()
@@ -230,7 +230,7 @@ def main() -> None:
     some = [n for n in (1, 2, 4, 8, 16) if n <= max(num_cores(), 4)]
     parser.add_argument("--actors", type=int, nargs="*", default=some)
     parser.add_argument("--plumbing", type=int, nargs="*", default=[1, 3, 10, 30, 100])
-    parser.add_argument("--envs", type=int, nargs="*", default=[1, PAPER.batch_size])
+    parser.add_argument("--envs", type=int, nargs="*", default=[1, PAPER.envs_per_update])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--name", default="actors_scaling")
     arguments = parser.parse_args()

@@ -31,7 +31,7 @@ run() {
 seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 small=() world=()
 if [ -n "${SMALL:-}" ]; then
   seconds=0.01 updates=1 turns=1 cores=(lstm) certified=(--cores lstm) resumed=(lstm) steps=300
-  small=(--unroll-length 4 --batch-size 4)
+  small=(--unroll-length 4 --envs-per-update 4)
   world=(--env-args path_lengths=1 num_distractors=0 max_steps=9)
 fi
 sizes=(32 1024)

@@ -43,7 +43,7 @@ def main() -> None:
         return make_actor(factory, weights, seed=0, greedy=False, num_envs=num_envs, unroll_length=1, first_index=first)
 
     plain = to_dict(trained.config)
-    kept = ("env", "env_args", "agent", "learner", "seed", "unroll_length", "envs_per_actor", "batch_size")
+    kept = ("env", "env_args", "agent", "learner", "seed", "unroll_length", "envs_per_actor", "envs_per_update")
     found: dict[str, Any] = {
         **provenance(),
         "checkpoint": trained.checkpoint.name,

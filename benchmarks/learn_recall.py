@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
 TASK = "difficulty=0 half_width=4 limbo_time=60 teleport_delay=30 timeout_frames=250"
 TRAINING = (
-    "--conv-channels --unroll-length 200 --envs-per-actor 32 --batch-size 8 "
+    "--conv-channels --unroll-length 200 --envs-per-actor 32 --envs-per-update 8 "
     "--discount 0.98 --entropy-cost 0.002 --lr-schedule constant --max-grad-norm 40 "
     "--log-every 10000 --checkpoint-every 20 --local"
 )

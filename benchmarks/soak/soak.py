@@ -39,7 +39,7 @@ WORLD = "cue_after_teleport=True difficulty=0 half_width=5 limbo_time=20 telepor
 """The memory-free twin of a small T-maze, which an LSTM learns in some hundred thousand steps."""
 WORDS = [
     *("--env", "soak_world:FlaggedTMaze", "--core", "lstm", "--core-args", "hidden_size=64", "--conv-channels", "8"),
-    *("--embedding-size", "64", "--num-actors", "2", "--envs-per-actor", str(ENVS), "--batch-size", "16"),
+    *("--embedding-size", "64", "--num-actors", "2", "--envs-per-actor", str(ENVS), "--envs-per-update", "16"),
     *("--unroll-length", "50", "--discount", "0.98", "--entropy-cost", "0.003", "--lr", "0.0003"),
     *("--lr-schedule", "constant", "--max-grad-norm", "40", "--seed", "1"),
     *("--checkpoint-every", "5", "--log-every", "4000", "--actor-timeout", "40", "--total-steps", "1000000000"),

@@ -13,6 +13,7 @@ import torch
 from ...agents.process import prepare_process
 from ...base.messages import duration_in_words
 from ...base.processes import num_cores
+from ...base.units import Seconds, count, duration
 from ..metrics.provenance import provenance
 from ..metrics.roofline import roofline
 from ..metrics.speed import Cost, Parts, Work, measure, open_parts, with_fused_core
@@ -40,11 +41,11 @@ _HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--part-seco
 
 Measures the parts of training alone on one core, then rl-train end to end, and says how much of the ideal is reached.
 
-  --seconds S   seconds of training that count, per round (30)
+  --seconds S   training that counts, per round, such as 30s or 2m; a plain number counts seconds (30s)
   --rounds N    rounds of training, each between two measurements of the parts (2, or 1 if --seconds is less than 20)
-  --warm-up S   seconds of training before those that count (5, or a quarter of --seconds if that is less)
+  --warm-up S   training before that (5s, or a quarter of --seconds if that is less)
   --part-seconds S
-                seconds for each part, per measurement (3, or a tenth of --seconds if that is less)
+                time of each part, per measurement (3s, or a tenth of --seconds if that is less)
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
@@ -73,12 +74,18 @@ def main(arguments: Sequence[str]) -> int:
     own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
     words = without(arguments, tuple(OWN_FLAGS))
     config = parse_run(words, other_flags=tuple(OWN_FLAGS))
-    seconds = _number("--seconds", own["--seconds"], 1)
+    seconds = _seconds("--seconds", own["--seconds"], 1)
+    try:
+        rounds = count(own["--rounds"] or ("2" if seconds >= SHORT else "1"))
+    except ValueError as problem:
+        raise UsageError(f"--rounds: {problem}") from problem
+    if rounds < 1:
+        raise UsageError(f"--rounds is {rounds}; allowed: at least 1")
     plan = Plan(
         seconds=seconds,
-        rounds=int(_number("--rounds", own["--rounds"] or ("2" if seconds >= SHORT else "1"), 1)),
-        warm_up=_number("--warm-up", own["--warm-up"] or f"{min(5, seconds / 4)}", 0),
-        part_seconds=_number("--part-seconds", own["--part-seconds"] or f"{min(3, seconds / 10)}", 0.1),
+        rounds=rounds,
+        warm_up=_seconds("--warm-up", own["--warm-up"] or f"{min(5, seconds / 4)}", 0),
+        part_seconds=_seconds("--part-seconds", own["--part-seconds"] or f"{min(3, seconds / 10)}", 0.1),
     )
     file = Path(own["--json"]) if own["--json"] else None
     if file is not None and not file.parent.is_dir():
@@ -147,7 +154,7 @@ def _bench(
     return provenance() | {
         "command": ["rl-train", *words],
         "seed": config.seed,
-        "configuration": to_dict(replace(config, run_dir=None)),
+        "configuration": to_dict(replace(config, run_dir=None, envs_per_update=config.columns)),
         "seconds_to_first_update": round(startup, 2),
         "mean": rates_and_fractions(mean, reached, *where),
         "best": rates_and_fractions(best, most, *where),
@@ -176,13 +183,13 @@ def _cores(arguments: Sequence[str]) -> int:
     return importlib.import_module(f"{__package__}.cores").main(arguments)
 
 
-def _number(flag: str, text: str, low: float) -> float:
+def _seconds(flag: str, text: str, low: float) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
+        value = duration(text, Seconds)
+    except ValueError as problem:
+        raise UsageError(f"{flag}: {problem}") from problem
     if not value >= low:
-        raise UsageError(f"{flag} is {text!r}; allowed: a number of at least {low}")
+        raise UsageError(f"{flag} is {text}; allowed: at least {low}s")
     return value
 
 

@@ -18,6 +18,7 @@ from ...agents.cores.core import Core, map_state, unroll_step_by_step
 from ...agents.cores.registry import core_names, make_core
 from ...agents.kernels import linear
 from ...agents.process import prepare_process
+from ...base.units import Seconds
 from ..metrics.provenance import provenance
 from ..run.command_line import UsageError, make_console, parse
 from ..run.device import find_device
@@ -66,8 +67,8 @@ class CoresConfig:
     """Numbers that every core sees per step; 0: what its paper's world shows it."""
     device: str = "cpu"
     """Where to run: cpu, cuda or auto."""
-    seconds: float = 1.0
-    """Time for each number."""
+    seconds: Seconds = 1.0
+    """Time of each measurement; a plain number counts seconds."""
     json: str = ""
     """File for everything measured, with machine, versions and commit."""
 

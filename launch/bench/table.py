@@ -81,7 +81,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     cores = result["machine"]["cores"]
     table = Table(
         title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
-        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['batch_size']}",
+        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
         title_justify="left",
     )
     table.add_column("")

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..run.command_line import LIST, VERSION, UsageError, dashed, number, value_of, whole_number
+from ...base.units import count, number
+from ..run.command_line import LIST, VERSION, UsageError, dashed, value_of
 
 WITHOUT_RAY = (
     *("--help", "-h", VERSION, LIST, "--restarts", "--local", "--ray-address", "--no-local", "--act-on"),
@@ -105,7 +106,7 @@ def cpus_for(words: Sequence[str]) -> int | None:
             return None
         actors = value_of("--num-actors", words) or settings["num_actors"]
         cpus = value_of("--actor-cpus", words) or settings["actor_cpus"]
-        found = cpus_needed(None if actors == "auto" else whole_number(str(actors)), number(str(cpus)))
+        found = cpus_needed(None if actors == "auto" else count(str(actors)), number(str(cpus)))
         return found if found <= MOST else None
     except (UsageError, OSError, ValueError, TypeError):
         return None  # it will be said when the words are read

@@ -131,7 +131,7 @@ def predict(
     store, memory = 0, learning + shared
     if not config.in_process:
         ahead = config.lag_bound + 1
-        unrolls = actors if config.synchronous else -(-ahead * config.batch_size // config.actor_envs)
+        unrolls = actors if config.synchronous else -(-ahead * config.envs_per_update // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)
         memory = learning + actors * acting + shared + store + RAY_BYTES
     return Prediction(

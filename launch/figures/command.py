@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...base.files import replace_file
+from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..run.command_line import UsageError, make_console, parse, run_command
 from . import page, results
@@ -41,8 +42,8 @@ class ReproduceConfig:
     """Only these curves."""
     seeds: tuple[int, ...] = ()
     """Only these seeds, of those that the figure names."""
-    minutes: float = 0.0
-    """Stop after so long and show what has been reached; 0 has no limit."""
+    minutes: Minutes = 0.0
+    """Stop after so long and show what has been reached; a plain number counts minutes, 0 has no limit."""
     collect: bool = False
     """Train nothing: evaluate what has been trained so far, and write results."""
     runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/figures")

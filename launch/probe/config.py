@@ -7,6 +7,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from ...base.messages import SEEDS, check_fields
+from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import find_task
 from ...learners.supervised.config import SupervisedConfig
 from ..run.device import check_device
@@ -28,8 +29,8 @@ class ProbeConfig:
     """Network around the core, and optimiser."""
     start_from: str | None = None
     """Run directory of another probe whose weights this one begins with, such as of an easier task."""
-    minutes: float = 10.0
-    """Minutes of training, of one processor core (on a GPU by the clock); 0: until --updates."""
+    minutes: Minutes = 10.0
+    """Time of training of one CPU core (on a GPU by the clock), a plain number in minutes; 0: until --updates."""
     updates: int = 0
     """Updates to train for; 0: until the minutes are over."""
     seed: int = 1
@@ -40,8 +41,8 @@ class ProbeConfig:
     """Sequences of each test at the end, at least 1."""
     log_every: int = 50
     """Updates between two rows of metrics."""
-    checkpoint_every: float = 60.0
-    """Seconds between checkpoints."""
+    checkpoint_every: Seconds = 60.0
+    """Time between checkpoints; a plain number counts seconds."""
     run_dir: str | None = None
     """Run directory; runs/TASK-CORE-DATE if not given."""
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ...agents.cores.registry import core_class, core_names
 from ...base.messages import SEEDS, check_fields, check_range
+from ...base.units import Minutes
 from ...envs.tasks.registry import find_task, make_task
 from ..run.command_line import UsageError, make_console, parse
 from .config import recipe
@@ -63,8 +64,8 @@ class SuiteConfig:
     """Cores; none for all that are registered."""
     tasks: tuple[str, ...] = CHEAP
     """Tasks."""
-    minutes: float = 5.0
-    """Minutes of training for each core on each task, the search included."""
+    minutes: Minutes = 5.0
+    """Time of training, a plain number in minutes, for each core on each task, the search included."""
     lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     """Learning rates that are searched; with one there is no search."""
     task_args: dict[str, Any] = field(default_factory=dict[str, Any])

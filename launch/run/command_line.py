@@ -22,6 +22,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from ...base.messages import OTHER_NAMES
 from ...base.paragraphs import wrapped
 from ...base.places import cache_folder, writable_home
+from ...base.units import count, duration, in_words, is_duration, number
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -201,30 +202,6 @@ def _literal(text: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def whole_number(text: str) -> int:
-    """A whole number, also written like 2e6 or 1_000_000."""
-    with contextlib.suppress(ValueError):
-        return int(text)
-    try:
-        number = float(text)
-        if number == int(number) and abs(number) < 2**53:
-            return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"{text!r} is not a whole number")
-
-
-def number(text: str) -> float:
-    """A number; `nan` and `inf` are none."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = float("nan")
-    if not abs(found) < float("inf"):
-        raise ValueError(f"{text!r} is not a number")
-    return found
-
-
 def unknown_word(word: str, known: set[str], prog: str) -> str:
     """Message for a word that no flag takes, with the flags that come near."""
     name = word.partition("=")[0]
@@ -281,15 +258,18 @@ def _registry() -> ConstructorRegistry:
 
     @registry.primitive_rule
     def _(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:  # pyright: ignore
-        if info.type not in (int, float):
+        kind: Any = info.type
+        if kind not in (int, float) and not is_duration(kind):
             return None
-        whole = info.type is int
+        whole = kind is int
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar="INT" if whole else "FLOAT",
-            instance_from_str=lambda words: (whole_number if whole else number)(words[0]),
+            metavar="INT" if whole else "DURATION" if is_duration(kind) else "FLOAT",
+            instance_from_str=lambda words: (
+                count(words[0]) if whole else duration(words[0], kind) if is_duration(kind) else number(words[0])
+            ),
             is_instance=lambda value: type(value) is int or (not whole and type(value) is float),
-            str_from_instance=lambda value: [str(value)],
+            str_from_instance=lambda value: [in_words(value, kind)],
         )
 
     return registry

@@ -4,11 +4,9 @@ Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConf
 the papers' values for each pairing of world and core.
 """
 
-import contextlib
 import copy
-import types
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from tyro.conf import OmitArgPrefixes
 
@@ -18,10 +16,12 @@ from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
 from ...base.messages import SEEDS, advice, check_fields, check_finite
 from ...base.processes import num_cores
+from ...base.units import Minutes, Seconds
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
+from .settings.typed import NONE, typed
 from .urls import check_url, redacted
 
 ELASTIC_ACTORS = 8
@@ -33,7 +33,7 @@ class RunConfig:
     """One training run."""
 
     env: str = "boxworld"
-    """World: short name, Gymnasium id or module:Class."""
+    """Environment: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the world, KEY=VALUE."""
     agent: OmitArgPrefixes[AgentConfig] = AgentConfig()
@@ -56,8 +56,9 @@ class RunConfig:
     """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
     unroll_length: int = 40
     """Steps per unroll (T)."""
-    batch_size: int = 32
-    """Environments per update (B); with --sync it is num_actors * envs_per_actor."""
+    envs_per_update: int = 32
+    """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
+    num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = "auto"
     """Updates that the weights that acted may be old when they are learnt from; auto: the least that lets actors work
     while the learner does, which is 1 unless an actor has more environments than an update."""
@@ -79,12 +80,12 @@ class RunConfig:
     """Run directory whose best weights the networks begin with, zoo:NAME, or the folder or URL of a card."""
     checkpoint_url: str | None = None
     """Where finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. No secret may be in its path."""
-    time_limit: float = 0.0
-    """Stop with a checkpoint after this many minutes; 0 has no limit."""
+    time_limit: Minutes = 0.0
+    """Stop with a checkpoint after so long, such as 90s, 10m or 2h; a plain number counts minutes, 0 has no limit."""
     log_every: int = 20_000
     """Steps between two rows of metrics."""
-    log_seconds: float = 10.0
-    """Seconds after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
+    log_seconds: Seconds = 10.0
+    """Time after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
     track: str | None = None
     """Tracker that also gets every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
     the group engram.trackers, or module:Class."""
@@ -96,16 +97,18 @@ class RunConfig:
     """Steps between videos of an evaluation episode, in TensorBoard and the tracker; 0: none. Training waits."""
     eval_episodes: int = 100
     """Episodes of an evaluation, at least 1."""
-    checkpoint_every: float = 60.0
-    """Seconds between checkpoints."""
+    checkpoint_every: Seconds = 60.0
+    """Time between checkpoints; a plain number counts seconds."""
     keep_checkpoints: int = 3
     """Checkpoints kept besides the best one, at least 1."""
     max_actor_failures: int = 10
     """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
-    actor_timeout: float = 120.0
-    """Seconds without an answer or a step of its environments after which an actor is replaced."""
-    stall_timeout: float = 10.0
-    """Minutes without an update or environment step after which the run saves and ends, exit code 3; 0 has no limit."""
+    actor_timeout: Seconds = 120.0
+    """Time without an answer or a step of its environments after which an actor is replaced; a plain
+    number counts seconds."""
+    stall_timeout: Minutes = 10.0
+    """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number counts
+    minutes, 0 has no limit."""
     actor_cpus: float = 1.0
     """Ray CPUs that each actor claims."""
     actor_gpus: float = 0.0
@@ -115,7 +118,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        positive = ("total_steps", "unroll_length", "batch_size", "log_every", "eval_episodes", "keep_checkpoints")
+        positive = ("total_steps", "unroll_length", "envs_per_update", "log_every", "eval_episodes", "keep_checkpoints")
         not_negative = ("env_workers", "time_limit", "log_seconds", "eval_every", "look_every", "video_every")
         not_negative += ("checkpoint_every", "max_actor_failures", "actor_cpus", "stall_timeout")
         limits = dict.fromkeys(positive, (1, None)) | dict.fromkeys(not_negative, (0, None))
@@ -132,11 +135,11 @@ class RunConfig:
         for name, value in (("envs_per_actor", self.envs_per_actor), ("learner_threads", self.learner_threads)):
             if not isinstance(value, str) and value < 1:
                 raise ValueError(f"{name} is {value}; allowed: auto, or at least 1")
-        least = 0 if self.synchronous else least_max_lag(self.batch_size, self.actor_envs)
+        least = 0 if self.synchronous else least_max_lag(self.envs_per_update, self.actor_envs)
         if self.max_lag != "auto" and self.max_lag < least:
             raise ValueError(
                 f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
-                f"{self.batch_size}: auto, or at least {least}"
+                f"{self.envs_per_update}: auto, or at least {least}"
             )
         if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
             raise ValueError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
@@ -192,21 +195,21 @@ class RunConfig:
     @property
     def columns(self) -> int:
         """Environments per update."""
-        return (self.fixed_actors or 1) * self.actor_envs if self.synchronous else self.batch_size
+        return (self.fixed_actors or 1) * self.actor_envs if self.synchronous else self.envs_per_update
 
     @property
     def actor_envs(self) -> int:
         """Environments per actor; for a number of actors that changes, as for ELASTIC_ACTORS of them."""
         if self.envs_per_actor != "auto":
             return self.envs_per_actor
-        return -(-self.batch_size // (self.fixed_actors or ELASTIC_ACTORS))
+        return -(-self.envs_per_update // (self.fixed_actors or ELASTIC_ACTORS))
 
     @property
     def lag_bound(self) -> int:
         """The most updates that the weights that acted may be old."""
         if self.synchronous:
             return 0
-        return usual_max_lag(self.batch_size, self.actor_envs) if self.max_lag == "auto" else self.max_lag
+        return usual_max_lag(self.envs_per_update, self.actor_envs) if self.max_lag == "auto" else self.max_lag
 
     @property
     def fixed_actors(self) -> int | None:
@@ -231,10 +234,6 @@ class RunConfig:
         )
 
 
-NONE = "None"
-"""Stands for None among the free parameters of worlds, cores and algorithms, since TOML has no such value."""
-
-
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as nested dicts of plain values, as it is written down: without the secrets of a URL."""
     plain: dict[str, Any] = {}
@@ -253,6 +252,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
+RENAMED = {"batch_size": "envs_per_update"}
+"""Settings of a run that older runs have written down under another name."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
 
@@ -262,6 +263,8 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     data = _with_moved(data) if cls is LearnerConfig else data
+    if cls is RunConfig:
+        data = {RENAMED.get(key, key): value for key, value in data.items()}
     if cls is AgentConfig and data.get("previous_reward") and "time_horizon" in data:
         data = {"previous_reward_clip": 1.0} | data  # older versions wrote down all settings but this one
     for key, value in data.items():
@@ -285,48 +288,6 @@ def _with_moved(learner: dict[str, Any]) -> dict[str, Any]:
     own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
     kept = {key: value for key, value in learner.items() if key not in MOVED}
     return kept | {"algorithm_args": own | learner.get("algorithm_args", {})} if own else kept
-
-
-def typed(hint: Any, value: Any, name: str) -> Any:
-    """A plain value as the type that its field declares. Raises ValueError for a value of another type."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (types.UnionType, Union):
-        for each in inner:
-            with contextlib.suppress(ValueError):
-                return typed(each, value, name)
-    elif origin is Literal:
-        if any(value == each and type(value) is type(each) for each in inner):
-            return value
-    elif origin is dict and isinstance(value, dict):
-        return {key: None if part == NONE else part for key, part in value.items()}
-    elif origin is tuple:
-        same = len(inner) == 2 and inner[1] is ...
-        if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
-            hints = inner[:1] * len(value) if same else inner
-            return tuple(typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
-    elif hint is float and type(value) in (int, float):
-        if abs(value) < float("inf"):
-            return float(value)
-    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # 1e6, as in words
-        return int(value)
-    elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
-        return value
-    raise ValueError(f"{name} is {value!r}; expected {_type_in_words(hint)}")
-
-
-def _type_in_words(hint: Any) -> str:
-    """A field's type for an error message."""
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"}
-    if get_origin(hint) in (types.UnionType, Union):
-        return " or ".join(_type_in_words(each) for each in get_args(hint))
-    if get_origin(hint) is Literal:
-        return ", ".join(repr(each) for each in get_args(hint))
-    if get_origin(hint) is tuple:
-        items = get_args(hint)
-        return f"a list of {'any number' if items[-1] is ... else len(items)} of: {_type_in_words(items[0])}"
-    return names.get(hint, "a table")
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

@@ -6,20 +6,25 @@ then --preset, then defaults.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import tyro
+
 from ...base.messages import OTHER_NAMES, advice
+from ...envs.registration import WORLDS
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
-from .command_line import LIST, TRUST, UsageError, dashed, parse, settings_of, value_of, without
-from .config import MOVED, RunConfig, from_dict, to_dict, typed
+from .command_line import FLAG, LIST, TRUST, UsageError, dashed, flags_of, parse, settings_of, value_of, without
+from .config import RunConfig, from_dict, to_dict
 from .imports import announce_imports, refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
 from .run_directory import CONFIG, differing
+from .settings.other_names import in_python, meaning
+from .settings.typed import typed
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
 """Flags of `rl-train` for several runs in one directory."""
@@ -33,20 +38,40 @@ UNINTERESTING = (
 """Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""
 
 
+NO_ENV = f"allowed: {', '.join(WORLDS)}, a Gymnasium id or module:Class"
+"""End of a message to a user who names no environment."""
+
+
 def parse_run(
-    arguments: Sequence[str], base: RunConfig | None = None, other_flags: tuple[str, ...] = OTHER_FLAGS
+    arguments: Sequence[str],
+    base: RunConfig | None = None,
+    other_flags: tuple[str, ...] = OTHER_FLAGS,
+    *,
+    env_required: bool = False,
 ) -> RunConfig:
-    """The configuration that `rl-train` words stand for; `base` replaces presets and defaults (for --resume)."""
+    """The configuration that `rl-train` words stand for.
+
+    Args:
+        arguments: the words.
+        base: replaces presets and defaults (for --resume).
+        other_flags: flags that the command reads by itself.
+        env_required: whether words that name no environment are refused.
+    """
     words = dashed(arguments)
-    _refuse_moved(words)
     default = base or _default(words)
-    words = without(words, ("--preset", "--config"))
+    named = base is not None or value_of("--env", words) or value_of("--config", words)
+    if env_required and not named and {"-h", "--help"} & {*words}:
+        default = replace(default, env=tyro.MISSING)  # shown as required
     known = (*OTHER_FLAGS, *other_flags)
+    given = _refuse_elsewhere(words, default, {*flags_of(RunConfig), *known})
+    words = without(words, ("--preset", "--config"))
     config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
     address = value_of("--ray-address", words)
     if config.local and address is not None:
         raise UsageError(f"--ray-address {address} has no effect with --local; allowed: one of them")
-    return _finished(config, default)
+    if env_required and not named:
+        raise UsageError(f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
+    return _finished(config, default, given)
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
@@ -59,19 +84,21 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     default = base
     if base is None:
         chosen = {name: given.pop(name, None) for name in ("preset", "config")}
+        if given.get("env") is None and chosen["config"] is None:
+            raise UsageError(f"env is missing; {NO_ENV}")
         default = _default_of(**chosen, **{name: given.get(name) for name in ("env", "core", "algorithm")})
         if given.get("population") == 0:
             default = _alone(default)
     assert default is not None
     try:
-        values = _by_path(given)
+        values = _by_path(given, default)
         config = _replaced(default, values)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
-    return _finished(config, default)
+    return _finished(config, default, given)
 
 
-def _by_path(settings: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str, ...], Any]:
     """Values of settings by where they are in a RunConfig."""
     known = settings_of(RunConfig)
     groups = {name.partition(".")[0] for name in known if "." in name}
@@ -80,12 +107,10 @@ def _by_path(settings: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
         group = name in groups and isinstance(value, Mapping)
         flat |= {f"{name}.{key}": each for key, each in value.items()} if group else {name: value}
     for name in flat:
-        if name in MOVED:
-            raise UsageError(
-                f"unknown setting {name!r}; it is one of {MOVED[name]}: algorithm_args={{{name!r}: VALUE}}"
-            )
         if name not in known:
-            raise UsageError(f"unknown setting {name!r}; {advice(OTHER_NAMES.get(name, name), known)}")
+            chosen = {each: str(settings.get(each) or of) for each, of in _parts(default).items()}
+            found = in_python(meaning(name, **chosen))
+            raise UsageError(f"unknown setting {name!r}; {found or advice(OTHER_NAMES.get(name, name), known)}")
     return {known[name]: value for name, value in flat.items()}
 
 
@@ -101,12 +126,35 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
     return replace(config, **changed)
 
 
-def _finished(config: RunConfig, default: RunConfig) -> RunConfig:
-    """The configuration with the parameters of world, core and algorithm that are the default's, if they are of one."""
+def _finished(config: RunConfig, default: RunConfig, given: Collection[str]) -> RunConfig:
+    """The configuration with the default's parameters of environment, core and algorithm, where these are the same.
+
+    `given` are the settings that the user names.
+    """
+    _refuse_unused(config, given)
     try:
         return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+
+
+_OPTIMISERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
+"""Settings that one optimizer alone reads."""
+
+
+def _refuse_unused(config: RunConfig, given: Collection[str]) -> None:
+    """Raise UsageError for a setting that the user names and that the run would ignore."""
+    why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
+    if config.synchronous and "envs_per_update" in given and config.envs_per_update != config.columns:
+        raise UsageError(
+            f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
+            f"num_actors * envs_per_actor, here {config.columns}"
+        )
+    if config.synchronous and "max_lag" in given and config.max_lag not in ("auto", 0):
+        raise UsageError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
+    for name, optimiser in _OPTIMISERS.items():
+        if name in given and optimiser != config.learner.optimiser:
+            raise UsageError(f"{name} has no effect with {config.learner.optimiser}; allowed with: {optimiser}")
 
 
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
@@ -141,15 +189,23 @@ def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
     return config
 
 
-def _refuse_moved(words: Sequence[str]) -> None:
-    """Raise UsageError for a flag that is a setting of an algorithm now."""
+def _refuse_elsewhere(words: Sequence[str], default: RunConfig, known: set[str]) -> set[str]:
+    """The settings that flags name. Raises UsageError for an unknown flag whose meaning is known."""
+    given: set[str] = set()
+    chosen = {name: value_of(f"--{name}", words) or of for name, of in _parts(default).items()}
     for word in words:
         flag = word.partition("=")[0]
-        setting = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and setting in MOVED:
-            raise UsageError(
-                f"unknown flag {flag!r}; it is a setting of {MOVED[setting]}: --algorithm-args {setting}=VALUE"
-            )
+        if not FLAG.fullmatch(flag):
+            continue
+        given.add(name := flag.removeprefix("--").replace("-", "_"))
+        if flag not in known and (found := meaning(name, **chosen)):
+            raise UsageError(f"unknown flag {flag!r}; {found}")
+    return given
+
+
+def _parts(config: RunConfig) -> dict[str, str]:
+    """Names of the parts whose options are no settings of a run."""
+    return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
 
 
 def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:

@@ -27,7 +27,7 @@ MOST_IN_PROCESS = 1000
 
 def check_counts(config: RunConfig) -> None:
     """Raise ValueError naming the setting if a count is larger than any array, or there are too many actors here."""
-    for name in ("envs_per_actor", "batch_size", "unroll_length", "num_actors", "population", "eval_episodes"):
+    for name in ("envs_per_actor", "envs_per_update", "unroll_length", "num_actors", "population", "eval_episodes"):
         value = getattr(config, name)
         if isinstance(value, int) and value > LARGEST:
             raise ValueError(f"{name} is {value}; no machine holds that many, allowed: at most {LARGEST}")

@@ -208,7 +208,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     if not config.synchronous and (config.fixed_actors or 1) > working:
         report(
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
-            f"{config.lag_bound} updates old; a larger --batch-size or --max-lag lets more of them work"
+            f"{config.lag_bound} updates old; a larger --envs-per-update or --max-lag lets more of them work"
         )
     start_ray(config.fixed_actors, config.ray_address, config.actor_cpus)
     waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow

@@ -52,7 +52,7 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
         return supervise(arguments)
     trust, arguments = TRUST in arguments, [word for word in arguments if word != TRUST]
     if resume is None:
-        config = parse_run(arguments)
+        config = parse_run(arguments, env_required=True)
         refuse_taken(config.checkpoint_url)
         return run_training(config, None, stop, changed=changed_from_preset(config, arguments), early=early)
     words = without(arguments, ("--resume",))

@@ -49,7 +49,7 @@ def supervise(arguments: Sequence[str]) -> int:
             words = [*without(words, ("--resume", "--run-dir")), "--resume", resumed]
         # The same words again: one that dies early has not yet written down what they change.
         return _keep_alive([*words, *trust], [*words, *trust], Path(resumed), int(number))
-    config = parse_run(words)
+    config = parse_run(words, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
     words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from ...base.processes import num_cores
+from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import FLAG, TRUST, UsageError, dashed, make_console, value_of, whole_number, without
+from ..run.command_line import FLAG, TRUST, UsageError, dashed, make_console, value_of, without
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
@@ -125,12 +126,12 @@ def _started(given: dict[str, list[str]], words: Sequence[str]) -> tuple[Path, P
         raise UsageError("--sweep needs --trials N, the number of samples")
     if given["--trials"] and not given["--sweep"]:
         raise UsageError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
-    config = parse_run(words)
+    config = parse_run(words, env_required=True)
     if config.checkpoint_url is not None:
         raise UsageError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
     if given["--sweep"] and config.population:
         raise UsageError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
-    seeds = tuple(whole_number(x) for word in given["--seeds"] for x in word.split(",") if x.strip())
+    seeds = tuple(count(x) for word in given["--seeds"] for x in word.split(",") if x.strip())
     trials = _number("--trials", given) or 1
     plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(given["--sweep"]), trials=trials)
     first = plan.config(config, 0, plan.seeds[0])
@@ -160,7 +161,7 @@ def _number(flag: str, given: dict[str, list[str]]) -> int | None:
     if not given[flag]:
         return None
     try:
-        number = whole_number(given[flag][0])
+        number = count(given[flag][0])
     except ValueError as problem:
         raise UsageError(f"{flag}: {problem}") from problem
     if number < 1 or len(given[flag]) > 1:

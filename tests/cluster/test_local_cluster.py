@@ -27,7 +27,7 @@ CLUSTER = f"{HOME}/cluster.yaml"
 JOBS = "--address http://127.0.0.1:8265"
 TRAIN = (
     "rl-train --ray-address auto --num-actors 2 --env boxworld --core lstm --preset easy --core-args hidden_size=16 "
-    f"--envs-per-actor 16 --batch-size 16 --total-steps 300000 --log-every 20000 --run-dir {HOME}/runs/first"
+    f"--envs-per-actor 16 --envs-per-update 16 --total-steps 300000 --log-every 20000 --run-dir {HOME}/runs/first"
 )
 OUTPUTS = ("output", "cluster after the run", "links left")
 """Of what was found, that which is not kept."""

@@ -141,7 +141,7 @@ def test_the_images_steps_make_an_engram_that_trains(tmp_path: Path) -> None:
     compiled = {path: path.stat().st_mtime_ns for path in (tmp_path / "numba").rglob("*.nb[ci]")}
     assert len(compiled) > 20
     tiny = ["--env", "boxworld", "--core", "lstm", "--preset", "easy", "--core-args", "hidden_size=16"]
-    tiny += ["--envs-per-actor", "8", "--batch-size", "8", "--num-actors", "1"]
+    tiny += ["--envs-per-actor", "8", "--envs-per-update", "8", "--num-actors", "1"]
     do("rl-train", *tiny, "--total-steps", 2000, "--run-dir", tmp_path / "run")
     assert (tmp_path / "run" / "metrics.jsonl").exists()
     left = {path: path.stat().st_mtime_ns for path in (tmp_path / "numba").rglob("*.nb[ci]")}

@@ -24,7 +24,7 @@ READER = (
 )
 WORDS = (
     *("--env", "CartPole-v1", "--core", "lstm", "--core-args", "hidden_size=8", "--envs-per-actor", "4"),
-    *("--batch-size", "4", "--unroll-length", "6", "--log-every", "1"),
+    *("--envs-per-update", "4", "--unroll-length", "6", "--log-every", "1"),
 )
 NOWHERE, ROOTS = "/nonexistent", "/"
 

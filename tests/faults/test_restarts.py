@@ -144,7 +144,7 @@ def test_an_environment_that_always_crashes_is_named_and_given_up_although_check
 ) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.chdir(tmp_path)
-    words = ["--env", "deadly:World", "--core", "gru", "--local", "--envs-per-actor", "2", "--batch-size", "2"]
+    words = ["--env", "deadly:World", "--core", "gru", "--local", "--envs-per-actor", "2", "--envs-per-update", "2"]
     words += ["--unroll-length", "4", "--checkpoint-every", "0.01", *FOREVER, "--run-dir", "run"]
     assert supervisor._keep_alive(words, ["--resume", "run"], Path("run"), 1, most=1) == 1
     said = capfd.readouterr().err

@@ -14,7 +14,7 @@ from slow_envs import noted
 HERE = str(Path(__file__).parents[1] / "support")
 WORDS = [
     *("--env", "slow_envs:Slow", "--core", "lstm", "--core-args", "hidden_size=8", *FOREVER, "--log-every", 1),
-    *("--envs-per-actor", 2, "--batch-size", 2, "--unroll-length", 4, "--checkpoint-every", 1000),
+    *("--envs-per-actor", 2, "--envs-per-update", 2, "--unroll-length", 4, "--checkpoint-every", 1000),
 ]
 MANY = 40
 """Episodes of an evaluation, each in an environment of its own."""

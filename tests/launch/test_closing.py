@@ -24,7 +24,7 @@ from engram.launch.train import command as train
 
 WORDS = [
     *("--env", "slow_envs:Slow", "--core", "lstm", "--core-args", "hidden_size=4", "--envs-per-actor", "2"),
-    *("--batch-size", "2", "--unroll-length", "4", "--total-steps", "16"),
+    *("--envs-per-update", "2", "--unroll-length", "4", "--total-steps", "16"),
 ]
 
 

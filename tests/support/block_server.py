@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SMALL = {
-    "rl-train": ["--local", "--total-steps", "600", "--envs-per-actor", "4", "--batch-size", "4"],
+    "rl-train": ["--local", "--total-steps", "600", "--envs-per-actor", "4", "--envs-per-update", "4"],
     "rl-eval": ["--episodes", "4"],
     "rl-probe": ["--updates", "2", "--test-sequences", "8"],
 }

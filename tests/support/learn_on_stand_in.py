@@ -211,7 +211,7 @@ def population(sync: bool, together: Together) -> dict[str, Any]:
         pbt=PopulationConfig(together=together),
         local=True,
         sync=sync,
-        batch_size=4,
+        envs_per_update=4,
         unroll_length=12,
         log_every=150,
         learner=LearnerConfig(lr_schedule="constant"),

@@ -14,7 +14,7 @@ import psutil
 TINY = [
     *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=16", "--seed", "5"),
     *("--env-args", "path_lengths=1", "num_distractors=0", "max_steps=12", "--envs-per-actor", "4"),
-    *("--batch-size", "4", "--unroll-length", "6", "--log-every", "1", "--conv-channels", "2"),
+    *("--envs-per-update", "4", "--unroll-length", "6", "--log-every", "1", "--conv-channels", "2"),
 ]
 RL_TRAIN = str(Path(sys.executable).with_name("rl-train"))
 FOREVER = ("--total-steps", "1000000000")

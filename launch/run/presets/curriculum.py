@@ -75,7 +75,7 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
 # learnt of the late trials is lost again.
 _STAGED_CUED_CATCH: Preset = CENTRED_LP_RNN_PPO | {
     "unroll_length": 100,
-    "batch_size": 512,
+    "envs_per_update": 512,
     "envs_per_actor": 512,
     "learner": CENTRED_LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 4e-4, "entropy_cost": 0.03},
     "levels": {

@@ -31,7 +31,7 @@ _EASY_T_MAZE: Preset = {
     "env_args": {"difficulty": 0},
     "agent": {"torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0}},
     "learner": {"max_grad_norm": 40.0},
-    "batch_size": 8,
+    "envs_per_update": 8,
     "envs_per_actor": 64,
     "population": 4,
     "pbt": {
@@ -75,7 +75,7 @@ _EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,
-    "batch_size": 64,
+    "envs_per_update": 64,
     "envs_per_actor": 64,
     "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True, "prediction_size": 128},
     "learner": PPO
@@ -87,7 +87,7 @@ _EASY_MAZE: Preset = {
 _EASY_CUED_CATCH: Preset = LP_RNN_PPO | {
     "env_args": {"num_cues": 2, "num_trials": 4, "reward_free_trials": 0},
     "unroll_length": 60,
-    "batch_size": 512,
+    "envs_per_update": 512,
     "envs_per_actor": 512,
     "learner": LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 1e-3},
     "levels": {"curriculum": {"num_cues": [1]}, "curriculum_measure": "caught", "curriculum_score": (3.8,)},
@@ -103,7 +103,7 @@ _EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
         "timeout_frames": 200,
     },
     "learner": CENTRED_LP_RNN_PPO["learner"] | {"lr": 7e-4},
-    "batch_size": 128,
+    "envs_per_update": 128,
     "envs_per_actor": 128,
     "levels": {
         "curriculum": {

@@ -19,7 +19,7 @@ def core(**options: Any) -> Preset:
 # one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
-    "batch_size": 32,
+    "envs_per_update": 32,
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
@@ -59,7 +59,7 @@ _MAZE: Preset = {
 # 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
 _LP_RNN: Preset = {
     "unroll_length": 300,
-    "batch_size": 32,
+    "envs_per_update": 32,
     "agent": {"torso": {"embedding_size": 128}},
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 5e-4},
 }

@@ -15,7 +15,7 @@ PPO: Preset = {
 # is near uniform; the memory also sees what was done.
 RMC_PPO: Preset = {
     "unroll_length": 64,
-    "batch_size": 64,
+    "envs_per_update": 64,
     "envs_per_actor": 64,
     "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True},
     "learner": PPO | {"algorithm_args": {"epochs": 2, "gae_lambda": 0.95}, "lr": 5e-4, "lr_schedule": "linear"},
@@ -26,7 +26,7 @@ RMC_PPO: Preset = {
 # in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
-    "batch_size": 256,
+    "envs_per_update": 256,
     "envs_per_actor": 256,
     "agent": {
         "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},

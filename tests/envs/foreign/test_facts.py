@@ -72,7 +72,7 @@ def trained(world: str, path: Path, *words: str) -> Path:
         "--local",
         *words,
     )
-    sizes = ["--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10", "--log-every", "40"]
+    sizes = ["--envs-per-actor", "4", "--envs-per-update", "4", "--unroll-length", "10", "--log-every", "40"]
     assert command.main([*words, *sizes, "--num-actors", "1", "--total-steps", "80", "--run-dir", str(path)]) == 0
     return path
 

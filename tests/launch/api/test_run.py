@@ -26,7 +26,11 @@ from runs import TINY, last_step, rows, steps_saved, wait_for
 
 SMALL = {
     **{"env": "boxworld", "core": "lstm", "core_args": {"hidden_size": 16}, "seed": 5, "show": False},
-    **{"env_args": {"path_lengths": 1, "num_distractors": 0, "max_steps": 12}, "envs_per_actor": 4, "batch_size": 4},
+    **{
+        "env_args": {"path_lengths": 1, "num_distractors": 0, "max_steps": 12},
+        "envs_per_actor": 4,
+        "envs_per_update": 4,
+    },
     **{"unroll_length": 6, "log_every": 1, "conv_channels": (2,)},
 }
 """TINY as settings."""
@@ -208,7 +212,7 @@ def test_a_run_with_ray_leaves_nothing_behind(tmp_path):
 
 PARENT = """
 import os, sys, engram
-run = engram.train("boxworld", "lstm", conv_channels=(2,), unroll_length=6, batch_size=4, log_every=1, wait=False,
+run = engram.train("boxworld", "lstm", conv_channels=(2,), unroll_length=6, envs_per_update=4, log_every=1, wait=False,
                    run_dir=sys.argv[1])
 print(run._child._process.pid, flush=True)
 os._exit(0)

@@ -26,7 +26,7 @@ from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
 
 CPU = torch.device("cpu")
-TINY = ["--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--batch-size", "4"]
+TINY = ["--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--envs-per-update", "4"]
 TINY += ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9"]
 
 
@@ -36,7 +36,7 @@ def tiny(core: str = "lstm") -> RunConfig:
         env_args={"path_lengths": 1, "num_distractors": 0, "max_steps": 9},
         agent=AgentConfig(core=core, core_args={"hidden_size": 8}),
         envs_per_actor=8,
-        batch_size=4,
+        envs_per_update=4,
         unroll_length=10,
     )
 

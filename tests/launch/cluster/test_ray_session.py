@@ -22,7 +22,7 @@ from runs import wait_for
 TOKEN = "0123456789abcdef" * 4
 TINY = [
     *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--conv-channels", "2", "--env-args"),
-    *("path_lengths=1", "num_distractors=0", "max_steps=9", "--envs-per-actor", "4", "--batch-size", "4"),
+    *("path_lengths=1", "num_distractors=0", "max_steps=9", "--envs-per-actor", "4", "--envs-per-update", "4"),
     *("--total-steps", "400", "--num-actors", "2", "--actor-cpus", "0.5"),
 ]
 

@@ -38,7 +38,7 @@ from engram.launch.run.presets.lookup import preset
 COMMANDS = Path(sys.executable).parent
 TINY = [
     *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--conv-channels", "2", "--env-args"),
-    *("path_lengths=1", "num_distractors=0", "max_steps=9", "--envs-per-actor", "4", "--batch-size", "4"),
+    *("path_lengths=1", "num_distractors=0", "max_steps=9", "--envs-per-actor", "4", "--envs-per-update", "4"),
 ]
 HERE = Facts("head", "3.11.7", {"ray": "2.60.0", "torch": "2.13.0"}, 8, [], 2**34, 2**32, 20000, 2**36, 0.5, None, [])
 SMALL = Prediction(
@@ -176,7 +176,7 @@ def test_predicted_bytes_are_those_of_real_unrolls() -> None:
     actor.unroll()
     unroll, weights = nbytes(actor.unroll()), flatten(actor.agent)
     assert predicted.unroll == pytest.approx(unroll, rel=0.02)  # episodes that ended take a few bytes
-    under_way = -(-2 * config.batch_size // 6)  # environments of two updates, while the learner has one of them
+    under_way = -(-2 * config.envs_per_update // 6)  # environments of two updates, while the learner has one of them
     assert predicted.object_store == pytest.approx(under_way * unroll + 3 * weights.nbytes, rel=0.02)
     assert predicted.parameters == weights.size
     assert 0 < predicted.slowest < predicted.fastest

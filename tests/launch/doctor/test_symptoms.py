@@ -122,7 +122,7 @@ def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFi
         "0.01",
         "--value-cost",
         "5",
-        "--batch-size",
+        "--envs-per-update",
         "8",
         "--unroll-length",
         "10",

@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     words = ["--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
     words += ["--env-args", *(f"{key}={value}".replace(" ", "") for key, value in LEVELS.items())]
-    words += ["--envs-per-actor", "64", "--batch-size", "64", "--unroll-length", "20", "--total-steps", "5000"]
+    words += ["--envs-per-actor", "64", "--envs-per-update", "64", "--unroll-length", "20", "--total-steps", "5000"]
     with pytest.MonkeyPatch.context() as patch:  # a mean of few episodes, for a run of seconds
         patch.setattr(accumulator, "WINDOW", 20)
         patch.setattr(accumulator, "PER_ENVIRONMENT", 0)

@@ -27,7 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("secret") / "run"
     words = ["--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=8", "--local", "--run-dir", str(path)]
     words += ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=6", "--envs-per-actor", "4"]
-    assert train.main([*words, "--batch-size", "4", "--unroll-length", "10", "--total-steps", "80"]) == 0
+    assert train.main([*words, "--envs-per-update", "4", "--unroll-length", "10", "--total-steps", "80"]) == 0
     return path
 
 

@@ -35,7 +35,7 @@ note = "at the end"
 [full]
 arguments = """
     --env boxworld-twin --env-args path_lengths=1 num_distractors=0 max_steps=30 --local
-    --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
+    --envs-per-actor 8 --envs-per-update 8 --unroll-length 10 --core-args hidden_size=8"""
 seeds = [3]
 steps_per_second = 1000
 stop = "after its steps"
@@ -43,7 +43,7 @@ stop = "after its steps"
 lstm = "--core lstm --conv-channels 2 --total-steps 16000 --log-every 1000 --checkpoint-every 0.2"
 [quick]
 arguments = """--env cued-catch --env-args num_trials=1 initial_cue_duration=2 reward_free_trials=0 --local
-    --envs-per-actor 8 --batch-size 8 --unroll-length 10 --core-args hidden_size=8"""
+    --envs-per-actor 8 --envs-per-update 8 --unroll-length 10 --core-args hidden_size=8"""
 seeds = [3]
 steps_per_second = 1000
 stop = "after its steps"

@@ -15,7 +15,7 @@ CONFIG = RunConfig(
     env="pomdp-graph",
     agent=AgentConfig(core="feedforward", core_args={"hidden_size": HIDDEN}),
     unroll_length=5,
-    batch_size=3,
+    envs_per_update=3,
 )
 
 
@@ -32,7 +32,7 @@ def test_operations_of_products_are_those_counted_by_hand() -> None:
 def test_a_wider_batch_asks_the_same_operations_and_fewer_bytes_of_each_step() -> None:
     """Weights are read once for all of its environments."""
     large = replace(CONFIG, agent=AgentConfig(core="feedforward", core_args={"hidden_size": 256}))
-    narrow, wide = (demands(replace(large, batch_size=size))["learn"] for size in (1, 64))
+    narrow, wide = (demands(replace(large, envs_per_update=size))["learn"] for size in (1, 64))
     assert wide.flops == narrow.flops
     assert 4 * SEEN < wide.bytes < narrow.bytes * 0.7
 

@@ -13,7 +13,7 @@ from engram.launch.train import command as train
 
 WORDS = [
     *("--env", "pomdp-graph", "--env-args", "num_steps=8", "--core", "lstm", "--core-args", "hidden_size=4"),
-    *("--local", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "8", "--log-every", "1"),
+    *("--local", "--envs-per-actor", "4", "--envs-per-update", "4", "--unroll-length", "8", "--log-every", "1"),
     *("--population", "2", "--pbt.warmup", "4", "--pbt.interval", "4", "--pbt.window", "2"),
 ]
 Change = Callable[[list[str]], list[str]]

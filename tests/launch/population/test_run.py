@@ -21,7 +21,7 @@ from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import FOREVER, family, gone, start, steps_saved, stop, wait_for, workers
 
-SMALL = ["--local", "--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "8", "--log-every", "1"]
+SMALL = ["--local", "--envs-per-actor", "4", "--envs-per-update", "4", "--unroll-length", "8", "--log-every", "1"]
 CATCH = [
     *("--env", "cued-catch", "--env-args", "num_trials=2", "initial_cue_duration=1", "cue_duration=1"),
     *("reward_free_trials=0", "--core", "concrete", "--core-args", "pool_size=8", "num_pools=2", "viewport_size=4"),

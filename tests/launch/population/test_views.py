@@ -305,7 +305,7 @@ def test_without_a_terminal_a_line_names_the_returns() -> None:
 
 RUN = [
     *("--env", "pomdp-graph", "--core", "lstm", "--core-args", "hidden_size=8", "--local", "--seed", "3"),
-    *("--envs-per-actor", "4", "--batch-size", "4", "--unroll-length", "10", "--log-every", "200"),
+    *("--envs-per-actor", "4", "--envs-per-update", "4", "--unroll-length", "10", "--log-every", "200"),
 ]
 POPULATION = [
     *("--population", "3", "--pbt.warmup", "8", "--pbt.interval", "8", "--pbt.window", "5", "--pbt.p-value", "0.6"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import engram
-from engram.launch.run.command_line import dashed, flags_of, value_of, whole_number
+from engram.base.units import count
+from engram.launch.run.command_line import dashed, flags_of, value_of
 from engram.launch.run.config import RunConfig, from_dict, to_dict
 from engram.launch.run.run_directory import RunDirectory
 from runs import TINY
@@ -64,12 +65,15 @@ MISTAKES = [
     ("rl-train --seed -1", "seed is -1; allowed: 0..18446744073709551615"),
     ("rl-train --time-horizon 99999999999999999999999", "99999999999999999999999; allowed: 0..9223372036854775807"),
     (
-        "rl-train --local --eval-episodes 99999999999999999999999 --total-steps 1",
+        "rl-train --env boxworld --local --eval-episodes 99999999999999999999999 --total-steps 1",
         "eval_episodes is 99999999999999999999999",
     ),
-    ("rl-train --local --num-actors 1000000", "num_actors is 1000000; allowed with --local and --act-on: at most 1000"),
     (
-        "rl-train --curriculum grid_size=6 --curriculum-score 5 --total-steps 1",
+        "rl-train --env maze --local --num-actors 1000000",
+        "num_actors is 1000000; allowed with --local and --act-on: at most",
+    ),
+    (
+        "rl-train --env boxworld --curriculum grid_size=6 --curriculum-score 5 --total-steps 1",
         "curriculum_score (with curriculum_measure 'solved') is 5",
     ),
     ("rl-probe recall --seed 100000000000000000000000000", "seed is 100000000000000000000000000; allowed: 0..184467"),
@@ -90,6 +94,41 @@ MISTAKES = [
     ("rl-train --local --env CartPole-v0", "CartPole-v0 is an old version; expected: CartPole-v1"),
     ("rl-train --local --env Acrobot-v9", "unknown environment 'Acrobot-v9'; did you mean: Acrobot-v1"),
     ("rl-train --learning_rate 0.1", "unknown flag '--learning-rate'; did you mean: --lr?"),
+    ("rl-train", "--env is missing; allowed: boxworld, mini-pacman, "),
+    ("rl-train --preset easy --restarts 1", "--env is missing; allowed: boxworld, mini-pacman, "),
+    ("rl-train --total-steps 10m", "--total-steps: '10m' is not a whole number; allowed also: 20k, 1.5M"),
+    (
+        "rl-train --time-limit 20k",
+        "--time-limit: '20k' is not a duration; allowed: 90s, 10m, 2h, 1d, or",
+    ),
+    ("rl-bench --seconds 2x", "--seconds: '2x' is not a duration; allowed: 90s, 10m"),
+    ("rl-bench --seconds 0.5s", "--seconds is 0.5s; allowed: at least 1s"),
+    ("rl-train --batch-size 64", "'--batch-size'; here --envs-per-update counts the environments of an update"),
+    ("rl-train --n-epochs 3", "unknown flag '--n-epochs'; it is a setting of ppo: --algorithm-args epochs=N"),
+    ("rl-train --update_epochs 3", "unknown flag '--update-epochs'; it is a setting of ppo: --algorithm-args epochs=N"),
+    ("rl-train --num-minibatches 3", "it is a setting of ppo: --algorithm-args minibatches=N"),
+    ("rl-train --clip-range 3", "it is a setting of ppo: --algorithm-args clip=X"),
+    ("rl-train --clip-coef=3", "it is a setting of ppo: --algorithm-args clip=X"),
+    ("rl-train --target-kl 3", "policy/kl_behaviour reports it"),
+    ("rl-train --hidden-size 3", "the size of a core is an option of it: --core-args NAME=N"),
+    ("rl-train --core lstm --hidden-size 3", "it is an option of lstm: --core-args hidden_size=VALUE"),
+    ("rl-train --rnn-size 3", "the size of a core is an option of it: --core-args NAME=N"),
+    ("rl-train --rollout 3", "unknown flag '--rollout'; did you mean: --unroll-length?"),
+    ("rl-train --capture-video", "rl-eval RUN --gif FILE records an episode"),
+    ("rl-train --save-freq 3", "checkpoints are written by time: --checkpoint-every 60s"),
+    ("rl-train --exp-name x", "unknown flag '--exp-name'; did you mean: --run-dir?"),
+    ("rl-train --gae-lambda 1", "it is a setting of a2c and ppo, not of vtrace: --algorithm-args gae_lambda=VALUE"),
+    ("rl-train --env CartPole-v1 --gae-lambda 1", "it is a setting of ppo: --algorithm-args gae_lambda=VALUE"),
+    ("rl-train --algorithm a2c --gae-lambda 1", "it is a setting of a2c: --algorithm-args gae_lambda=VALUE"),
+    ("rl-train --env t-maze --limbo-time 1", "it is a parameter of t-maze: --env-args limbo_time=VALUE"),
+    (
+        "rl-train --env CartPole-v1 --envs-per-update 32",
+        "envs_per_update is 32; allowed with ppo, which learns from one unroll of every actor: num_actors * "
+        "envs_per_actor, here 16",
+    ),
+    ("rl-train --env CartPole-v1 --max-lag 2", "max_lag is 2; allowed with ppo, which learns from the newest weights"),
+    ("rl-train --env t-maze --sync --max-lag 2", "max_lag is 2; allowed with --sync, which learns from the newest"),
+    ("rl-train --env t-maze --rmsprop-decay 0.9", "rmsprop_decay has no effect with adam; allowed with: rmsprop_tf"),
     ("rl-train --gamma=0.9", "unknown flag '--gamma'; did you mean: --discount?"),
     ("rl-train --local --env nope", "unknown environment 'nope'; there are: boxworld"),
     (
@@ -127,7 +166,7 @@ def test_a_mistake_is_one_line(line: str, said: str, tmp_path: Path, capsys: pyt
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a CUDA device")
 def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("rl-train", "--device", "cuda", "--local", "--run-dir", str(tmp_path / "run")) == 2
+    assert run("rl-train", "--env", "maze", "--device", "cuda", "--local", "--run-dir", str(tmp_path / "run")) == 2
     assert "--device cuda: there is no such device; allowed: cpu; torch" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -143,7 +182,7 @@ def test_words() -> None:
         *("--total-steps=2_0", "a_b", "--pbt.p-value", "x_y=1")
     ]
     assert value_of("--env", ["--env", "a", "--lr", "3", "--env=b"]) == "b", "the last one holds, as for every flag"
-    assert [whole_number(text) for text in ("2e6", "1_000", "-3")] == [2_000_000, 1000, -3]
+    assert [count(text) for text in ("2e6", "1_000", "-3")] == [2_000_000, 1000, -3]
     assert {"--conv-channels", "--lr", "--core", "--pbt.interval", "--env"} <= flags_of(RunConfig)
 
 

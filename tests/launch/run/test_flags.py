@@ -224,7 +224,7 @@ def test_a_limit_that_the_processes_of_a_run_may_reach_is_said_before(actors: tu
 
 @pytest.mark.parametrize(("factor", "what"), [(0.5, "what the core reads in an update"), (1.1, "networks, obs")])
 def test_what_a_network_makes_of_observations_counts_and_all_of_it_together(factor: float, what: str) -> None:
-    config = parse_run([*TINY, "--local", "--device", "cpu", "--batch-size", "4000"])
+    config = parse_run([*TINY, "--local", "--device", "cpu", "--envs-per-update", "4000"])
     factory = config.factory()
     batch = factory.make_batch(num_envs=1)
     features = 4 * factory.make_agent(batch).torso.output_size * (config.unroll_length + 1) * 4000

@@ -95,7 +95,7 @@ def test_words_change_single_settings_of_a_presets_algorithm() -> None:
         "advantage_floor": 0.1,
     }
     assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
-    with pytest.raises(UsageError, match="it is a setting of a2c: --algorithm-args gae_lambda=VALUE"):
+    with pytest.raises(UsageError, match="it is a setting of ppo: --algorithm-args gae_lambda=VALUE"):
         parse_run([*easy, "--gae-lambda", "0.5"])
 
 

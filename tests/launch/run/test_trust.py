@@ -24,7 +24,7 @@ TINY = [
     *(
         "--envs-per-actor",
         "2",
-        "--batch-size",
+        "--envs-per-update",
         "2",
         "--unroll-length",
         "8",

@@ -22,7 +22,7 @@ from engram.launch.train.acting import Acting
 from engram.launch.train.trainer import Trainer
 from runs import TINY, steps_saved
 
-SYNC = [*TINY, "--sync", "--num-actors", "2", "--lr-schedule", "constant"]
+SYNC = [*TINY, "--sync", "--num-actors", "2", "--envs-per-update", "8", "--lr-schedule", "constant"]
 
 
 def run_train(*words: object) -> int:

@@ -19,7 +19,7 @@ from engram.launch.train import command as train
 TINY = [
     *("--env", "boxworld", "--core", "lstm", "--core-args", "hidden_size=16", "--local", "--seed", "5"),
     *("--env-args", "path_lengths=1", "num_distractors=0", "max_steps=12", "--envs-per-actor", "4"),
-    *("--batch-size", "4", "--unroll-length", "6", "--log-every", "1", "--conv-channels", "2"),
+    *("--envs-per-update", "4", "--unroll-length", "6", "--log-every", "1", "--conv-channels", "2"),
 ]
 RL_TRAIN = [str(Path(sys.executable).with_name("rl-train"))]
 
@@ -50,6 +50,7 @@ def test_one_seed_gives_one_run(tmp_path: Path, mode: list[str]) -> None:
 @pytest.mark.parametrize("actors", [1, 2])
 def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, algorithm: str, actors: int) -> None:
     words = [*TINY, "--sync", "--algorithm", algorithm, "--num-actors", actors, "--lr-schedule", "constant"]
+    words += ["--envs-per-update", 4 * actors]
     assert run_train(*words, "--total-steps", 500, "--run-dir", tmp_path / "whole") == 0
     assert run_train(*words, "--total-steps", 200, "--run-dir", tmp_path / "parts") == 0
     assert run_train("--resume", tmp_path / "parts", "--total-steps", 350) == 0
@@ -58,7 +59,7 @@ def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path
 
 
 def test_resume_does_not_depend_on_the_number_of_actors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*TINY, "--sync", "--num-actors", 2, "--run-dir", tmp_path / "run"]
+    words = [*TINY, "--sync", "--num-actors", 2, "--envs-per-update", 8, "--run-dir", tmp_path / "run"]
     assert run_train(*words, "--total-steps", 100) == 0
     assert run_train("--resume", tmp_path / "run", "--total-steps", 200, "--num-actors", 1) == 0
     assert rows(tmp_path / "run")[-1]["step"] >= 200
@@ -138,15 +139,15 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     ("words", "message"),
     [
         (["--env", "boxwrld"], "unknown environment 'boxwrld'.*boxworld"),
-        (["--core", "lstn"], "unknown core 'lstn'.*lstm"),
+        (["--env", "maze", "--core", "lstn"], "unknown core 'lstn'.*lstm"),
         (["--entropy-costs", "1"], "unknown flag '--entropy-costs'.*--entropy-cost"),
-        (["--env-args", "path_lenght=1"], "no parameter 'path_lenght'.*path_lengths"),
-        (["--env-args", "path_lengths=0"], "path_lengths.*0.*1"),
-        (["--core", "lstm", "--core-args", "size=1"], "no option 'size'.*hidden_size"),
+        (["--env", "boxworld", "--env-args", "path_lenght=1"], "no parameter 'path_lenght'.*path_lengths"),
+        (["--env", "boxworld", "--env-args", "path_lengths=0"], "path_lengths.*0.*1"),
+        (["--env", "maze", "--core", "lstm", "--core-args", "size=1"], "no option 'size'.*hidden_size"),
         (["--preset", "quick"], "unknown preset 'quick'.*paper, easy"),
         (["--config", "/nowhere.toml"], "cannot read --config /nowhere.toml"),
         (["--resume", "/nowhere"], "/nowhere"),
-        (["--device", "cuda:9"], "--device cuda:9: this machine has 0 CUDA devices|9"),
+        (["--env", "maze", "--device", "cuda:9"], "--device cuda:9: this machine has 0 CUDA devices|9"),
         (["extra"], "unexpected word 'extra'"),
     ],
 )

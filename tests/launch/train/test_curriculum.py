@@ -34,7 +34,9 @@ def stages(run: Path) -> list[float]:
     return [row["curriculum/stage"] for row in rows(run)]
 
 
-@pytest.mark.parametrize("mode", [["--sync", "--num-actors", "2"], ["--algorithm", "a2c"]], ids=["sync", "a2c"])
+@pytest.mark.parametrize(
+    "mode", [["--sync", "--num-actors", "2", "--envs-per-update", "8"], ["--algorithm", "a2c"]], ids=["sync", "a2c"]
+)
 def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, mode: list[str]) -> None:
     """Stopped in every stage, also in the update that ends one."""
     words = [*WORDS, *mode, "--local"]
@@ -66,7 +68,18 @@ def test_a_resume_whose_environments_begin_anew_waits_for_all_of_them(tmp_path: 
 
 def test_levels_that_come_again_are_the_same_after_a_stop(tmp_path: Path) -> None:
     levels = ["--level-replay", 0.7, "--level-replay-size", 6, "--stagger", 9]
-    words = [*TINY, *levels, "--local", "--sync", "--num-actors", 2, "--lr-schedule", "constant"]
+    words = [
+        *TINY,
+        *levels,
+        "--local",
+        "--sync",
+        "--num-actors",
+        2,
+        "--envs-per-update",
+        8,
+        "--lr-schedule",
+        "constant",
+    ]
     assert run_train(*words, "--total-steps", 700, "--run-dir", tmp_path / "whole") == 0
     for total in (150, 400, 700):
         start = ["--resume", tmp_path / "parts"] if total > 150 else [*words, "--run-dir", tmp_path / "parts"]

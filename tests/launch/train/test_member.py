@@ -14,7 +14,7 @@ WORDS = ["--env", "t-maze", "--core", "feedforward", "--conv-channels", "--embed
 
 
 def test_a_copied_member_is_scored_by_episodes_that_began_after_the_copy():
-    config = parse_run([*WORDS, "--envs-per-actor", "2", "--batch-size", "2", "--unroll-length", "4", "--local"])
+    config = parse_run([*WORDS, "--envs-per-actor", "2", "--envs-per-update", "2", "--unroll-length", "4", "--local"])
     agents, fields = make_agents(config, config.factory(), torch.device("cpu"))
     members = [Member(i, config, learner, None, 1, fields) for i, learner in enumerate(make_learners(config, agents))]
     copied = members[1]

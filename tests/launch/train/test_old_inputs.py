@@ -11,7 +11,7 @@ from engram.launch.train import command
 def test_a_resumed_run_keeps_its_clipped_previous_reward(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["--env", "CartPole-v1", "--core", "lstm", "--core-args", "hidden_size=4", "--local", "--previous-reward"]
-    words += ["--previous-reward-clip", "1", "--envs-per-actor", "2", "--batch-size", "2", "--unroll-length", "4"]
+    words += ["--previous-reward-clip", "1", "--envs-per-actor", "2", "--envs-per-update", "2", "--unroll-length", "4"]
     assert command.main([*words, "--total-steps", "16", "--run-dir", str(run)]) == 0
     file = run / "config.toml"
     older = re.sub(r"previous_reward_clip = 1.0\n", "", text := file.read_text())

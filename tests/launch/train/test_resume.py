@@ -225,7 +225,7 @@ def test_a_changed_environment_is_one_line_before_actors_start(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     words = ("--env", "changing_env:World", "--core", "gru", "--core-args", "hidden_size=4", "--embedding-size", 4)
-    sizes = ("--envs-per-actor", 2, "--batch-size", 2, "--unroll-length", 4, "--total-steps", 16, "--run-dir", run)
+    sizes = ("--envs-per-actor", 2, "--envs-per-update", 2, "--unroll-length", 4, "--total-steps", 16, "--run-dir", run)
     with pytest.raises(SystemExit) as end:
         train.run([str(word) for word in (*words, *sizes, "--local")])
     assert end.value.code == 0

@@ -9,7 +9,7 @@ import torch
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
-WORDS = ["--core", "lstm", "--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--batch-size", "8"]
+WORDS = ["--core", "lstm", "--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--envs-per-update", "8"]
 WORDS += ["--unroll-length", "10"]
 EASY = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=5", "grid_size=6"]
 HARDER = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9", "grid_size=8"]

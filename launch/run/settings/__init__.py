@@ -1,0 +1,1 @@
+"""Names and types of settings, as files, calls and users of other libraries write them."""

@@ -1,0 +1,83 @@
+"""Where an unknown setting of a run is found: other libraries, algorithms, cores, environments.
+
+Pure renames are in `base/messages.py` (OTHER_NAMES); this file explains names whose meaning differs.
+"""
+
+import re
+from dataclasses import fields
+
+from ....agents.cores.registry import core_parameters
+from ....base.messages import OTHER_NAMES
+from ....envs.registration import find_world, is_world, world_parameters
+from ....learners.algorithms.registry import algorithm_class, algorithm_names
+
+_EPOCHS = "it is a setting of ppo: --algorithm-args epochs=N"
+_MINIBATCHES = "it is a setting of ppo: --algorithm-args minibatches=N"
+_CLIP = "it is a setting of ppo: --algorithm-args clip=X"
+_CORE = "the size of a core is an option of it: --core-args NAME=N; docs/reference/cores.md lists each core's options"
+_BATCH = (
+    "here --envs-per-update counts the environments of an update, which has --envs-per-update * --unroll-length "
+    "samples, and --algorithm-args minibatches=N divides them (ppo)"
+)
+_KL = "there is no bound on it; policy/kl_behaviour reports it, and --algorithm-args epochs=N lowers it (ppo)"
+_SAVE = "checkpoints are written by time: --checkpoint-every 60s, of which --keep-checkpoints N are kept"
+_VIDEO = "rl-eval RUN --gif FILE records an episode, --look-every N draws one while training"
+MEANINGS = {
+    "batch_size": _BATCH,
+    "minibatch_size": _BATCH,
+    "n_epochs": _EPOCHS,
+    "update_epochs": _EPOCHS,
+    "num_epochs": _EPOCHS,
+    "num_minibatches": _MINIBATCHES,
+    "n_minibatches": _MINIBATCHES,
+    "clip_range": _CLIP,
+    "clip_coef": _CLIP,
+    "ppo_clip_ratio": _CLIP,
+    "target_kl": _KL,
+    "hidden_size": _CORE,
+    "rnn_size": _CORE,
+    "lstm_hidden_size": _CORE,
+    "save_freq": _SAVE,
+    "save_interval": _SAVE,
+    "capture_video": _VIDEO,
+    "save_video": _VIDEO,
+}
+"""Explanations by name in other libraries, in words of a command line."""
+
+
+def meaning(name: str, algorithm: str, core: str, env: str) -> str:
+    """The end of a message about an unknown setting: where it is found; empty where nothing is known.
+
+    Args:
+        name: with underscores.
+        algorithm: of the run, whose settings are searched first.
+        core: of the run.
+        env: of the run.
+    """
+    if name in OTHER_NAMES:
+        return ""
+    try:
+        if name in _settings(algorithm):
+            return f"it is a setting of {algorithm}: --algorithm-args {name}=VALUE"
+        if name in core_parameters(core):
+            return f"it is an option of {core}: --core-args {name}=VALUE"
+        if is_world(env) and name in world_parameters(find_world(env)[0]):
+            return f"it is a parameter of {env}: --env-args {name}=VALUE"
+    except ValueError:  # one of the names does not exist, which is reported elsewhere
+        return MEANINGS.get(name, "")
+    if name in MEANINGS:
+        return MEANINGS[name]
+    others = [each for each in algorithm_names() if name in _settings(each)]
+    if not others:
+        return ""
+    return f"it is a setting of {' and '.join(others)}, not of {algorithm}: --algorithm-args {name}=VALUE"
+
+
+def in_python(words: str) -> str:
+    """The same explanation with settings as arguments of a call."""
+    words = re.sub(r"--(\w+)-args (\w+)=(\w+)", r"\1_args={'\2': \3}", words)
+    return re.sub(r"--(\w[\w-]*)", lambda flag: flag[1].replace("-", "_"), words)
+
+
+def _settings(algorithm: str) -> set[str]:
+    return {each.name for each in fields(algorithm_class(algorithm).Settings)}
