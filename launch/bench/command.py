@@ -74,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
     words = without(arguments, tuple(OWN_FLAGS))
     config = parse_run(words, other_flags=tuple(OWN_FLAGS))
+    if value_of("--env", words) is None and value_of("--config", words) is None:
+        words = ["--env", config.env, *words]  # rl-train has no default
     seconds = _seconds("--seconds", own["--seconds"], 1)
     try:
         rounds = count(own["--rounds"] or ("2" if seconds >= SHORT else "1"))
