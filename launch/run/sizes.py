@@ -80,7 +80,7 @@ def check_memory(
     if needed > available.total:
         say(
             f"memory may run out, and the system then kills a process: this run takes about {size_in_words(needed)}, "
-            f"{available}; --local, fewer --num-actors and a smaller --envs-per-actor, --batch-size or "
+            f"{available}; --local, fewer --num-actors and a smaller --envs-per-actor, --envs-per-update or "
             "--unroll-length take less"
         )
 

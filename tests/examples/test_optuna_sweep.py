@@ -24,7 +24,7 @@ def test_the_sweep_runs_and_prunes(tmp_path: Path) -> None:
         core_args={"hidden_size": 8},
         log_every=50,
         envs_per_actor=4,
-        batch_size=4,
+        envs_per_update=4,
         unroll_length=5,
     )
     states = [trial.state for trial in study.trials]

@@ -19,9 +19,8 @@ _BATCH = (
     "here --envs-per-update counts the environments of an update, which has --envs-per-update * --unroll-length "
     "samples, and --algorithm-args minibatches=N divides them (ppo)"
 )
-_KL = "there is no bound on it; policy/kl_behaviour reports it, and --algorithm-args epochs=N lowers it (ppo)"
 _SAVE = "checkpoints are written by time: --checkpoint-every 60s, of which --keep-checkpoints N are kept"
-_VIDEO = "rl-eval RUN --gif FILE records an episode, --look-every N draws one while training"
+_VIDEO = "--video-every N records episodes while training, rl-eval RUN --gif FILE afterwards"
 MEANINGS = {
     "batch_size": _BATCH,
     "minibatch_size": _BATCH,
@@ -33,7 +32,6 @@ MEANINGS = {
     "clip_range": _CLIP,
     "clip_coef": _CLIP,
     "ppo_clip_ratio": _CLIP,
-    "target_kl": _KL,
     "hidden_size": _CORE,
     "rnn_size": _CORE,
     "lstm_hidden_size": _CORE,

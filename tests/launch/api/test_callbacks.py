@@ -10,7 +10,11 @@ from runs import last_step, rows, steps_saved
 
 SMALL = {
     **{"env": "boxworld", "core": "lstm", "core_args": {"hidden_size": 16}, "seed": 5, "show": False},
-    **{"env_args": {"path_lengths": 1, "num_distractors": 0, "max_steps": 12}, "envs_per_actor": 4, "batch_size": 4},
+    **{
+        "env_args": {"path_lengths": 1, "num_distractors": 0, "max_steps": 12},
+        "envs_per_actor": 4,
+        "envs_per_update": 4,
+    },
     **{"unroll_length": 6, "log_every": 1, "conv_channels": (2,)},
 }
 
