@@ -15,7 +15,7 @@ SMALL = {
         "envs_per_actor": 4,
         "envs_per_update": 4,
     },
-    **{"unroll_length": 6, "log_every": 1, "conv_channels": (2,)},
+    **{"envs_per_update": 4, "unroll_length": 6, "log_every": 1, "conv_channels": (2,)},
 }
 
 

@@ -169,7 +169,7 @@ def test_only_lstm_has_a_fused_yardstick() -> None:
 
 def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    words = ["--core", "lstm", *TINY]
+    words = ["--env", "boxworld", "--core", "lstm", *TINY]
     own = ["--seconds", 2, "--warm-up", 0.5, "--rounds", 1, "--part-seconds", 0.2, "--json", file]
     assert bench(*words, *own) == 0
     shown = capsys.readouterr().out
@@ -199,7 +199,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     tmp_path.joinpath("queue.py").write_text("raise SystemExit('not the standard library')")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"its last words: rl-train: .*hidden_size"):
-        training_speed(["--core", "lstm", "--core-args", "hidden_sizes=3", "--local"], 1.0, 0.0)
+        training_speed(["--env", "boxworld", "--core", "lstm", "--core-args", "hidden_sizes=3", "--local"], 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
