@@ -93,6 +93,7 @@ def test_words_change_single_settings_of_a_presets_algorithm() -> None:
         "gae_lambda": 0.95,
         "normalise_advantages": True,
         "advantage_floor": 0.1,
+        "target_kl": 0.0,
     }
     assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
     with pytest.raises(UsageError, match="it is a setting of ppo: --algorithm-args gae_lambda=VALUE"):
