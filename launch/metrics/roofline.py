@@ -92,10 +92,12 @@ def demands(config: RunConfig) -> dict[str, Demand]:
 
 def _count(agent: Agent, observation: Any, steps: int, environments: int, learn: bool) -> Demand:
     """Of one pass over T steps, and its gradient where it is learnt from."""
+    ended = torch.zeros(steps, environments, dtype=torch.bool, device="meta")
     env = EnvOutput(
         map_leaves(lambda x: x.to("meta").expand(steps, environments, *x.shape[1:]), observation),
         torch.zeros(steps, environments, device="meta"),
-        *torch.zeros(2, steps, environments, dtype=torch.bool, device="meta").unbind(),
+        ended,
+        ended,
     )
     state = agent.initial_state(environments)
     action = torch.zeros(steps - 1, *state.previous_action.shape, dtype=state.previous_action.dtype, device="meta")
