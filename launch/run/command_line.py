@@ -26,7 +26,7 @@ from ...base.units import count, duration, in_words, is_duration, number
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
-TRUST, LIST = "--trust-checkpoint", "--list"
+TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
 WIDE = 1000
 """Columns where output is no terminal."""
 INTERRUPTED = 130

@@ -17,7 +17,19 @@ from ...base.messages import OTHER_NAMES, advice
 from ...envs.registration import WORLDS
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
-from .command_line import FLAG, LIST, TRUST, UsageError, dashed, flags_of, parse, settings_of, value_of, without
+from .command_line import (
+    DRY_RUN,
+    FLAG,
+    LIST,
+    TRUST,
+    UsageError,
+    dashed,
+    flags_of,
+    parse,
+    settings_of,
+    value_of,
+    without,
+)
 from .config import RunConfig, from_dict, to_dict
 from .imports import announce_imports, refuse_inside
 from .presets.lookup import PRESETS
@@ -28,7 +40,7 @@ from .settings.typed import typed
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
 """Flags of `rl-train` for several runs in one directory."""
-OTHER_FLAGS = (LIST, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
+OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are no settings of a run."""
 UNINTERESTING = (
     *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
@@ -278,6 +290,7 @@ def saved_config(file: Path) -> RunConfig:
 _HELP = f"""Train an agent with memory.
 
 Also: --list (worlds, cores, algorithms, presets, figures and trained agents, one line each),
+--dry-run (prints the resolved configuration, as TOML that --config accepts, and starts nothing),
 --preset {"|".join(PRESETS)} (the papers' settings, levels learnt in minutes, the papers' by stages),
 --config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
 change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..cluster.early_ray import EarlyRay, early_ray
-from ..run.command_line import LIST, TRUST, UsageError, make_console, run_command, value_of, without
+from ..run.command_line import DRY_RUN, LIST, TRUST, UsageError, make_console, run_command, value_of, without
 from ..run.stop_flag import StopFlag
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
     from .resume import resumed_by_words
     from .supervisor import supervise
 
+    if DRY_RUN in arguments:
+        if trains_several(arguments):
+            raise UsageError(f"{DRY_RUN} has no effect with several runs; allowed: one run")
+        return dry_run([word for word in arguments if word != DRY_RUN])
     if trains_several(arguments):
         return train_several(arguments, stop)
     resume = value_of("--resume", arguments)
@@ -63,6 +67,25 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
         words = without(words, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
         return run_training(resumed_by_words(directory, words), directory, stop, trust, early=early)
+
+
+def dry_run(arguments: Sequence[str]) -> int:
+    """Print the configuration that these words stand for, checked as for a run; returns the exit code."""
+    import tomli_w
+
+    from ..api.training import make_agents
+    from ..run.config import to_dict
+    from ..run.device import find_device
+    from ..run.run_directory import plain_toml
+    from ..run.run_flags import parse_run
+
+    given = next((word for word in ("--resume", "--restarts") if value_of(word, arguments) is not None), None)
+    if given:
+        raise UsageError(f"{DRY_RUN} has no effect with {given}; allowed: one of them")
+    config = parse_run(arguments, env_required=True)
+    make_agents(config, config.factory(), find_device(config.device))
+    print(tomli_w.dumps(plain_toml(to_dict(config), "")), end="")
+    return 0
 
 
 def run_training(
@@ -128,10 +151,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
     def begin(words: Sequence[str]) -> int:
         nonlocal early
-        if sys.stdout.isatty() and not {"--help", LIST} & set(words):
+        if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(words):
             print("starting: loading torch takes a few seconds", flush=True)
         with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
-            early = early_ray(words) if arguments is None else None
+            early = early_ray(words) if arguments is None and DRY_RUN not in words else None
             return main(words, early, stop)
 
     try:
