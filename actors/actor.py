@@ -72,6 +72,7 @@ class Actor:
         discount: of the returns that values estimate, for the scores of levels.
         reward_clip: bound of the rewards in these scores; 0 for none.
         imitate: player whose actions unrolls carry; "" for none.
+        novelty: whether unrolls tell what is new in its episode.
         make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
@@ -89,6 +90,7 @@ class Actor:
         discount: float = 1.0,
         reward_clip: float = 0.0,
         imitate: str = "",
+        novelty: bool = False,
         make_world: Callable[[int], Batch] = _no_other_world,
     ) -> None:
         self.batch, self.agent = batch, agent
@@ -96,7 +98,7 @@ class Actor:
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
         self.stage, self._make_world, self._levels = 0, make_world, levels
-        self._imitate = imitate
+        self._imitate, self._novelty = imitate, novelty
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = _nothing
@@ -141,7 +143,7 @@ class Actor:
             batch = self._make_world(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
-            self._extras = Extras(batch, self.agent.extras, self._imitate)
+            self._extras = Extras(batch, self.agent.extras, self._imitate, self._novelty)
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
@@ -151,7 +153,7 @@ class Actor:
         self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """The world's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
-        self._extras = Extras(self.batch, self.agent.extras, self._imitate)
+        self._extras = Extras(self.batch, self.agent.extras, self._imitate, self._novelty)
         self._said = self._said._replace(extras=self._extras.arrays())
         self._extras.write(self._said.extras, self._said.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:

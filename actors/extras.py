@@ -1,5 +1,6 @@
 """What losses and a privileged critic read besides observations, one array of each per step; the policy reads none."""
 
+import hashlib
 import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from ..agents.agent import MAP, PRIVILEGED
 from ..agents.specs import MapSpec
+from ..agents.values import map_leaves
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
 from ..envs.seen_map import SIDE, around
 
-PLAYER = "player"
-"""Name of a player's actions among the extras."""
+PLAYER, NOVELTY = "player", "novelty"
+"""Names of a player's actions, and of what is new in the episode, among the extras."""
 
 
 class Player(Protocol):
@@ -89,16 +91,21 @@ class Extras:
         batch: the environments.
         names: extras that the agent reads; of environments with Dict observations they are entries of these.
         player: name of the imitated player; "" without one.
+        novelty: whether there is the extra NOVELTY: 1 at a step whose cell of the map, or whose observation where the
+            environment has no map, is new in its episode, else 0; 0 at the first step.
     """
 
-    def __init__(self, batch: Any, names: Sequence[str], player: str) -> None:
+    def __init__(self, batch: Any, names: Sequence[str], player: str, novelty: bool = False) -> None:
         self._batch, self._name = batch, player
         self._player = make_player(player, batch) if player else None
         own = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
         self._seen: NDArray[np.uint8] | None = None
         """Of the whole environment, [N, rows, columns, layers]."""
-        if MAP in names and own is not None:
+        self._map = MAP in names and own is not None
+        self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
+        """Digests of the cells or observations of each environment's episode."""
+        if (self._map or novelty) and own is not None:
             self._seen = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
@@ -106,7 +113,9 @@ class Extras:
         count, made = self._batch.num_envs, dict[str, NDArray[Any]]()
         if self._privileged:
             made[PRIVILEGED] = np.zeros((count, self._batch.privileged_size), np.float32)
-        if self._seen is not None:
+        if self._visited is not None:
+            made[NOVELTY] = np.zeros(count, np.float32)
+        if self._map and self._seen is not None:
             made[MAP] = np.zeros((count, SIDE, SIDE, self._seen.shape[-1]), np.uint8)
         if self._player is not None:
             space: spaces.Space[Any] = self._batch.single_action_space
@@ -119,9 +128,19 @@ class Extras:
             return
         if self._privileged:
             extras[PRIVILEGED][...] = self._batch.privileged()
+        shown: Any = observation
         if self._seen is not None:
             self._seen[first] = 0
-            extras[MAP][...] = around(self._seen, self._batch.mark_seen(self._seen))
+            shown = self._batch.mark_seen(self._seen)
+            if self._map:
+                extras[MAP][...] = around(self._seen, shown)
+        if self._visited is not None:
+            for i, digest in enumerate(_digests(shown, self._batch.num_envs)):
+                visited = self._visited[i]
+                if first[i]:
+                    visited.clear()
+                extras[NOVELTY][i] = not first[i] and digest not in visited
+                visited.add(digest)
         if self._player is not None:
             actions = np.asarray(self._player.act(observation, first))
             if actions.shape != extras[PLAYER].shape:
@@ -132,7 +151,9 @@ class Extras:
     def save(self) -> dict[str, Any]:
         """All that the next extras depend on."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
-        return {"player": player, "seen": None if self._seen is None else self._seen.copy()}
+        return {"player": player, "seen": None if self._seen is None else self._seen.copy()} | (
+            {} if self._visited is None else {"visited": [np.array(sorted(each), np.uint64) for each in self._visited]}
+        )
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from a state made by `save`."""
@@ -140,3 +161,13 @@ class Extras:
             self._player.restore(saved["player"])  # pyright: ignore
         if self._seen is not None:
             self._seen[...] = saved["seen"]
+        if self._visited is not None:
+            self._visited = [set(each.tolist()) for each in saved["visited"]]
+
+
+def _digests(values: Any, count: int) -> list[int]:
+    """A number of 64 bits for each environment's part of values [N, ...], an array or a (nested) dict of them."""
+    leaves: list[NDArray[Any]] = []
+    map_leaves(lambda leaf: leaves.append(np.ascontiguousarray(leaf)), values)
+    rows = (b"".join(leaf[i].tobytes() for leaf in leaves) for i in range(count))
+    return [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "little") for row in rows]

@@ -25,6 +25,8 @@ class ActorFactory:
     """Parameters of the world."""
     imitate: str = ""
     """Player whose actions unrolls carry, module:Class."""
+    novelty: bool = False
+    """Whether unrolls tell what is new in its episode."""
     levels: LevelsConfig = LevelsConfig()
     """Which levels are played when."""
     discount: float = 1.0
@@ -129,6 +131,7 @@ class ActorFactory:
             discount=self.discount,
             reward_clip=self.reward_clip,
             imitate=self.imitate,
+            novelty=self.novelty,
             make_world=lambda stage: self.make_batch(first_index, stage=stage),
         )
 

@@ -15,9 +15,8 @@ from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
-from .map_prediction import MapPrediction
 from .normalisation import Moments, RescaledHead, symlog
-from .prediction import REWARD, Prediction
+from .prediction import REWARD, MapPrediction, Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import TorsoConfig, make_torso

@@ -39,6 +39,10 @@ class LearnerConfig:
     """Weight of the error of what is predicted, at least 0; without `prediction_size` there is none."""
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
+    novelty_bonus: float = 0.0
+    """Added to the learned rewards, unclipped, wherever the agent enters a cell, or sees an observation in environments
+    without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
+    evaluations are without it."""
     reduction: Reduction = "mean"
     """Losses are means over valid steps, or sums (scalable_agent); optimiser epsilons belong to one of them."""
     bptt_length: int = 0
@@ -79,6 +83,7 @@ class LearnerConfig:
             auxiliary_cost=(0, None),
             prediction_cost=(0, None),
             reward_clip=(0, None),
+            novelty_bonus=(0, None),
             bptt_length=(0, None),
             lr_warmup=(0, None),
             adam_beta1=below(1),

@@ -22,7 +22,7 @@ from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
-from .passes import CAUSES, KL, METRICS, Found, Gradient, cause_of, clipped, evaluate, rescaled
+from .passes import CAUSES, KL, METRICS, Found, Gradient, cause_of, evaluate, learned_rewards, rescaled, with_bonus
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -111,7 +111,9 @@ class Learner:
         """The batch to learn from next, and the environments of each of its updates, on the learner's device."""
         self._lr_used = self._use_config()
         orders = self._orders(batch)
-        return (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
+        bonus = scheduled("linear", self.config.novelty_bonus, self.steps, self.total_steps)
+        here = (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
+        return with_bonus(here[0], bonus), here[1]
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
         """Note that a batch was learnt from, with `updates` as `Unread` has them."""
@@ -179,7 +181,7 @@ class Learner:
             self.agent.observe(batch.env)
         if self.agent.units is not None:
             final = (batch.env.terminated | batch.env.truncated)[:-1]
-            reward = clipped(batch.env.reward, self.config)
+            reward = learned_rewards(batch, self.config)
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         cause = cause_of(batch)

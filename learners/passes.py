@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..actors.extras import PLAYER
+from ..actors.extras import NOVELTY, PLAYER
 from ..actors.unroll import Unroll
 from ..agents.agent import Agent
 from ..agents.specs import best, log_policy, log_probability
@@ -65,7 +65,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
     log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
-    reward = clipped(batch.env.reward, config)
+    reward = learned_rewards(batch, config)
     bootstrap = out.value[-1].detach()
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
@@ -94,9 +94,19 @@ def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
     return Imitated(log_probability(agent.action_spec, log_policies, action), agrees.to(log_policies.dtype))
 
 
-def clipped(reward: Tensor, config: LearnerConfig) -> Tensor:
-    """Rewards as they are learned from."""
-    return reward.clamp(-config.reward_clip, config.reward_clip) if config.reward_clip else reward
+def with_bonus(batch: Unroll, bonus: float) -> Unroll:
+    """The batch with what is new in its episode in units of rewards."""
+    extras = batch.env.extras
+    if extras is None or NOVELTY not in extras:
+        return batch
+    return batch._replace(env=batch.env._replace(extras=extras | {NOVELTY: bonus * extras[NOVELTY]}))
+
+
+def learned_rewards(batch: Unroll, config: LearnerConfig) -> Tensor:
+    """Rewards [T + 1, B] as they are learned from: clipped, and the bonus for what is new, scaled already."""
+    reward, extras = batch.env.reward, batch.env.extras
+    reward = reward.clamp(-config.reward_clip, config.reward_clip) if config.reward_clip else reward
+    return reward + extras[NOVELTY] if config.novelty_bonus and extras is not None else reward
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:

@@ -144,17 +144,15 @@ class Replay:
     def _store(self, level: np.uint64, score: float, solved: bool = False) -> None:
         """Note the score of a level; a new one takes a free place, or that of the lowest score if its own is higher."""
         state = self.state
-        there = np.flatnonzero((state.levels == level) & (state.begun >= 0))
+        there, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
+        place = int(there[0]) if len(there) else int(free[0]) if len(free) else int(state.scores.argmin())
         plays, solves = 1, int(solved)
         if len(there):
-            place = int(there[0])
             plays, solves = plays + int(state.plays[place]), solves + int(state.solves[place])
         if self.learnability:
             p = (solves + 1) / (plays + 2)
             score = p * (1 - p)
         if not len(there):
-            free = np.flatnonzero(state.begun < 0)
-            place = int(free[0]) if len(free) else int(state.scores.argmin())
             if not len(free) and score <= state.scores[place]:
                 return
             state.begun[place] = state.clock[0]

@@ -222,6 +222,7 @@ class RunConfig:
             env=self.env,
             env_args=self.env_args,
             imitate=self.learner.imitate,
+            novelty=self.learner.novelty_bonus > 0,
             levels=self.levels,
             discount=self.learner.discount,
             reward_clip=self.learner.reward_clip,

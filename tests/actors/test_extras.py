@@ -206,3 +206,29 @@ def test_an_environment_without_privileged_information_is_refused() -> None:
 def test_a_map_without_a_prediction_size() -> None:
     with pytest.raises(ValueError, match="prediction_size is 0; allowed with predict 'map': at least 1"):
         AgentConfig(predict="map")
+
+
+@pytest.mark.parametrize("env", ["boxworld", "t-maze"])
+def test_novelty_is_1_at_cells_or_observations_that_are_new_in_the_episode(env: str) -> None:
+    """At every step but the first; in an environment with a map at new cells, whatever is in sight there."""
+    args = {"path_lengths": 1, "num_distractors": 0, "max_steps": 20} if env == "boxworld" else {"limbo_time": 5}
+    made = factory(env=env, env_args=args, unroll_length=1, novelty=True)
+    actor = made.make_actor(0)
+    visited: list[set[object]] = [set() for _ in range(3)]
+    over, counts = [True] * 3, [0, 0]
+    for step in range(120):
+        if step == 60:  # another actor continues from a saved state
+            saved, actor = actor.save(), made.make_actor(0)
+            actor.restore(saved)
+        state = actor.batch.state
+        cells = [(int(state.row[i]), int(state.col[i])) for i in range(3)] if env == "boxworld" else []
+        unroll = actor.unroll()
+        assert unroll.env.extras is not None
+        for i in range(3):
+            key = cells[i] if cells else unroll.env.observation[0, i].numpy().tobytes()
+            expected = not over[i] and key not in visited[i]
+            visited[i] = {key} if over[i] else visited[i] | {key}
+            assert float(unroll.env.extras["novelty"][0, i]) == expected
+            counts[expected] += 1
+        over = (unroll.env.terminated | unroll.env.truncated)[0].tolist()
+    assert min(counts) > 20

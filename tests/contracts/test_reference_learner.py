@@ -111,6 +111,15 @@ def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) ->
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_novelty_bonuses(algorithm: str) -> None:
+    """Rewards that are learned from, not those that the core reads."""
+    given = case("gru", "none", algorithm, normalise_returns=algorithm == "ppo", previous_reward=True)
+    learner = replace(given.learner, novelty_bonus=0.5, reward_clip=1.0, entropy_cost=0.0625, discount=0.9375)
+    compare([given._replace(learner=learner)])
+    compare([given._replace(learner=replace(learner, value_cost=cost)) for cost in (0.5, 0.25)])
+
+
 @pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_imitation(algorithm: str, action: object) -> None:

@@ -115,6 +115,8 @@ def _extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
     shape, extras = (case.steps + 1, case.num_envs), dict[str, Tensor]()
     if case.agent.critic == "privileged":
         extras["privileged"] = 5 + 2 * torch.randn(*shape, 3, generator=generator, dtype=torch.float64)
+    if case.learner.novelty_bonus:
+        extras["novelty"] = torch.randint(2, shape, generator=generator).double()
     if case.agent.predict == "map":
         layers = [torch.randint(most + 1, (*shape, 2, 3), generator=generator) for most in SEEN.classes]
         layers[0][:, 0] = 0  # nothing was seen there

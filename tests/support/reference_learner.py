@@ -247,7 +247,10 @@ class ReferenceLearner:
     def _rewards(self, batch: Unroll) -> Tensor:
         """Rewards [T + 1, B] as they are learned from."""
         clip = self.config.reward_clip
-        return batch.env.reward.clamp(-clip, clip) if clip else batch.env.reward
+        reward = batch.env.reward.clamp(-clip, clip) if clip else batch.env.reward
+        if self.config.novelty_bonus:
+            reward = reward + self.config.novelty_bonus * self._remaining("linear") * batch.env.extras["novelty"]
+        return reward
 
     @torch.no_grad()
     def _observe(self, batch: Unroll) -> None:
