@@ -123,6 +123,10 @@ class ForeignBatch:
         """float32 [K, len(episode_fields)]: what the last `info` of copies `indices` says; nan for what is missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
+    def info_scalars(self, key: str) -> Array:
+        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
+        return facts.read(self.vector.infos, (key,))[:, 0]
+
     def check(self) -> Pace:
         """Reset and step the first environment before a run, and return the seconds that they took.
 

@@ -9,7 +9,7 @@ and the class with the highest score. Accuracy is cross-validated: every episode
 seen it. lambda is chosen inside the training part. Chance is the share of the most frequent class.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
     Args:
         actor: fresh, with an unroll length of 1; all its environments are used.
-        fact: one of the world's `fact_values`.
+        fact: one of the world's `fact_values`, or a key of a Gymnasium environment's `info`.
         every: steps from one decoder to the next.
         part: the part of the memory to read from, such as `slot=2`; all of it if empty. Raises ValueError.
     """
@@ -66,12 +66,28 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
             found.append(reading(before, torch.cat(numbers, 1).float().numpy()[chosen], classes[chosen]))
         pending = None
         if step % every == 0 and playing.sum() >= FEWEST:
-            pending = step, batch.facts()[fact], playing.copy()
+            pending = step, fact_values(batch, fact, playing), playing.copy()
         return state
 
     if state_leaves(actor.state.core):
         play_first(actor, read)
     return found
+
+
+def fact_values(batch: Any, fact: str, playing: Flags) -> NDArray[np.int64]:
+    """The fact's value in every environment now, int64 [K]; in a Gymnasium environment the scalar of its `info`.
+
+    Raises ValueError if `info` of an environment that is `playing` has no such whole number.
+    """
+    if not hasattr(batch, "info_scalars"):
+        return batch.facts()[fact]
+    values = batch.info_scalars(fact)
+    wrong = playing & (values != np.round(values))  # nan is not equal to itself
+    if wrong.any():
+        given = values[wrong][0]
+        what = "no number" if np.isnan(given) else f"{given:g}"
+        raise ValueError(f"info has {what} for {fact!r}; expected: a whole number or a truth value at every step")
+    return np.where(playing, values, 0).astype(np.int64)
 
 
 def reading(step: int, inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> Reading:

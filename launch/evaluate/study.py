@@ -169,7 +169,7 @@ def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Readi
 def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Readings:
     fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
-    if fact not in names:
+    if fact not in names and not hasattr(actor.batch, "info_scalars"):
         raise UsageError(f"--decode: unknown fact {fact!r}; this world tells: {nearest(fact, names)}")
     if episodes < FEWEST:
         raise UsageError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
