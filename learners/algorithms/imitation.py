@@ -39,7 +39,7 @@ class Imitation(Algorithm):
         return Targets(now.values.detach(), torch.zeros_like(now.bootstrap).expand_as(now.values))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """`- log pi(a*_t | x_t)` of the player's actions `a*`, and the share of likeliest actions that are the player's."""
+        """`- log pi(a*_t | x_t)` of the player's actions `a*`, and how often the likeliest action is the player's."""
         assert now.player is not None
         likelihood = torch.where(now.step.valid, now.player.log_policy, 0.0)
         return Terms(-likelihood, torch.zeros_like(now.values), (now.player.agrees,))
