@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..contract.calls import readable, under_torch_func
 from ..core import Core, at_least_one, full_precision
 
 
@@ -91,8 +90,6 @@ class RTU(Core):
         self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
     ) -> tuple[Tensor, RTUState, Tensor | None]:
         """As `Core.unroll`, one scan per piece between cuts."""
-        if under_torch_func() or not readable(inputs):
-            return self.loop(inputs, reset, state, bptt_length)  # pyright: ignore[reportReturnType]
         pieces = list[Tensor]()
         size = bptt_length or len(inputs)
         for number, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):
