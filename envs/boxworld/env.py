@@ -187,29 +187,27 @@ class BoxWorldBatch(BatchedEnv):
     def privileged(self) -> Array:
         """float32 [N, 6]: locks left on the path; rows and columns from the player to the next of them (0 without one);
         whether the key in hand opens it, whether it opens any of the path, and how many distractors it opens."""
-        state = self.state
-        board, held = state.board.astype(np.int64), state.held.astype(np.int64)[:, None, None]
-        path = (board >= LOCK) & (board < BAIT)
-        contents = np.where(path, np.roll(board, 1, 2), NOTHING)  # of a path's box, left of its lock
-        colors = np.arange(NUM_COLOURS)
-        locked, boxed = (
-            (board[..., None] == LOCK + colors).any((1, 2)),
-            (contents[..., None] == KEY + colors).any((1, 2)),
-        )
-        following = locked & ~boxed  # the lock whose key is in no box of the path
-        color = following.argmax(1)
-        here = (board == LOCK + color[:, None, None]).reshape(self.num_envs, -1)
-        row, col = np.divmod(here.argmax(1), board.shape[2])
-        some, key = following.any(1), held[:, 0, 0]
-        fits = held - KEY + LOCK
+        state, board = self.state, self.state.board
+        key, rows = state.held.astype(np.int64), np.arange(self.num_envs)
+        codes = board.reshape(self.num_envs, -1)
+        n, place = np.nonzero((codes >= LOCK) & (codes < BAIT))
+        color, content = codes[n, place].astype(np.int64) - LOCK, codes[n, place - 1].astype(np.int64) - KEY
+        at = np.zeros((self.num_envs, NUM_COLOURS), np.int64)  # places of the path's locks by color, 0 for none
+        at[n, color] = place
+        following = at > 0  # the lock whose key is in no box of the path
+        inside = (content >= 0) & (content < NUM_COLOURS)
+        following[n[inside], content[inside]] = False
+        some, next_color = following.any(1), following.argmax(1)
+        row, col = np.divmod(at[rows, next_color], board.shape[2])
+        held, fits = key != NOTHING, np.clip(key - KEY, 0, NUM_COLOURS - 1)
         return np.stack(
             [
-                path.sum((1, 2)),
+                (at > 0).sum(1),
                 np.where(some, row - state.row, 0),
                 np.where(some, col - state.col, 0),
-                some & (key == KEY + color),
-                (path & (board == fits)).any((1, 2)),
-                (board == fits + NUM_COLOURS).sum((1, 2)) * (key != NOTHING),
+                some & (key == KEY + next_color),
+                held & (at[rows, fits] > 0),
+                (codes == (fits + BAIT)[:, None]).sum(1) * held,
             ],
             1,
         ).astype(np.float32)

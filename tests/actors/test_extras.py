@@ -166,6 +166,16 @@ def test_what_boxworlds_critic_is_told() -> None:
     assert batch.privileged()[1].tolist() == [1, -1, 3, 1, 1, 1]
 
 
+def test_the_next_lock_of_a_new_level_is_the_first_of_its_path() -> None:
+    batch = factory(env_args={}).make_batch(num_envs=200)
+    batch.reset(seed=3)
+    state, told = batch.state, batch.privileged()
+    for i in range(200):
+        ((row, col),) = np.argwhere(state.board[i] == 24 + int(state.colours[i, 0])).tolist()
+        expected = [state.path_length[i], row - state.row[i], col - state.col[i], 0, 0, 0]
+        assert told[i].tolist() == expected
+
+
 @pytest.mark.parametrize("told", [{"critic": "privileged"}, {"predict": "map", "prediction_size": 4}], ids=repr)
 @pytest.mark.parametrize("env", ["players:Told", "boxworld", "t-maze"])
 def test_the_policy_reads_nothing_of_it(env: str, told: dict[str, Any]) -> None:
