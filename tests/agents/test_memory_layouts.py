@@ -39,7 +39,11 @@ def passes(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, layout: 
     generator = torch.Generator().manual_seed(2)
     above = [layout(torch.randn(x.shape, generator=generator)) for x in ends]
     sources = [inputs, *floats(state), *core.parameters()]
-    return [*ends, *torch.autograd.grad(ends, sources, above, materialize_grads=True)]
+    driven = [
+        (end, gradient) for end, gradient in zip(ends, above, strict=True) if end.requires_grad
+    ]  # not RTU's traces
+    results, above = zip(*driven, strict=True)
+    return [*ends, *torch.autograd.grad(results, sources, above, materialize_grads=True)]
 
 
 def compiled_kinds() -> dict[str, int]:

@@ -194,8 +194,8 @@ class Unpicklable(Toy):
         class Local(NamedTuple):
             h: Tensor
 
-        self.kind = getattr(self, "kind", Local)
-        return self.kind(super().initial_state(batch_size).h)
+        self.state_type = getattr(self, "state_type", Local)
+        return self.state_type(super().initial_state(batch_size).h)
 
     def forward(self, inputs, state):
         h, _ = super().forward(inputs, state)

@@ -483,7 +483,8 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     agent = Agent(ArraySpec((5,)), ChoiceSpec((4,)), AgentConfig(core="feedforward"))
     collected = Accumulator(1, FIELDS)
     for algorithm in algorithm_names():
-        learner = Learner(agent, LearnerConfig(algorithm=algorithm), total_steps=100)
+        options = {"target_kl": 10.0} if algorithm == "ppo" else {}
+        learner = Learner(agent, LearnerConfig(algorithm=algorithm, algorithm_args=options), total_steps=100)
         collected.add_update(learner.step(random_unroll(agent)) | {"perf/policy_lag": 0.0})
     collected.note({"imitation/agreement": 1.0})  # with --imitate
     collected.note({f"eval/{name}": 1.0 for name in ("return", "length", "solved")})  # with --eval-every
