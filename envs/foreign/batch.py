@@ -35,6 +35,8 @@ class ForeignBatch:
         name: what errors call this world.
     """
 
+    draws_views: bool = False
+    """`draw` returns the whole board, whatever the agent sees of it."""
     replayable: bool = False
     """No copy can be told its next level."""
     trusted: bool = False

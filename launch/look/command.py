@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
     if config.gif:
         try:
-            write(Path(config.gif), film.film(recordings[0], all_panels(actor, recordings[0])), "--gif")
+            write(Path(config.gif), film.film(recordings[0], film_panels(actor, recordings[0])), "--gif")
         except ValueError as problem:
             raise UsageError(f"--gif: {problem}") from problem
         console.print(f"wrote {config.gif}", highlight=False)
@@ -109,6 +109,11 @@ def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
 def all_panels(actor: Actor, recording: Recording) -> list[Any]:
     """Policy, value and what is seen, then the memory."""
     return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
+
+
+def film_panels(actor: Actor, recording: Recording) -> list[Any]:
+    """Policy and value, then the memory."""
+    return [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
 
 
 def option_names(actor: Actor) -> list[str]:

@@ -163,6 +163,7 @@ function present() {
     const value = fact.values[step];
     rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[value] : String(value)]);
   }
+  for (const [name, series] of Object.entries(episode.scalars)) rows.push([name, number(series[step])]);
   $("now").replaceChildren(...rows.map(([name, value]) => {
     const row = element("tr");
     const cell = element("td", "", value);
@@ -224,6 +225,7 @@ function show(t) {
     $(name).hidden = !layers.length;
     if (layers.length) paint($(name).firstElementChild, layers[step]);
   }
+  Object.values(episode.seen).forEach((layers, k) => paint($("seen").children[k].firstElementChild, layers[step]));
   present();
   policy();
   views.forEach((update) => update());
@@ -253,6 +255,13 @@ function choose(k) {
     const chip = element("button", "", `${mark.step}: ${mark.text}`);
     chip.addEventListener("click", () => show(mark.step));
     return chip;
+  }));
+  $("seen").replaceChildren(...Object.keys(episode.seen).map((name) => {
+    const figure = element("figure"), canvas = element("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", name);
+    figure.append(canvas, element("figcaption", "", name));
+    return figure;
   }));
   $("panels").replaceChildren();
   views = episode.panels.map((panel) => {

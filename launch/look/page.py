@@ -15,6 +15,7 @@ from PIL import Image
 
 from ...agents.inside import Panel
 from .recording import Mark, Picture, Recording
+from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995
 """Colours end at this quantile of the values: a few outliers shall not make all else pale."""
@@ -41,6 +42,8 @@ def episode(
             for name, series in recording.facts.items()
         },
         "marks": [mark._asdict() for mark in marks],
+        "scalars": {name: _rounded(series) for name, series in seen_scalars(recording).items()},
+        "seen": {name: images.layers(pictures) for name, pictures in seen_images(recording).items()},
         "boards": boards,
         "views": views,
         "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...actors.actor import Actor
 from ...agents.inside import Trace, over_time, recorded
 from ...agents.specs import BoxSpec, log_policy
+from .leaves import named_arrays
 
 Picture = NDArray[np.uint8]
 MOST_STEPS = 2000
@@ -25,9 +26,9 @@ class Recording(NamedTuple):
     boards: list[Picture]
     """The whole board at every step; none in a world without pictures."""
     views: list[Picture]
-    """The observation as a picture."""
-    observations: NDArray[np.float32]
-    """[T, D]: the numbers that it sees."""
+    """The observation as an image; none where the environment draws only the whole board."""
+    observations: dict[str, NDArray[Any]]
+    """[T, ...]: each array of the observation, by name."""
     probabilities: NDArray[np.float32]
     """[T, A]: of every action (of every option of every choice); of a Box the numbers of its Gaussians."""
     actions: NDArray[Any]
@@ -55,20 +56,25 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
     batch, spec = actor.batch, actor.agent.action_spec
     boards: list[Picture] = []
     views: list[Picture] = []
+    seen: list[dict[str, NDArray[Any]]] = []
     rows: list[tuple[NDArray[Any], ...]] = []
     facts: list[dict[str, NDArray[np.int64]]] = []
     fields: dict[str, float] = {}
     with recorded(actor.agent.core) as calls:
         while len(rows) < most:
             for found, full in ((boards, True), (views, False)):
-                if pictures and (picture := drawn(batch, full)) is not None:
+                if (
+                    pictures
+                    and (full or getattr(batch, "draws_views", True))
+                    and (picture := drawn(batch, full)) is not None
+                ):
                     found.append(picture)
             facts.append(batch.facts() if hasattr(batch, "facts") else {})
             unroll = actor.unroll()
             env, agent = unroll.env, unroll.agent
+            seen.append(named_arrays(env.observation))
             rows.append(
                 (
-                    _flat(env.observation),
                     _policy(log_policy(spec, agent.logits[0, 0]), isinstance(spec, BoxSpec)),
                     agent.action[0, 0].reshape(-1).numpy(),
                     agent.value[0, 0].numpy(),
@@ -80,12 +86,12 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
                 fields = {name: value for name, value in named if not np.isnan(value)}
             if bool(env.terminated[0, 0] | env.truncated[0, 0]):
                 break  # the step whose action is ignored: the board is the next episode's
-    observations, probabilities, actions, values, rewards = (np.stack(column) for column in zip(*rows, strict=True))
+    probabilities, actions, values, rewards = (np.stack(column) for column in zip(*rows, strict=True))
     names = facts[0]
     return Recording(
         boards,
         views,
-        observations,
+        {name: np.stack([each[name] for each in seen]) for name in seen[0]},
         probabilities,
         actions,
         values,
@@ -104,14 +110,6 @@ def drawn(batch: Any, full: bool) -> Picture | None:
         return batch.draw(0, full=full)
     except (NotImplementedError, ValueError):  # the second from a Gymnasium world
         return None
-
-
-def _flat(observation: Any) -> NDArray[np.float32]:
-    """The observation of environment 0 at step 0 of an unroll, as one vector."""
-    if isinstance(observation, torch.Tensor):
-        return observation[0, 0].flatten().float().numpy()
-    parts = observation.values() if isinstance(observation, dict) else observation
-    return np.concatenate([_flat(part) for part in parts])
 
 
 def _policy(log_policies: torch.Tensor, gaussian: bool) -> NDArray[np.float32]:

@@ -1,11 +1,14 @@
-"""Panels of what is outside the memory: policy, value, reward and, in a world without pictures, the observation."""
+"""Panels of what is outside the memory: policy, value, reward and, in an environment without views, the observation."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...agents.inside import Panel
 from ...agents.inside.panels import MOST_ROWS, liveliest
+from .leaves import SINGLE, Image, images, is_image
 from .recording import Recording
 
 
@@ -24,9 +27,28 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
             ("value", "reward"),
         ),
     ]
-    if not recording.boards and recording.observations.size:
-        series = recording.observations.T.copy()
-        kept = liveliest(series, MOST_ROWS)
-        labels = tuple(f"number {i}" for i in kept)
-        found.append(Panel("observation", "What the agent sees.", "heat", series[kept], labels, "signed"))
+    for name, array in ({} if recording.views else recording.observations).items():
+        if array[0].size > 1 and not is_image(array):
+            found.append(_heat(name, array))
     return found
+
+
+def _heat(name: str, array: NDArray[Any]) -> Panel:
+    """The entries of an array [T, ...] that change most."""
+    series = array.reshape(len(array), -1).T.astype(np.float32)
+    kept = liveliest(series, MOST_ROWS)
+    labels = tuple(f"number {i}" for i in kept)
+    title = name if name == SINGLE else f"{SINGLE}: {name}"
+    return Panel(title, "What the agent sees.", "heat", series[kept], labels, "signed")
+
+
+def seen_images(recording: Recording) -> dict[str, list[Image]]:
+    """Each array of the observation that is an image, uint8 [height, width, 3] per step; none where there are views."""
+    arrays = {} if recording.views else recording.observations
+    return {name: images(array) for name, array in arrays.items() if is_image(array)}
+
+
+def seen_scalars(recording: Recording) -> dict[str, NDArray[np.float32]]:
+    """Each array of the observation that is a single number per step, float32 [T]; none where there are views."""
+    arrays = {} if recording.views else recording.observations
+    return {name: array.reshape(-1).astype(np.float32) for name, array in arrays.items() if array[0].size == 1}

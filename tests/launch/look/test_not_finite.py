@@ -24,10 +24,11 @@ def test_a_page_is_valid_json(bad: float) -> None:
     agent = AgentConfig(core="gru", core_args={"hidden_size": 4})
     actor = ActorFactory(env="CartPole-v1", agent=agent, num_envs=1, unroll_length=1, seed=0).make_actor(0)
     whole = record(actor)
-    changed = {name: getattr(whole, name).copy() for name in ("rewards", "values", "observations", "probabilities")}
-    for values in changed.values():
+    changed = {name: getattr(whole, name).copy() for name in ("rewards", "values", "probabilities")}
+    seen = {name: values.copy() for name, values in whole.observations.items()}
+    for values in (*changed.values(), *seen.values()):
         values[3] = bad
-    recording = whole._replace(**changed, fields={"return": bad})
+    recording = whole._replace(**changed, observations=seen, fields={"return": bad})
     text = written("page", [], option_names(actor), [as_data(actor, recording)])
     (data,) = re.findall(r"<script[^>]*json[^>]*>(.*?)</script>", text, re.DOTALL)
     episode = json.loads(data, parse_constant=refuse)["episodes"][0]

@@ -193,7 +193,7 @@ def test_a_world_without_pictures_shows_its_numbers() -> None:
     recording, shown, names = recorded_episode("gru", "secretive:Secretive", hidden_size=4)
     assert recording.boards == []
     panel = next(panel for panel in shown if panel.title == "observation")
-    np.testing.assert_array_equal(panel.values, recording.observations.T)
+    np.testing.assert_array_equal(panel.values, recording.observations["observation"].T)
     assert "observation" in written(recording, shown, names)
 
 

@@ -1,0 +1,85 @@
+"""Every leaf of a Dict observation of a Gymnasium environment is on the page, also where the environment renders."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import browser
+from engram.actors.factory import ActorFactory
+from engram.agents.agent import AgentConfig
+from engram.launch.look import page
+from engram.launch.look.command import all_panels, as_data, option_names
+from engram.launch.look.leaves import images
+from engram.launch.look.recording import Recording, record
+from engram.launch.look.seen import seen_images
+
+
+@pytest.fixture(scope="module", params=[None, "rgb_array"])
+def played(request: pytest.FixtureRequest) -> tuple[Any, Recording]:
+    agent = AgentConfig(core="gru", core_args={"hidden_size": 4})
+    args = {"render_mode": request.param} if request.param else {}
+    factory = ActorFactory(
+        env="many_leaves:ManyLeaves", env_args=args, agent=agent, num_envs=1, unroll_length=1, seed=0
+    )
+    actor = factory.make_actor(0)
+    return actor, record(actor)
+
+
+def test_images_vectors_and_scalars_of_every_step(played: tuple[Any, Recording]) -> None:
+    actor, recording = played
+    panels = {panel.title: panel for panel in all_panels(actor, recording)}
+    np.testing.assert_allclose(panels["observation: body.joints"].values, np.tile(np.arange(7) / 6, (4, 1)), atol=1e-6)
+    assert panels["observation: room"].values.sum(0).tolist() == [1] * 7
+    data = as_data(actor, recording)
+    assert data["scalars"] == {"body.height": [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5]}
+    seen = seen_images(recording)
+    assert list(seen) == list(data["seen"]) == ["camera", "symbols"]
+    camera, symbols = seen["camera"][2], seen["symbols"][2]
+    assert camera.shape == (160, 192, 3)
+    assert camera[0, 0].tolist() == [255, 100, 2]
+    assert camera[0, 8 * 7].tolist() == [0, 0, 0]
+    side = symbols.shape[1] // 14
+    assert symbols[2 * side, [0, 7 * side]].tolist() == [[128] * 3, [255] * 3]
+    assert len(recording.boards) == (7 if actor.batch.vector.envs[0].render_mode else 0)
+
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "as_shown"),
+    [
+        ((20, 24), lambda x: x[..., None]),
+        ((20, 24, 3), lambda x: x),
+        ((3, 20, 24), lambda x: np.moveaxis(x, 0, -1)),
+        ((1, 20, 20), lambda x: np.moveaxis(x, 0, -1)),
+        ((20, 24, 5), lambda x: np.concatenate(list(np.moveaxis(x, -1, 0)), axis=1)[..., None]),
+        ((4, 20, 24, 3), lambda x: np.concatenate(list(x), axis=1)),
+    ],
+)
+def test_layouts_of_images(shape: tuple[int, ...], as_shown: Callable[[np.ndarray], np.ndarray]) -> None:
+    array = RANDOM.integers(0, 256, (2, *shape), np.uint8)
+    first = images(array)[0][::8, ::8]
+    np.testing.assert_array_equal(first, np.broadcast_to(as_shown(array[0]), first.shape))
+
+
+@pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+def test_the_page_shows_them_at_the_present_step(played: tuple[Any, Recording], tmp_path: Path) -> None:
+    actor, recording = played
+    (tmp_path / "page.html").write_text(page.written("t", [], option_names(actor), [as_data(actor, recording)]))
+    with browser.browser(tmp_path) as look:
+        look.open(tmp_path / "page.html")
+        look.run("show(4)")
+        assert look.run("return document.getElementById('now-body.height').textContent") == "1.5"
+        names = "return [...document.querySelectorAll('#seen figcaption')].map(x => x.textContent)"
+        assert look.run(names) == ["camera", "symbols"]
+        canvas = "document.querySelector('#seen canvas')"
+        pixel = look.run(
+            f"return new Promise(done => {{ const wait = setInterval(() => {{ if ({canvas}.dataset.step == 4) {{"
+            f"clearInterval(wait); done([...{canvas}.getContext('2d').getImageData(96, 0, 1, 1).data]); }} }}, 10) }})"
+        )
+        assert pixel == [255, 100, 4, 255]
+        assert look.problems() == []
