@@ -90,7 +90,7 @@ def test_a_tracker_that_refuses_to_start_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("spreadshet", "allowed: spreadsheet, wandb, or module:Class; did you mean: spreadsheet"),
+        ("spreadshet", "spreadsheet, wandb, or module:Class; did you mean: spreadsheet"),
         ("json:JSONDecoder", "no subclass of"),
         ("json:Missing", "cannot be loaded"),
         ("no_such_module:Tracker", "cannot be loaded"),
