@@ -81,9 +81,26 @@ class RTU(Core):
     @full_precision
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        no_reset = torch.zeros(1, len(inputs), dtype=torch.bool, device=inputs.device)
-        h, state = self._piece(inputs.unsqueeze(0), no_reset, state)
-        return self._read(h[0]), state
+        # Operations that ONNX has: no scan, and no product of real and complex tensors.
+        rate, phase = self.rho.exp(), self.tau.exp()
+        decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
+        real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
+        before, by_rate, by_phase, by_input = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
+        start = before
+        if torch.is_grad_enabled() and not state.h.requires_grad:
+            start = start + self._past_gradient(state)
+        h = decay * start + torch.complex(gamma * real, gamma * imaginary)
+        with torch.no_grad():
+            added = rate * (-2 * rate).exp() / gamma
+            by_rate = decay * by_rate + torch.complex(-rate * decay.real, -rate * decay.imag) * before
+            by_rate = by_rate + torch.complex(added * real, added * imaginary)
+            by_phase = decay * by_phase + torch.complex(-phase * decay.imag, phase * decay.real) * before
+            weighted = gamma.unsqueeze(1) * inputs.unsqueeze(1)
+            decay = torch.polar(
+                (-rate).exp().unsqueeze(1), phase.unsqueeze(1)
+            )  # ONNX cannot unsqueeze a complex tensor
+            by_input = decay * by_input + torch.complex(weighted, torch.zeros_like(weighted))
+        return self._read(h), RTUState(*(torch.view_as_real(leaf) for leaf in (h, by_rate, by_phase, by_input)))
 
     @full_precision
     def unroll(

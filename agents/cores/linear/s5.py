@@ -90,10 +90,13 @@ class S5Mixer(Mixer):
 
     def _discretized(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Lambda' complex [N], and B' u complex [..., N]."""
-        eigenvalues = torch.complex(-self.log_rate.exp(), self.frequency)
-        decay = (eigenvalues * self.log_step.exp()).exp()
+        rate, step = self.log_rate.exp(), self.log_step.exp()
+        decay = torch.polar((-rate * step).exp(), self.frequency * step)
+        squared = rate.square() + self.frequency.square()
+        # Operations that ONNX has: 1 / Lambda = conj(Lambda) / |Lambda|^2.
+        inverse = torch.complex(-rate / squared, -self.frequency / squared)
         real, imaginary = F.linear(u, self.B).chunk(2, -1)
-        return decay, (decay - 1) / eigenvalues * torch.complex(real, imaginary)
+        return decay, torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(real, imaginary)
 
     def _read(self, h: Tensor, u: Tensor) -> Tensor:
         """h complex [..., N], u [..., hidden_size] -> what is added to x."""

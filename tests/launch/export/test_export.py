@@ -20,7 +20,7 @@ from engram.launch.export.files import onnx_model
 from engram.launch.export.graph import Step, traced
 from small_cores import SMALL
 
-STEPS, ENVS = 500, 2
+STEPS, ENVS = 1000, 2
 logging.getLogger("torch.__trace").disabled = True  # pytest would format thousands of its records
 GRID, VECTOR, PICTURE = ArraySpec((4, 4, 3), 1 / 255), ArraySpec((5,)), ArraySpec((36, 36, 3), 1 / 255)
 Recorded = tuple[list[EnvOutput], list[np.ndarray], torch.Tensor, torch.Tensor, torch.Tensor]
