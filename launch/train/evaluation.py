@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...actors.unroll import EPISODE_COLUMNS
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.saved import Best
-from ..run.trained import evaluation_envs, evaluation_factory, make_actor
+from ..run.trained import evaluation_envs, make_actor
 from .member import Member
 
 UNROLL_LENGTH = 20
@@ -29,9 +30,8 @@ class Evaluator:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self.config = config
+        self.config, self.factory = config, replace(config.factory(), imitate="")
         try:
-            self.factory = evaluation_factory(config, {})
             self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
         except UsageError as problem:
             raise UsageError(

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from engram.launch.run import saved
-from engram.launch.run.config import RunConfig
 from engram.launch.run.saved import Best
 from engram.launch.train import command, evaluation
 from engram.learners import checkpoints
@@ -98,10 +97,3 @@ def test_a_policy_that_ends_no_episode_is_not_evaluated_for_ever(
     found = train(tmp_path / "run", [*EVALUATED, "--env-args", "max_steps=60"], 144)
     assert not any("eval/return" in row for row in found)
     assert "no evaluation at step" in "".join(capfd.readouterr())
-
-
-def test_evaluations_use_the_evaluation_args_of_the_environment() -> None:
-    graphs = RunConfig(env="pomdp-graph", env_args={"num_states": 5}, eval_every=100)
-    assert evaluation.Evaluator(graphs).factory.env_args == {"num_states": 5, "split": "test"}
-    pacman = RunConfig(env="mini-pacman", env_args={"reflect": True}, eval_every=100)
-    assert evaluation.Evaluator(pacman).factory.env_args == {"reflect": False}
