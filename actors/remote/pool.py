@@ -69,7 +69,6 @@ class RayPool:
     ) -> None:
         share_tensors()
         self._timeout, self._report, self._died = timeout, report, died
-        self._counts_bytes = True
         self._unrolls_from: Counter[str] = Counter()
         """Unrolls taken, by machine."""
         self._failures = Failures(max_failures, report)
@@ -121,9 +120,7 @@ class RayPool:
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        stored = stored_bytes() if self._counts_bytes else None
-        self._counts_bytes = stored is not None  # a Ray that does not answer blocks for 15 s each time
-        return stored
+        return stored_bytes()
 
     def publish(self, weights: Weights, learnt: int = 0) -> None:
         """Make these the newest weights; they are stored when the next request is sent, once."""

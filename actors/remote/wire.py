@@ -51,9 +51,11 @@ def share_tensors() -> None:
 def stored_bytes() -> int | None:
     """Bytes in the object stores of all machines, as Ray counts them; None if it does not say so within a second."""
     try:
-        from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+        from ray._private import state
+        from ray._private.internal_api import get_memory_info_reply
 
-        reply = get_memory_info_reply(get_state_from_address(), timeout_seconds=1.0)
+        # The state of this connection: an address found by itself may be that of another Ray, which has ended.
+        reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
         return int(reply.store_stats.object_store_bytes_used)
     except Exception:  # not a public function: whatever a later Ray makes of it, training goes on without the number
         return None

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     print("rl-doctor: a few seconds of the run's own work are measured", file=sys.stderr, flush=True)
     try:
         with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-            check_memory(config, factory, batch)
+            check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
             pace = measured_pace(config, batch)
         slow = slow_environment(config, pace, cores // actors) if pace else None
         prediction = predict(config, device, actors, cores, slow=pace if slow else None)

@@ -33,7 +33,7 @@ getattr(entry, sys.argv[3])()
 
 def interrupted(program: str, at: str, how: str, function: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a program that gets a signal when it imports `at`."""
-    code = PROGRAM.replace("from engram", f"sys.argv[0] = {program!r}\nfrom engram")
+    code = PROGRAM.replace("import engram", f"sys.argv[0] = {program!r}\nimport engram", 1)
     done = subprocess.run([sys.executable, "-c", code, at, how, function], capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 

@@ -254,7 +254,7 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
         ({"lr": -1.0}, "lr is -1.0"),
         ({"pbt": {"intervl": 3}}, "unknown setting 'pbt.intervl'; did you mean: pbt.interval"),
         ({"pbt": 3}, "unknown setting 'pbt'"),
-        ({"clip_rho": 2.0}, "one of vtrace: algorithm_args={'clip_rho': VALUE}"),
+        ({"clip_rho": 2.0}, "a setting of vtrace: algorithm_args={'clip_rho': VALUE}"),
         ({"core_args": {"hiden_size": 3}}, "no option 'hiden_size'; did you mean: hidden_size"),
         ({"env_args": {"max_step": 3}}, "no parameter 'max_step'; did you mean: max_steps"),
         ({"ray_address": "auto"}, "ray_address is 'auto'; allowed: with local=False"),

@@ -17,7 +17,7 @@ from engram.base.processes import tree
 from engram.launch.cluster import orphans
 from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from runs import wait_for
+from runs import FOREVER, last_step, start, wait_for
 
 TOKEN = "0123456789abcdef" * 4
 TINY = [
@@ -132,17 +132,18 @@ def test_an_address_of_ray_client_is_refused() -> None:
 
 def test_a_run_writes_no_secret_anywhere(tmp_path: Path) -> None:
     secrets = {"RAY_AUTH_TOKEN": TOKEN[::-1], "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "HF_TOKEN": "hf_Zk3vQ8"}
-    command = [str(Path(sys.executable).with_name("rl-train")), *TINY, "--run-dir", str(tmp_path / "run")]
     with tempfile.TemporaryDirectory(prefix="ray-") as rays:  # pytest's paths are too long for Ray's sockets
         environment = os.environ | secrets | {"RAY_TMPDIR": rays}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
-        texts = {
-            path: path.read_bytes() for place in (rays, tmp_path) for path in Path(place).rglob("*") if path.is_file()
-        }
+        run = start(*TINY, *FOREVER, "--run-dir", tmp_path / "run", env=environment)
+        wait_for(lambda: last_step(tmp_path / "run") > 0)
+        files = [path for place in (rays, tmp_path) for path in Path(place).rglob("*") if path.is_file()]
+        texts = {path: path.read_bytes() for path in files}  # Ray's folder goes when the run ends
+        run.terminate()
+        screen, _ = run.communicate(timeout=60)
+        texts |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert tmp_path / "run" / "config.toml" in texts
     assert any("session_" in str(path) for path in texts), "Ray's own logs are among them"
-    texts[Path("the screen")] = (done.stdout + done.stderr).encode()
+    texts[Path("the screen")] = screen.encode()
     assert [(name, path) for name, secret in secrets.items() for path in texts if secret.encode() in texts[path]] == []
 
 

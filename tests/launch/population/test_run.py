@@ -39,6 +39,10 @@ POPULATION = ["--population", 3, "--pbt.warmup", 8, "--pbt.interval", 6, "--pbt.
 EXPLORE = ["--pbt.explore", "learner.lr=loguniform(1e-4,1e-2)", "learner.entropy_cost=uniform(0,0.05)"]
 
 
+TWO_ACTORS = ["--num-actors", 2, "--envs-per-update", 8]
+"""An update in lockstep learns from one unroll of every actor."""
+
+
 def run_train(*words: object) -> int:
     return train.main([str(word) for word in words])
 
@@ -119,7 +123,7 @@ def test_settings_of_an_algorithm_differ_between_members_and_are_really_used(tmp
 
 
 def test_members_progress_together(tmp_path: Path) -> None:
-    run_train(*GRAPH, *POPULATION, "--num-actors", 2, "--total-steps", 600, "--run-dir", tmp_path / "run")
+    run_train(*GRAPH, *POPULATION, *TWO_ACTORS, "--total-steps", 600, "--run-dir", tmp_path / "run")
     for event in events(tmp_path / "run", "evaluation"):
         assert max(event["member_steps"]) - min(event["member_steps"]) <= 2 * 8 * 4
 
@@ -145,7 +149,7 @@ def test_a_run_stopped_between_evaluations_goes_on_bit_for_bit(
 ) -> None:
     """Stopped by a signal in the middle of a round of updates, twice; then as if it had never been stopped."""
     words = [*GRAPH, "--sync", "--algorithm", algorithm, *POPULATION, *EXPLORE, "--pbt.scheme", scheme]
-    words += ["--pbt.p-value", 0.7, "--lr-schedule", "constant", "--num-actors", 2]
+    words += ["--pbt.p-value", 0.7, "--lr-schedule", "constant", *TWO_ACTORS]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words += ["--total-steps", 800, "--pbt.together", together]
     assert run_train(*words, "--run-dir", whole) == 0

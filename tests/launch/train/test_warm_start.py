@@ -9,7 +9,19 @@ import torch
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
-WORDS = ["--core", "lstm", "--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--envs-per-update", "8"]
+WORDS = [
+    "--env",
+    "boxworld",
+    "--core",
+    "lstm",
+    "--core-args",
+    "hidden_size=8",
+    "--local",
+    "--envs-per-actor",
+    "8",
+    "--envs-per-update",
+    "8",
+]
 WORDS += ["--unroll-length", "10"]
 EASY = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=5", "grid_size=6"]
 HARDER = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9", "grid_size=8"]
@@ -78,4 +90,4 @@ def test_another_network_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "holds no run: it does not exist" in capsys.readouterr().err
     unset = ["--start-from", "", "--total-steps", 1]  # a variable of a shell
     assert rl_train(*wider, *unset, "--run-dir", tmp_path / "new") == 2
-    assert "--start-from is ''; allowed: a run directory or zoo:NAME" in capsys.readouterr().err
+    assert "--start-from is ''; allowed: a run directory, zoo:NAME" in capsys.readouterr().err
