@@ -336,7 +336,7 @@ def test_a_run_keeps_its_population(tmp_path: Path) -> None:
 
 def test_a_population_on_ray_goes_on_after_kill_9_of_the_whole_tree(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [*GRAPH, *POPULATION, *EXPLORE, "--no-local", "--num-actors", 2, "--pbt.p-value", 0.6, "--log-every", 100]
+    words = [*GRAPH, *POPULATION, *EXPLORE, "--no-local", *TWO_ACTORS, "--pbt.p-value", 0.6, "--log-every", 100]
     process = start(*words, *FOREVER, "--checkpoint-every", 0.5, "--run-dir", run)
     wait_for(lambda: steps_saved(run) and len(events(run, "evaluation")) > 3)
     assert len(workers(process.pid)) == 2, "not as many processes as without a population"
