@@ -1,4 +1,4 @@
-"""What losses and a privileged critic read besides observations, one array of each per step; the policy reads none."""
+"""Inputs of losses and of a privileged critic besides observations, one array per step; the policy reads none."""
 
 import hashlib
 import importlib

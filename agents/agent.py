@@ -279,7 +279,7 @@ class Agent(nn.Module):
 
 
 def _extra(env: EnvOutput, name: str) -> Tensor | None:
-    """What only losses and the critic read: an extra, or an entry of the observation; None if there is neither."""
+    """An input of losses and critic alone: an extra, or an entry of the observation; None if there is neither."""
     if env.extras is not None and name in env.extras:
         return env.extras[name]
     return env.observation.get(name) if isinstance(env.observation, dict) else None

@@ -1,4 +1,4 @@
-"""Names for the array types that worlds exchange, zeroed state, and checks of what environments return."""
+"""Names for the array types that environments exchange, zeroed state, and checks of what environments return."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

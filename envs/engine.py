@@ -175,7 +175,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return len(self.fact_values)
 
     def privileged(self) -> Array:
-        """What a critic may be told besides observations, float32 [N, privileged_size]: the facts."""
+        """Inputs of a privileged critic besides observations, float32 [N, privileged_size]: the facts."""
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:

@@ -86,7 +86,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
 
 
 def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
-    """The policy [T, B, ...] beside the player's actions."""
+    """Agreement of the policy [T, B, ...] with the player's actions."""
     assert batch.env.extras is not None
     action = batch.env.extras[PLAYER][:-1]
     agrees = best(agent.action_spec, log_policies.detach()) == action

@@ -16,19 +16,14 @@ class SimpleState(NamedTuple):
     h: Tensor
 
 
-class Elman(Core):
-    """h_t = tanh(W x_t + b + U h_{t-1}); the output is h (Elman 1990). U is orthogonal at first; h_{-1} = 0."""
+class _Projected(Core):
+    """One layer of which `from_input` maps the inputs of all steps at once, and `_step` does the rest step by step."""
 
-    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
-        super().__init__()
-        at_least_one(hidden_size=hidden_size)
-        self.input_size, self.output_size = input_size, hidden_size
-        self.from_input = nn.Linear(input_size, hidden_size)
-        self.recurrent = nn.Parameter(nn.init.orthogonal_(torch.empty(hidden_size, hidden_size)))
+    from_input: nn.Linear
 
     def initial_state(self, batch_size: int) -> SimpleState:
         """Zeros."""
-        return SimpleState(self.recurrent.new_zeros(batch_size, self.output_size))
+        return SimpleState(self.from_input.weight.new_zeros(batch_size, self.output_size))
 
     @full_precision
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
@@ -45,11 +40,26 @@ class Elman(Core):
         return outputs, state, None
 
     def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+        """The mapped input [B, ...], state -> output [B, hidden_size], next state."""
+        raise NotImplementedError
+
+
+class Elman(_Projected):
+    """h_t = tanh(W x_t + b + U h_{t-1}); the output is h (Elman 1990). U is orthogonal at first; h_{-1} = 0."""
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        at_least_one(hidden_size=hidden_size)
+        self.input_size, self.output_size = input_size, hidden_size
+        self.from_input = nn.Linear(input_size, hidden_size)
+        self.recurrent = nn.Parameter(nn.init.orthogonal_(torch.empty(hidden_size, hidden_size)))
+
+    def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
         h = torch.tanh(torch.addmm(x, state.h, self.recurrent.t()))
         return h, SimpleState(h)
 
 
-class MGU(Core):
+class MGU(_Projected):
     """Minimal gated unit (Zhou et al. 2016, equations 5 to 7): one gate forgets and resets.
 
     f = sigmoid(W_f x_t + b_f + U_f h_{t-1})
@@ -64,24 +74,6 @@ class MGU(Core):
         self.from_input = nn.Linear(input_size, 2 * hidden_size)  # rows: f, n
         self.forget = nn.Linear(hidden_size, hidden_size, bias=False)
         self.candidate = nn.Linear(hidden_size, hidden_size, bias=False)
-
-    def initial_state(self, batch_size: int) -> SimpleState:
-        """Zeros."""
-        return SimpleState(self.forget.weight.new_zeros(batch_size, self.output_size))
-
-    @full_precision
-    def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
-
-    @full_precision
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
-    ) -> tuple[Tensor, SimpleState, None]:
-        """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
-        mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
-        outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
-        return outputs, state, None
 
     def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
         x_f, x_n = x.chunk(2, 1)

@@ -4,7 +4,7 @@ import re
 import shlex
 
 WIDTH = 76
-"""Characters that fit beside both columns of navigation."""
+"""Characters that fit between both columns of navigation."""
 _BLOCK = re.compile(r"(^```(?:bash|sh)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"(?P<command>.*?\S) +(?P<comment># .*)")
 

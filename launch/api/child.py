@@ -280,7 +280,7 @@ def received(data: bytes, send: Callable[..., None], answers: "queue.SimpleQueue
             send(call=name, argument=str(argument) if name == CHECKPOINT else argument)
             answer = answers.get()
             if not answer:
-                answers.put(answer)  # nobody answers any more
+                answers.put(answer)  # nothing else will answer
             return answer == END
 
         return call

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
 
-COMPILING = "compiling worlds and networks, which is done once and takes half a minute or so"
+COMPILING = "compiling environments and networks, which is done once and takes half a minute or so"
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def train(
                 when_compiling(lambda: panel.message(COMPILING)),
             ):
                 if not (config.in_process or is_kept(repeats.look_up)):
-                    panel.message(COMPILING)  # it is the actors that compile the world
+                    panel.message(COMPILING)  # the actors compile the environment
                 acting.begin(panel.message)
                 panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))
                 learners = make_learners(config, agents)
@@ -302,8 +302,8 @@ def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mi
     from ..train.mirror import Mirror  # its file systems are imported where they are wanted
 
     assert config.checkpoint_url is not None
-    beside = directory.path / CONFIG, directory.metrics_file, directory.population_file
-    return Mirror(config.checkpoint_url, beside, config.keep_checkpoints, panel.message)
+    files = directory.path / CONFIG, directory.metrics_file, directory.population_file
+    return Mirror(config.checkpoint_url, files, config.keep_checkpoints, panel.message)
 
 
 def steps_of(saved: dict[str, Any] | None) -> int:

@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What the curves of one environment share."""
+    """Axes and scale that the curves of one environment share."""
 
     end: float
     """Steps up to which all of its runs have come."""

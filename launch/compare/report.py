@@ -60,7 +60,7 @@ def results(comparison: Comparison) -> list[Result]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What the values are, and what a reader has to know about the runs."""
+    """Sentences that define the values, and warnings about the runs."""
     lines = [
         f"{comparison.metric}: mean over the last tenth of the steps; IQM: interquartile mean over runs; brackets: "
         f"{COVERAGE:.0%} interval of a stratified bootstrap over runs"

@@ -45,7 +45,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
     Args:
         actor: fresh, with an unroll length of 1; all its environments are used.
-        fact: one of the world's `fact_values`, or a key of a Gymnasium environment's `info`.
+        fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
         every: steps from one decoder to the next.
         part: the part of the memory to read from, such as `slot=2`; all of it if empty. Raises ValueError.
     """

@@ -138,7 +138,7 @@ def level_index(factory: ActorFactory, config: LookConfig) -> int:
     with closing(batch):
         names = getattr(batch, "fact_values", {})
         if not names:
-            raise UsageError(f"--level: the world {factory.env} tells no facts of its levels")
+            raise UsageError(f"--level: environment {factory.env} has no facts of its levels")
         batch.reset(seed=evaluation_seed(config.seed))
         facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
     for name, value in config.level.items():

@@ -135,7 +135,7 @@ class Images:
         ]
 
     def _patch(self, picture: Picture, background: Picture) -> tuple[int, int, int] | None:
-        """What differs from the background: its index, left, top; None where that is most of the image."""
+        """Part that differs from the background: its index, left, top; None where that is most of the image."""
         red, green, blue = np.moveaxis(picture != background, 2, 0)
         differs = red | green | blue
         if not differs.any():

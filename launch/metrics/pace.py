@@ -16,7 +16,7 @@ WAITING = 0.5
 
 
 class Slow(NamedTuple):
-    """What is slow, and what would help."""
+    """Finding on a slow environment, and advice."""
 
     found: str
     advice: str

@@ -254,7 +254,7 @@ def make_actor(
             agent.load_state_dict(weights)
         except RuntimeError as problem:
             raise UsageError(
-                f"the trained network does not fit a world of {factory.env_args}: {_first_line(problem)}"
+                f"the trained network does not fit an environment with {factory.env_args}: {_first_line(problem)}"
             ) from problem
         agent.greedy = greedy
         actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)

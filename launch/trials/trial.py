@@ -39,7 +39,7 @@ class TrialRun(Job):
 
     @property
     def log(self) -> Path:
-        """Beside the run directory."""
+        """Next to the run directory."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property

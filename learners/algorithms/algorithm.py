@@ -16,7 +16,7 @@ from ..returns import Transitions
 
 
 class Imitated(NamedTuple):
-    """The policy beside the actions of an imitated player, float [T, B] each."""
+    """Agreement of the policy with an imitated player, float [T, B] each."""
 
     log_policy: Tensor
     """log pi(a*_t | x_t) of the player's actions, with gradient."""

@@ -115,7 +115,7 @@ class DeltaMixer(Mixer):
         return _unit(query.squeeze(-2)), F.silu(gate.squeeze(-2)), _unit(keys), F.silu(values), rates, log_decay
 
     def _output(self, read: Tensor, gate: Tensor) -> Tensor:
-        """What is read and its gate [..., H, d] -> [..., hidden_size]."""
+        """Reads S^T q and their gates, both [..., H, d] -> [..., hidden_size]."""
         return self.out((rms_norm(read, self.scale) * gate).flatten(-2))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from ....base.units import Minutes, Seconds, count, duration, is_duration
 
 NONE = "None"
-"""Stands for None among the free parameters of worlds, cores and algorithms, since TOML has no such value."""
+"""Stands for None among the free parameters of environments, cores and algorithms, since TOML has no such value."""
 
 
 def typed(hint: Any, value: Any, name: str) -> Any:
