@@ -60,10 +60,8 @@ def watch():
     timed(Learner, "learn", "first unroll is there", "first update")
     if "--local" not in sys.argv:
         from engram.actors.remote.pool import RayPool
-        timed(RayPool, "__init__", None, "actors asked for")
+        timed(RayPool, "__init__", "Ray is started", "actors asked for")
 
-from engram.launch.cluster.early_ray import EarlyRay
-timed(EarlyRay, "_start", "Ray begins to start", "Ray is started")
 original = command.run_training
 def run_training(*args, **kwargs):
     note("configuration read")

@@ -21,7 +21,6 @@ from ...base.processes import num_cores
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
-from ..cluster.early_ray import EarlyRay
 from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
@@ -96,7 +95,6 @@ def train(
     at_end: Callable[[Outcome], None] = lambda _: None,
     trust: bool = False,
     changed: str = "",
-    early: EarlyRay | None = None,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Run a configuration to its end, in an existing run directory or in a new one, made when all else is ready.
@@ -109,7 +107,6 @@ def train(
         at_end: hears the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
         changed: differences from the preset, in words.
-        early: a private Ray that is being started already.
         callbacks: user-defined functions; what they raise ends the run with a checkpoint.
 
     Raises UsageError if the configuration does not fit the environment, the machine or the checkpoint.
@@ -128,7 +125,7 @@ def train(
             start_from(config.start_from, agents)
         begin_anew = saved is not None and not trust and drop_code(saved)
         factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
-        with stop, Acting(config, factory, stop, early) as acting:
+        with stop, Acting(config, factory, stop) as acting:
             with (
                 show(config, directory.path if directory else None, steps_of(saved)) as panel,
                 when_compiling(lambda: panel.message(COMPILING)),

@@ -6,15 +6,17 @@ The token file `~/.ray/auth_token` or RAY_AUTH_TOKEN holds it; a run's files and
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services, worker
+from ray._private import ray_constants, services, worker
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
@@ -24,9 +26,10 @@ from ...base.messages import size_in_words
 from ...base.places import writable_home
 from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
-from .early_ray import cpus_needed
-from .few_processes import LOOPBACK, SETTINGS, few_processes, loopback_only, without_signal_handlers
 
+LOOPBACK = "127.0.0.1"
+PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
+"""Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
 """Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
 ANSWER_SECONDS = 10.0
@@ -37,9 +40,7 @@ STOP_SECONDS = 10.0
 """In which Ray must stop; otherwise this process ends, and the orphan clean-up kills Ray's."""
 ADDRESS_SPACE = 6 * 2**30
 """Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang while they start."""
-START_ATTEMPTS = 5
-FEW_ATTEMPTS = 2
-"""Of these, those with few processes. The others start Ray as it is, should a later version not do without them."""
+START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -92,10 +93,9 @@ def start_private(num_cpus: int) -> None:
     sessions = private_folder() / "ray"  # Ray opens its own folder to everyone
     orphans.remove_stale(sessions)
     orphans.start_clean_up(sessions)
-    for attempt in range(START_ATTEMPTS):
-        few = attempt < FEW_ATTEMPTS
+    for _ in range(START_ATTEMPTS):
         try:
-            with loopback_only(), without_signal_handlers(), few_processes() if few else contextlib.nullcontext():
+            with loopback_only(), without_signal_handlers():
                 ray.init(
                     address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
                     num_cpus=num_cpus,
@@ -106,12 +106,12 @@ def start_private(num_cpus: int) -> None:
                     job_config=_Job(),
                     _node_ip_address=LOOPBACK,
                     _temp_dir=str(sessions),
-                    _system_config=SETTINGS if few else None,
+                    _system_config={"enable_metrics_collection": False, "preload_python_modules": list(PRELOADED)},
                 )
             hide_token()
             return
         except Exception as problem:  # Ray has no class of its own for it
-            if not few and SLOW_START not in str(problem):
+            if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
     raise NotAvailableError(
@@ -179,6 +179,45 @@ class _Job(JobConfig):
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True  # then Ray leaves both out
+
+
+def cpus_needed(num_actors: int | None, cpus_per_actor: float) -> int:
+    """CPUs that a private Ray declares, so that actors share too few CPUs rather than wait forever.
+
+    Ray starts as many workers at once. Without a number of actors it declares the CPUs of this machine.
+    """
+    return max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def loopback_only() -> Generator[None]:
+    """Let Ray listen on the loopback address alone: on Linux it would replace that with one that others can reach."""
+    with _replaced(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback):
+        yield
+
+
+@contextlib.contextmanager
+def without_signal_handlers() -> Generator[None]:
+    """Let Ray leave this process's signals alone: its handler takes SIGTERM, prints a stack and ends the process."""
+    with _replaced(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
+        yield
+
+
+def _loopback(*_: Any, **__: Any) -> str:
+    return LOOPBACK
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, **values: Any) -> Generator[None]:
+    """Let names of a module have these values, as far as it has the names."""
+    before = {name: getattr(module, name) for name in values if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, values[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 def _prepare() -> None:

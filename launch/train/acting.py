@@ -11,8 +11,7 @@ from typing import NoReturn
 from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
-from ...base.processes import end_children
-from ..cluster.early_ray import EarlyRay, cpus_needed, leave_at_once
+from ...base.processes import end_children, leave_at_once
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.stop_flag import StopFlag
@@ -34,11 +33,10 @@ class Acting:
         config: the run.
         factory: makes its actors.
         stop: hears the signals that ask for a stop.
-        early: a private Ray that is being started already.
     """
 
-    def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag, early: EarlyRay | None = None) -> None:
-        self.config, self._factory, self._stop, self._early = config, factory, stop, early
+    def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
+        self.config, self._factory, self._stop = config, factory, stop
         self.exit_code = 1
         """Of the process, if Ray cannot be stopped and it has to end at once."""
         self._pool: ActorPool | None = None
@@ -78,10 +76,6 @@ class Acting:
 
     def _make_pool(self) -> None:
         try:
-            config = self.config
-            if self._early and not config.in_process:
-                private = config.ray_address is None
-                self._early.take(cpus_needed(config.fixed_actors, config.actor_cpus) if private else None)
             self._pool = make_pool(self.config, self._factory, self._report)
         except BaseException as problem:
             self._problem = problem
@@ -137,8 +131,6 @@ class Acting:
                     sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
                 leave_at_once(self.exit_code)
         self._over.set()
-        if self._early:
-            self._early.end()
 
     @contextlib.contextmanager
     def _patience(self) -> Generator[None]:

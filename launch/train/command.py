@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..cluster.early_ray import EarlyRay, early_ray
+from ...base.processes import leave_at_once
 from ..run.command_line import DRY_RUN, LIST, TRUST, UsageError, make_console, run_command, value_of, without
 from ..run.stop_flag import StopFlag
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # Torch and Ray take seconds to import. That is done inside the functions below, after a first word to the user.
 
 
-def main(arguments: Sequence[str], early: EarlyRay | None = None, stop: StopFlag | None = None) -> int:
-    """Train as the words say, on a Ray that is being started already if there is one; returns the exit code."""
+def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
+    """Train as the arguments say; returns the exit code."""
     stop = stop or StopFlag.of_a_command()
     if LIST in arguments:
         from .listing import show
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str], early: EarlyRay | None = None, stop: StopFlag
     from ..run.run_directory import RunDirectoryError
 
     try:
-        return start(arguments, early, stop)
+        return start(arguments, stop)
     except (RunDirectoryError, CheckpointError) as problem:
         raise UsageError(str(problem)) from problem
 
 
-def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> int:
+def start(arguments: Sequence[str], stop: StopFlag) -> int:
     """Begin a run or go on with one; returns the exit code."""
     from ..api.training import refuse_taken
     from ..run.run_directory import RunDirectory
@@ -58,7 +58,7 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
     if resume is None:
         config = parse_run(arguments, env_required=True)
         refuse_taken(config.checkpoint_url)
-        return run_training(config, None, stop, changed=changed_from_preset(config, arguments), early=early)
+        return run_training(config, None, stop, changed=changed_from_preset(config, arguments))
     words = without(arguments, ("--resume",))
     if is_url(resume):
         from .mirror import fetch
@@ -66,7 +66,7 @@ def start(arguments: Sequence[str], early: EarlyRay | None, stop: StopFlag) -> i
         resume = str(fetch(resume, value_of("--run-dir", words)))
         words = without(words, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
-        return run_training(resumed_by_words(directory, words), directory, stop, trust, early=early)
+        return run_training(resumed_by_words(directory, words), directory, stop, trust)
 
 
 def dry_run(arguments: Sequence[str]) -> int:
@@ -94,7 +94,6 @@ def run_training(
     stop: StopFlag,
     trust: bool = False,
     changed: str = "",
-    early: EarlyRay | None = None,
 ) -> int:
     """Train in this process, which is made ready for it; the exit code."""
     from ...agents.process import prepare_process
@@ -107,7 +106,7 @@ def run_training(
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
 
-    return train(config, directory, stop, at_end=say, trust=trust, changed=changed, early=early).exit_code
+    return train(config, directory, stop, at_end=say, trust=trust, changed=changed).exit_code
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
@@ -146,20 +145,17 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-train`. Given `arguments` by a program it starts no Ray beforehand."""
-    early: EarlyRay | None = None
+    """Entry point of `rl-train`."""
 
     def begin(words: Sequence[str]) -> int:
-        nonlocal early
         if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(words):
             print("starting: loading torch takes a few seconds", flush=True)
         with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
-            early = early_ray(words) if arguments is None and DRY_RUN not in words else None
-            return main(words, early, stop)
+            return main(words, stop)
 
     try:
         run_command("rl-train", begin, arguments)
-    except BaseException as problem:
-        if early:
-            early.leave(problem)
+    except SystemExit as end:
+        if arguments is None and "ray" in sys.modules:  # threads of a stopped Ray may abort a process that cleans up
+            leave_at_once(end.code if isinstance(end.code, int) else 1)
         raise

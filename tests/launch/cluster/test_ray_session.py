@@ -3,9 +3,11 @@
 import ast
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from engram.base.processes import tree
 from engram.launch.cluster import orphans
+from engram.launch.cluster.ray_session import cpus_needed
 from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from runs import FOREVER, last_step, start, wait_for
@@ -70,15 +73,9 @@ def test_the_working_directory_does_not_stand_before_libraries_in_rays_workers(p
     assert folder not in ast.literal_eval(private.stdout.readline()), "ActorProcess appends it"
 
 
-def test_a_private_ray_has_few_processes(private: Any) -> None:
-    words = [" ".join(process.cmdline()) for process in psutil.Process(private.pid).children(recursive=True)]
-    known = ("orphans.py", "gcs_server", "raylet/raylet", "agent_stand_in.py", "default_worker.py", "ray::")
-    assert [each for each in words if each and not any(name in each for name in known)] == []
-
-
 def connect(address: str, token: str) -> "subprocess.CompletedProcess[str]":
     program = (
-        "import ray; from engram.launch.cluster.few_processes import loopback_only\n"
+        "import ray; from engram.launch.cluster.ray_session import loopback_only\n"
         f"with loopback_only(): ray.init('{address}', log_to_driver=False, _node_ip_address='127.0.0.1')\n"
         "print('inside', len(ray.nodes()))"
     )
@@ -185,3 +182,42 @@ def test_too_little_address_space_for_ray_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "the address space limit (ulimit -v) is 4.29 GB; Ray's processes need 6.44 GB: ulimit -v" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_ray_has_room_for_every_actor() -> None:
+    assert [cpus_needed(n, cpus) for n, cpus in ((1, 1.0), (3, 0.5), (2, 0.0), (4, 2.0))] == [1, 2, 1, 8]
+
+
+def descendants_until(process: "subprocess.Popen[str]", seconds: float, name: str) -> list[psutil.Process]:
+    """All processes that `process` has started when one whose command line has `name` in it is among them."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = psutil.Process(process.pid).children(recursive=True)
+        for each in found:
+            try:
+                if name in " ".join(each.cmdline()):
+                    return found
+            except psutil.NoSuchProcess:
+                continue
+        time.sleep(0.02)
+    raise AssertionError(f"no {name} within {seconds} s")
+
+
+@pytest.mark.parametrize(
+    ("number", "began"),
+    [
+        (signal.SIGINT, "gcs_server"),  # while Ray starts; tests/faults has SIGTERM
+        (signal.SIGTERM, "ray::IDLE"),  # when Ray is connected
+    ],
+)
+def test_a_signal_before_the_first_update_prints_no_stack(number: signal.Signals, began: str, tmp_path: Path) -> None:
+    words = ["--env", "sequence-recall", "--core", "lstm", "--core-args", "hidden_size=8"]
+    command = [str(Path(sys.executable).with_name("rl-train")), *words, "--run-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    family = descendants_until(process, 60, began)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert f"stopped ({number.name})" in output
+    psutil.wait_procs(family, timeout=20)
+    assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
