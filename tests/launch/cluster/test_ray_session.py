@@ -110,15 +110,22 @@ def test_nobody_else_on_the_network_or_the_machine_reaches_a_private_ray(private
     assert all(place.startswith(f"{folder}/") for place in places)
 
 
-@pytest.mark.parametrize(("where", "code"), [("127.0.0.1:1", 3), ("nonsense", 2), ("auto", 2)])
-def test_no_cluster_is_one_line(where: str, code: int, tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("rl-train")), *TINY, "--ray-address", where]
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    """In one process for all, away from this one: each sets up Ray's environment."""
+    program = (
+        "import sys; from engram.launch.train import command\n"
+        "for where in ('127.0.0.1:1', 'nonsense', 'auto'):\n"
+        "    try: command.run([*sys.argv[1:], '--ray-address', where])\n"
+        "    except SystemExit as end: print(where, end.code)"
+    )
     environment = os.environ | {"RAY_TMPDIR": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
-    run = [*command, "--run-dir", str(tmp_path / "run")]
     environment.pop("RAY_ADDRESS", None)
-    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == code, done.stderr
-    assert f"--ray-address {where}: cannot join a cluster" in done.stderr
+    command = [sys.executable, "-c", program, *TINY, "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    codes = [line for line in done.stdout.splitlines() if line.startswith(("127.0.0.1:1 ", "nonsense ", "auto "))]
+    assert codes == ["127.0.0.1:1 3", "nonsense 2", "auto 2"], done.stderr
+    for where in ("127.0.0.1:1", "nonsense", "auto"):
+        assert f"--ray-address {where}: cannot join a cluster" in done.stderr
     assert "Traceback" not in done.stderr
 
 
