@@ -44,14 +44,14 @@ class Heart:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        before = 0
+        sent = 0
         while True:
             time.sleep(self._seconds)
             since, now = self.busy_since, self._progress()
-            if since is not None and time.monotonic() - since > self._seconds and now != before:
+            if since is not None and time.monotonic() - since > self._seconds and now != sent:
                 with suppress(Exception):  # a beat that Ray loses is followed by another one
                     internal_kv._internal_kv_put(self._key, str(now))
-            before = now
+                sent = now
 
 
 def last_beat(key: str) -> bytes | None:

@@ -313,7 +313,7 @@ class RayPool:
             request = self._open.pop(ref)
             self._answers += 1
             slot.requests.popleft()
-            slot.since = time.monotonic()
+            slot.since, slot.stepped = time.monotonic(), True
             request.answer = unpack(answer)
             if not self._streaming:
                 self._gathered[slot.number] = request.answer

@@ -30,6 +30,8 @@ CLOSE_SECONDS = 3.0
 """In which actors close their environments at the end; then their processes are ended."""
 START_TIMEOUT = 600.0
 """Seconds in which a process must have started: a node may have to be booted for it."""
+FIRST_STEP_TIMEOUT = 120.0
+"""Seconds, at least, that a new process may take for its first step, for which networks are loaded and compiled."""
 
 
 @dataclass(eq=False)
@@ -49,6 +51,8 @@ class ActorSlot:
     """Where the process at work runs; None while it is starting or the slot is empty."""
     beat: bytes | None = None
     """The newest heartbeat of the process, where one was looked for."""
+    stepped: bool = False
+    """Whether the environments of the process at work are known to have stepped."""
     requests: deque["Request"] = field(default_factory=deque["Request"])
     """Those without an answer, oldest first."""
     asked: int = -1
@@ -160,8 +164,9 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                limit, what = self._timeout, "answered, nor its environments stepped,"
                 self._listen(slot, now)
+                limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
+                what = "answered, nor its environments stepped,"
             else:
                 limit, what = float("inf") if self.elastic else START_TIMEOUT, "started"
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
@@ -172,7 +177,7 @@ class ActorSlots:
         if now - slot.since > 3 * self._interval:
             beat = last_beat(key_of(slot.number, slot.life))
             if beat != slot.beat:
-                slot.beat, slot.since = beat, now
+                slot.beat, slot.since, slot.stepped = beat, now, True
                 self.beats += 1
 
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
@@ -202,7 +207,7 @@ class ActorSlots:
 
     def _start(self, slot: ActorSlot) -> None:
         slot.life += 1
-        slot.versions = {}
+        slot.versions, slot.stepped = {}, False
         slot.handle = self._remote.remote(
             self._make_ref, slot.number, slot.life, os.getcwd(), *self._options, self._interval
         )

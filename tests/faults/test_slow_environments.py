@@ -114,15 +114,15 @@ def test_an_environment_that_hangs_before_training_ends_the_run(tmp_path: Path, 
     assert "environment slow_envs:Slow does not return from __init__ (" in output
 
 
-@pytest.mark.parametrize("slow", [{"step_seconds": 0.4}, {"reset_seconds": 0.8, "length": 1}], ids=["steps", "resets"])
+@pytest.mark.parametrize("slow", [{"step_seconds": 1.5}, {"reset_seconds": 3, "length": 1}], ids=["steps", "resets"])
 def test_an_actor_whose_environments_are_slow_is_not_taken_for_hanging(
     tmp_path: Path, begin: Begin, slow: dict[str, object]
 ) -> None:
     """An unroll takes longer than --actor-timeout and --stall-timeout, a step does not."""
     run = tmp_path / "run"
-    words = ("--actor-timeout", 2, "--unroll-length", 8, "--stall-timeout", 0.05)
+    words = ("--actor-timeout", 8, "--unroll-length", 8, "--stall-timeout", 0.15)
     process, log = begin(run, *words, **slow)
-    wait_for(lambda: last_step(run) > 0, seconds=60)
+    wait_for(lambda: last_step(run) > 0, process=process)
     assert noted(log, "made") == 3, "one to check and two to train in: none was replaced"
     code, output = stop(process)
     assert code == 0, output

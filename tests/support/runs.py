@@ -33,10 +33,13 @@ def stop(process: "subprocess.Popen[str]", number: signal.Signals = signal.SIGTE
     return process.returncode, output
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
-    """Until it is true; an assertion fails after some seconds."""
+def wait_for(
+    condition: Callable[[], object], seconds: float = 300, process: "subprocess.Popen[str] | None" = None
+) -> None:
+    """Until it is true; an assertion fails after some seconds, or with its output if the process has ended by then."""
     deadline = time.monotonic() + seconds
     while not condition():
+        assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
 
