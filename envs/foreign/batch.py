@@ -41,6 +41,8 @@ class ForeignBatch:
     """No copy can be told its next level."""
     trusted: bool = False
     """Whether `restore` may unpickle."""
+    reset_options: dict[str, Any] | None = None
+    """`options` of the next `reset_into`, for the episodes that it starts."""
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         check_integer("num_envs", num_envs, 1, None)
@@ -86,7 +88,8 @@ class ForeignBatch:
         if seed is not None:
             indices = range(self.first_index, self.first_index + self.num_envs)
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some worlds take 32 bits only
-        values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
+        options, self.reset_options = self.reset_options, None
+        values, _ = self._staying(lambda: self.vector.reset(seed=seeds, options=options))
         self._observations.write(values, observation)
         self.action_mask = self._masks.reset(values, self.vector.infos)
         self.started = True

@@ -65,6 +65,8 @@ class VectorBatch(ForeignBatch):
         self._waiting = np.zeros(num_envs, np.bool_)
         """Environments that begin an episode in the next step and have to be reset for it."""
         self._info: Mapping[str, Any] = {}
+        self._reset_info: tuple[Mapping[str, Any], Array] = {}, self._waiting
+        """The merged info of the last reset of some environments, and bool [N]: those not stepped since."""
         self._valid: Array | None = None
         """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
@@ -76,9 +78,11 @@ class VectorBatch(ForeignBatch):
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
             if not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
                 seeds = seeds[0]
-        values, info = self._staying(lambda: self.vector.reset(seed=seeds))
+        options, self.reset_options = self.reset_options, None
+        values, self._info = self._staying(lambda: self.vector.reset(seed=seeds, options=options))
         self._write("reset", values, observation)
-        self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(info))
+        self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(self._info))
+        self._reset_info = self._info, np.zeros(self.num_envs, np.bool_)
         self._waiting[:] = False
         self.started = True
 
@@ -101,6 +105,7 @@ class VectorBatch(ForeignBatch):
         values, *outputs, self._info = self._staying(lambda: self.vector.step(own_actions))
         self._write("step", values, observation)
         reward[:], terminated[:], truncated[:] = outputs
+        self._reset_info = {}, np.zeros(self.num_envs, np.bool_)
         ended = terminated | truncated
         self._valid = self._masks.read(values, self._mask_infos(self._info), ended)
         over = ended & ~waiting
@@ -121,6 +126,12 @@ class VectorBatch(ForeignBatch):
         """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan if missing."""
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
         return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
+
+    def info_scalars(self, key: str) -> Array:
+        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
+        info, where = self._reset_info
+        own = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
+        return facts.read(own, (key,))[:, 0]
 
     def check(self) -> Pace:
         """Reset and step all environments before a run, and return the seconds that they took.
@@ -191,6 +202,7 @@ class VectorBatch(ForeignBatch):
             self._valid = np.where(where[:, None], fresh, self._valid)
         if observation is None:
             return
+        self._reset_info = info, where
         first = self.as_agents_see(values, self.num_envs)
         if not _same(first, observation, ~where):
             raise ContractError(

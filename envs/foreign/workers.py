@@ -94,6 +94,10 @@ class WorkerBatch(ForeignBatch):
         """float32 [K, len(episode_fields)] of environments whose episode has just ended; nan for what is missing."""
         return _flat(self.vector.observations["facts"])[indices]
 
+    def info_scalars(self, key: str) -> Array:
+        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
+        return np.concatenate(self._of_groups("info_scalars", [key] * len(self._parts)))
+
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""
         owner = next(i for i, part in enumerate(self._parts) if index < part.stop)

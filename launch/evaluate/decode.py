@@ -7,6 +7,8 @@ and the fact's values the classes: one-against-all ridge regression in its dual 
 
 and the class with the highest score. Accuracy is cross-validated: every episode is judged by a decoder that has not
 seen it. lambda is chosen inside the training part. Chance is the share of the most frequent class.
+
+The classes of a real-valued scalar are its quartiles over the episodes that still play at the step.
 """
 
 from typing import Any, NamedTuple
@@ -25,6 +27,8 @@ from .intervene import Flags, play_first
 FOLDS = 5
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 """lambda as a share of the mean diagonal of G."""
+BINS = 4
+"""Classes of a real-valued scalar: equally frequent bins."""
 FEWEST = 40
 """Episodes that must still play at a step for a decoder."""
 
@@ -77,16 +81,17 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 def fact_values(batch: Any, fact: str, playing: Flags) -> NDArray[np.int64]:
     """The fact's value in every environment now, int64 [K]; in a Gymnasium environment the scalar of its `info`.
 
-    Raises ValueError if `info` of an environment that is `playing` has no such whole number.
+    Of a real-valued scalar it is the bin, 0..BINS-1, of quantiles over the environments that are `playing`. Raises
+    ValueError if `info` of one of them has no such number.
     """
     if not hasattr(batch, "info_scalars"):
         return batch.facts()[fact]
     values = batch.info_scalars(fact)
-    wrong = playing & (values != np.round(values))  # nan is not equal to itself
-    if wrong.any():
-        given = values[wrong][0]
-        what = "no number" if np.isnan(given) else f"{given:g}"
-        raise ValueError(f"info has {what} for {fact!r}; expected: a whole number or a truth value at every step")
+    if np.isnan(values[playing]).any():
+        raise ValueError(f"info has no number for {fact!r}; expected: a number or a boolean at every step")
+    if (values[playing] != np.round(values[playing])).any():
+        edges = np.quantile(values[playing], np.arange(1, BINS) / BINS)
+        values = np.searchsorted(edges, values)
     return np.where(playing, values, 0).astype(np.int64)
 
 

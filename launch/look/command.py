@@ -16,6 +16,8 @@ from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
 from ...base.files import replace_file
 from ...base.messages import SEEDS, advice, check_fields, check_new_file
+from ...envs.foreign import ForeignBatch
+from ...envs.foreign.options import check_options
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.trained import evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
@@ -43,7 +45,8 @@ class LookConfig:
     episodes: int = 1
     """Episodes on the page."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts that must hold when the first episode begins, FACT=VALUE, such as goal=right."""
+    """Facts that must hold when the first episode begins, FACT=VALUE, such as goal=right; in a Gymnasium environment
+    options of its first reset, OPTION=VALUE."""
     checkpoint: str = "latest"
     """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
     seed: int = 0
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     trained, path, trainees, _ = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, False)[0]
-    index = level_index(factory, config)
+    index, options = first_level(factory, config)
     actor = make_actor(
         factory,
         trainees[chosen].weights,
@@ -78,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         num_envs=1,
         unroll_length=1,
         first_index=index,
+        reset_options=options,
     )
     with closing(actor), console.status("playing"):
         recordings = [record(actor)]
@@ -88,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     title = f"{factory.env} with {trained.agent.core}"
     who = [text for text in (path.name, described(trainees, chosen)) if text]
     lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
+    lines += [" ".join(["reset with", *(f"{key}={value}" for key, value in options.items())])] if options else []
     text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
     write(Path(config.html), text.encode(), "--html")
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
@@ -127,27 +132,36 @@ def option_names(actor: Actor) -> list[str]:
     return list(named) or [str(option) for option in range(sum(spec.choices))]
 
 
-def level_index(factory: ActorFactory, config: LookConfig) -> int:
-    """The first environment of the evaluation whose first level has the wanted facts. Raises UsageError."""
+def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[str, Any]]:
+    """The index of the first environment of the evaluation that begins as --level asks, and the options of its reset.
+
+    Only Gymnasium environments have such options; their index is 0. Raises UsageError.
+    """
     if not config.level:
-        return 0
+        return 0, {}
+    seed = evaluation_seed(config.seed)
     try:
-        batch = factory.make_batch(0, MOST_LEVELS)
+        with closing(factory.make_batch(num_envs=1)) as one:
+            names = getattr(one, "fact_values", {})
+            if isinstance(one, ForeignBatch):
+                check_options(one, config.level, seed)
+                return 0, config.level
     except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
-    with closing(batch):
-        names = getattr(batch, "fact_values", {})
-        if not names:
-            raise UsageError(f"--level: environment {factory.env} has no facts of its levels")
-        batch.reset(seed=evaluation_seed(config.seed))
-        facts, fits = batch.facts(), np.ones(MOST_LEVELS, np.bool_)
+        raise UsageError(f"--level: {str(problem).partition(chr(10))[0]}") from problem
+    if not names:
+        raise UsageError(f"--level: environment {factory.env} has no facts of its levels")
+    wanted = {}
     for name, value in config.level.items():
         if name not in names:
             raise UsageError(f"--level: unknown fact {name!r}; {advice(name, names)}")
-        fits &= facts[name] == number_of(name, value, names[name])
+        wanted[name] = number_of(name, value, names[name])
+    with closing(factory.make_batch(num_envs=MOST_LEVELS)) as batch:
+        batch.reset(seed=seed)
+        facts = batch.facts()
+    fits = np.logical_and.reduce([facts[name] == number for name, number in wanted.items()])
     if not fits.any():
         raise UsageError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
-    return int(fits.argmax())
+    return int(fits.argmax()), {}
 
 
 def number_of(name: str, value: Any, names: Sequence[str]) -> int:

@@ -238,8 +238,11 @@ def make_actor(
     num_envs: int,
     unroll_length: int,
     first_index: int = 0,
+    reset_options: dict[str, Any] | None = None,
 ) -> Actor:
     """An actor with these weights on levels of its own, for the caller to close.
+
+    `reset_options` are the `options` of the first reset of a Gymnasium environment.
 
     Raises UsageError if the weights and the environment do not fit.
     """
@@ -247,6 +250,8 @@ def make_actor(
         try:
             batch = factory.make_batch(first_index, num_envs)
             files.callback(batch.close)
+            if reset_options:
+                batch.reset_options = dict(reset_options)
             agent = factory.make_agent(batch)
         except (ValueError, TypeError) as problem:
             raise UsageError(str(problem)) from problem
