@@ -5,6 +5,7 @@ The numbers are buffers: they travel with the weights, so actors and learner com
 every checkpoint. Only the learner changes them, between updates.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,18 @@ RELATIVE_FLOOR = 1e-5
 """The least deviation of a feature in unknown units, as a fraction of its mean: float32 resolves 6e-8 of it."""
 LEAST_UNIT = 1e-2
 """The least unit of values, as a fraction of the mean size of the rewards that are not 0."""
+
+
+def alone(*parts: Any) -> Sequence[Any]:
+    """Sums over the learners of an agent, where there is one."""
+    return parts
+
+
+def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
+    """Let the statistics of an agent with several learners count what all of them show: `total` sums over them."""
+    for part in agent.modules():
+        if isinstance(part, Moments | Shares):
+            part.total = total
 
 
 class Moments(nn.Module):
@@ -34,6 +47,7 @@ class Moments(nn.Module):
     def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
+        self.total: Callable[..., Sequence[Any]] = alone
         self.mean: Tensor
         self.deviation: Tensor
         self.weight: Tensor
@@ -42,31 +56,36 @@ class Moments(nn.Module):
         self.register_buffer("weight", torch.zeros(()))
 
     @torch.no_grad()
-    def update(self, values: Tensor, weight: float, valid: Tensor | None = None) -> None:
+    def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
         """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none.
+
+        Weights of several learners add up; None is a weight of 1 for the values of all.
 
         Of `valid` (bool [N]) only those that are set. A feature of which a moment would not be finite, since squares
         overflow above about 1e19, stays as it was. Nothing is read back from the device.
         """
-        number: Tensor | int = len(values)
-        ok = values.isfinite().all() if number else values.new_zeros((), dtype=torch.bool)
+        number: Tensor | float = float(len(values))
         if valid is not None:
             values, number = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
-            ok = values.isfinite().all() & (number > 0)
+        bad = (~values.isfinite()).sum()
+        new, number, shown, bad = self.total(values.sum(0), number, weight or 0.0, bad)
+        shown = 1.0 if weight is None else shown
+        ok = (bad == 0) & (number > 0)
         # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
-        rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        new = values.sum(0) / number  # not a number where there is none, and then not used
+        rate = shown / (self.weight.clamp(max=max(self.memory - shown, 0.0)) + shown)
+        new = new / number  # not a number where there is none, and then not used
         spread = (values - new).square()
         if valid is not None:
             spread = torch.where(valid.unsqueeze(1), spread, 0.0)
-        spread = spread.sum(0) / number
+        (spread,) = self.total(spread.sum(0))
+        spread = spread / number
         mean = self.mean + rate * (new - self.mean)
         variance = (1 - rate) * (self.deviation.square() + (self.mean - mean).square())
         variance = variance + rate * (spread + (new - mean).square())
         fits = ok & mean.isfinite() & variance.isfinite()
         self.mean.copy_(torch.where(fits, mean, self.mean))
         self.deviation.copy_(torch.where(fits, variance.sqrt().clamp(min=self.floor or 0.0), self.deviation))
-        self.weight.copy_(torch.where(fits.any(), (self.weight + weight).clamp(max=self.memory), self.weight))
+        self.weight.copy_(torch.where(fits.any(), (self.weight + shown).clamp(max=self.memory), self.weight))
 
     @property
     def unused(self) -> bool:
@@ -103,6 +122,7 @@ class Shares(nn.Module):
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
+        self.total: Callable[..., Sequence[Any]] = alone
         self.share: Tensor
         self.weight: Tensor
         self.register_buffer("share", torch.zeros(kinds))
@@ -111,12 +131,13 @@ class Shares(nn.Module):
     @torch.no_grad()
     def update(self, kinds: Tensor, cells: int, weight: float) -> None:
         """Count in so many cells, which show `kinds` (long [N]), with this weight."""
-        if not cells:
+        count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
+        count, shown, weight = self.total(count, float(cells), weight)
+        if not shown:
             return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
         # s' = s + r (n / cells - s) with r as in `Moments`; whole numbers n, since floats stop counting at 2^24
-        count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
-        new = count.to(self.share.dtype) / cells
+        new = count.to(self.share.dtype) / shown
         self.share.add_(rate * (new - self.share))
         self.weight.copy_((self.weight + weight).clamp(max=self.memory))
 
@@ -169,8 +190,8 @@ class RescaledHead(nn.Linear):
         """Count the sizes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
         sizes = rewards.abs()
         counts = valid & (sizes > 0) & sizes.square().isfinite()
-        number = counts.sum()
-        size = torch.where(counts, sizes, 0.0).sum() / number.clamp(min=1)
+        size, number = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
+        size = size / number.clamp(min=1)
         rate = torch.where(self.reward > 0, 1 / _BATCHES, 1.0)
         new = torch.where(number > 0, self.reward + rate * (size - self.reward), self.reward)
         factor = torch.where((self.reward == 0) & (new > 0), new, 1.0)
@@ -185,7 +206,7 @@ class RescaledHead(nn.Linear):
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
         """
         mean, deviation = self.moments.mean.clone(), self.moments.deviation.clone()
-        self.moments.update(returns.unsqueeze(-1), 1.0, valid)
+        self.moments.update(returns.unsqueeze(-1), None, valid)
         least = LEAST_UNIT * torch.where(self.reward > 0, self.reward, 1.0)
         self.moments.deviation.copy_(torch.maximum(self.moments.deviation, least))
         self.weight.mul_(deviation / self.moments.deviation)

@@ -5,7 +5,6 @@ is counted where it comes from, an update that is not finite is left out on the 
 """
 
 import copy
-import math
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -13,16 +12,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll, some_environments
+from ..actors.unroll import Unroll
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
 from .algorithms.algorithm import Targets
+from .batches import cause_of, learned_rewards, means, minibatch, valid_steps, with_bonus
 from .config import LearnerConfig
 from .device.recorded import Recorded
 from .device.transfer import Transfer
+from .group import Group
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
-from .passes import CAUSES, KL, METRICS, Found, Gradient, cause_of, evaluate, learned_rewards, rescaled, with_bonus
+from .passes import ALONE, CAUSES, KL, METRICS, Found, Gradient, evaluate, rescaled
 
 _IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -87,9 +88,15 @@ class Learner:
         """Whether running units begin with the next batch."""
         self._unobserved = agent.unobserved
         """Whether running moments of the inputs begin with the next batch."""
+        self.group = ALONE
         if config.compile:
             compile_steps(agent.core)
         self._use_config()
+
+    def join(self, group: Group) -> None:
+        """Learn from a share of every batch from now on, along with the other learners of the group."""
+        self.group = group
+        group.share_sums(self.agent)
 
     @property
     def skipped(self) -> int:
@@ -120,7 +127,8 @@ class Learner:
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
         self._unread.append(Unread(updates, names, self._lr_used))
         self.updates += 1
-        self.steps += _valid_steps(batch)
+        (steps,) = self.group.total(float(valid_steps(batch)))
+        self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
         """Let the batch that `learn` will be given next set out for the device, while the last one is learnt from."""
@@ -147,7 +155,7 @@ class Learner:
             tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
             limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
             self._read.append(
-                dict(zip(each.names, _means(tried), strict=True))
+                dict(zip(each.names, means(tried), strict=True))
                 | limit
                 | {"learner/lr": each.lr, "learner/skipped": float(self._skipped)}
                 | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
@@ -158,9 +166,10 @@ class Learner:
         """The environments of each of the next batch's updates; a single update with all has none."""
         # The order of minibatches is a function of the counters, so that a resumed run draws the same ones.
         generator = torch.Generator().manual_seed(self.updates)
-        groups = self.config.method.minibatches(batch.env.reward.shape[1], generator)
-        everyone = torch.arange(batch.env.reward.shape[1])
-        return [] if groups == [None] else [everyone if group is None else group for group in groups]
+        width = batch.env.reward.shape[1]
+        groups = self.config.method.minibatches(self.group.all_environments(width), generator)
+        everyone = torch.arange(width)
+        return [] if groups == [None] else [everyone if x is None else self.group.share(x, width) for x in groups]
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
         """All updates that the algorithm makes from one batch; the metrics of each, as `Unread` has them."""
@@ -184,12 +193,12 @@ class Learner:
             reward = learned_rewards(batch, self.config)
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
-        cause = cause_of(batch)
+        cause = self.group.least(cause_of(batch))
         done: list[Tensor] = []
         going = cause <= 0  # all updates so far are within the algorithm's target_kl
         for chosen in indices or [slice(None)]:
-            theirs = Targets(*(x[:, chosen] for x in fixed)) if fixed and once else None
-            done.append((yield from self._update(some_environments(batch, chosen), theirs, cause, going)))
+            part, theirs = minibatch(batch, fixed if once else None, chosen)
+            done.append((yield from self._update(part, theirs, cause, going)))
             if self.config.method.target_kl:
                 going = going & (done[-1][-1] < LEFT_OUT)
                 if readable(going) and not going:
@@ -203,7 +212,7 @@ class Learner:
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
         with torch.no_grad():
-            now = evaluate(self.agent, batch, self.config).now
+            now = evaluate(self.agent, batch, self.config, self.group).now
             targets = self.config.method.targets(now)
             units = self.agent.units
             if units is None:
@@ -216,16 +225,17 @@ class Learner:
         self, batch: Unroll, targets: Targets | None, cause: Tensor, going: Tensor
     ) -> Generator[Gradient, Found, Tensor]:
         """One update of the weights, unless its loss or gradient is not finite or it is beyond `target_kl`."""
-        found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share)
+        found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share, self.group)
         parameters = list(self.agent.parameters())
-        set_gradients(parameters, found.gradients)
+        gradients, metrics = self.group.reduce(parameters, found.gradients, found.metrics)
+        set_gradients(parameters, gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
-        row = torch.cat([found.metrics, norm.reshape(1)])
+        row = torch.cat([metrics, norm.reshape(1)])
         finite = row.isfinite().all()
         limit, wanted = self.config.method.target_kl, finite
         code = torch.where(finite, MADE, cause)
         if limit:
-            within = found.metrics[KL] <= limit
+            within = metrics[KL] <= limit
             code = torch.where(going, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
             wanted = code == MADE
         _step_if(self.optimiser, wanted)
@@ -328,19 +338,3 @@ def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
         return
     optimiser.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
     optimiser.step()
-
-
-def _valid_steps(batch: Unroll) -> int:
-    """Steps of a batch whose action counted."""
-    return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
-
-
-def _means(updates: Sequence[Sequence[float]]) -> list[float]:
-    """Means of each metric over the updates of a batch; of several, values that are not finite are left out."""
-    if len(updates) == 1:
-        return list(updates[0])
-    means: list[float] = []
-    for metric in zip(*updates, strict=True):
-        finite = [value for value in metric if math.isfinite(value)]
-        means.append(sum(finite) / len(finite) if finite else math.nan)
-    return means

@@ -7,14 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..actors.extras import NOVELTY, PLAYER
+from ..actors.extras import PLAYER
 from ..actors.unroll import Unroll
 from ..agents.agent import Agent
 from ..agents.specs import best, log_policy, log_probability
-from ..agents.values import map_leaves
 from .algorithms.algorithm import Imitated, Pass, Targets
+from .batches import learned_rewards
 from .config import LearnerConfig
 from .device.precision import lowered
+from .group import Group
 from .returns import transitions, valid_sum
 
 METRICS = (
@@ -32,6 +33,9 @@ Those of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behaviour")
 CAUSES = ("loss", "reward", "observation")
 """Possible causes of a skipped update; the loss, where rewards and observations were finite."""
+
+
+ALONE = Group()
 
 
 class LossTerms(NamedTuple):
@@ -55,7 +59,7 @@ class Evaluation(NamedTuple):
     """The error of what was predicted of the step after [T, B], or None."""
 
 
-def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
+def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Evaluation:
     """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
     device = batch.env.reward.device
     with contextlib.nullcontext() if config.precision == "float32" else lowered(config.precision, device):
@@ -80,6 +84,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig) -> Evaluation:
         out.features[:-1],
         agent.action_spec,
         _imitated(agent, log_policies, batch) if config.imitate else None,
+        group.total,
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
     return Evaluation(now, auxiliary, out.prediction)
@@ -92,21 +97,6 @@ def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
     agrees = best(agent.action_spec, log_policies.detach()) == action
     agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
     return Imitated(log_probability(agent.action_spec, log_policies, action), agrees.to(log_policies.dtype))
-
-
-def with_bonus(batch: Unroll, bonus: float) -> Unroll:
-    """The batch with what is new in its episode in units of rewards."""
-    extras = batch.env.extras
-    if extras is None or NOVELTY not in extras:
-        return batch
-    return batch._replace(env=batch.env._replace(extras=extras | {NOVELTY: bonus * extras[NOVELTY]}))
-
-
-def learned_rewards(batch: Unroll, config: LearnerConfig) -> Tensor:
-    """Rewards [T + 1, B] as they are learned from: clipped, and the bonus for what is new, scaled already."""
-    reward, extras = batch.env.reward, batch.env.extras
-    reward = reward.clamp(-config.reward_clip, config.reward_clip) if config.reward_clip else reward
-    return reward + extras[NOVELTY] if config.novelty_bonus and extras is not None else reward
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:
@@ -136,17 +126,19 @@ class Gradient(NamedTuple):
     """None: those of this very pass."""
     entropy_share: float | Tensor
     """The schedule's factor on the entropy cost."""
+    group: Group = ALONE
+    """The learners that share the batch."""
 
     def loss(self) -> LossTerms:
-        """The mean over the valid steps of the batch, or their sum, as the configuration has it.
+        """This share of the mean over the valid steps of the batch, or of their sum, as the configuration has it.
 
         total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
               + prediction_cost * prediction + the algorithm's extra loss
 
         With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
         """
-        agent, batch, config, targets, entropy_share = self
-        now, auxiliary, prediction = evaluate(agent, batch, config)
+        agent, batch, config, targets, entropy_share, group = self
+        now, auxiliary, prediction = evaluate(agent, batch, config, group)
         valid = now.step.valid
         if targets is None:
             tensors = {name: x.detach() for name, x in now._asdict().items() if isinstance(x, Tensor)}
@@ -155,7 +147,8 @@ class Gradient(NamedTuple):
         entropy = now.entropy()
         none = torch.zeros_like(entropy)
         entropy_cost = 0.0 if config.imitate else config.entropy_cost
-        share = 1.0 / valid.sum().clamp(min=1)
+        (count,) = group.total(valid.sum())
+        share = 1.0 / count.clamp(min=1)
         scale = share if config.reduction == "mean" else 1.0
         parts = [
             valid_sum(terms.policy, valid),
@@ -177,14 +170,3 @@ class Gradient(NamedTuple):
         terms = self.loss()
         gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
         return Found(gradients, terms.metrics, terms.returns)
-
-
-def cause_of(batch: Unroll) -> Tensor:
-    """Cause of a batch that is not finite, as a float scalar: -2 an observation, -1 a reward, 0 neither; see CAUSES."""
-    parts: list[Tensor] = []
-    map_leaves(parts.append, batch.env.observation)
-    cause = torch.where(batch.env.reward.isfinite().all(), 0.0, -1.0)
-    for part in parts:
-        if part.is_floating_point():
-            cause = torch.where(part.isfinite().all(), cause, -2.0)
-    return cause

@@ -14,7 +14,8 @@ Time index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong
 is by selection, not by multiplication (0 * nan is nan), and comes before any product that a gradient goes through.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,15 +112,18 @@ def generalised_advantages(
         return Returns(advantages + values, advantages)
 
 
-def standardised(advantages: Tensor, valid: Tensor, floor: float = 0.0) -> Tensor:
+def standardised(
+    advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
+) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.
 
     Those that deviate by less than `floor` are divided by that instead, and stay small; so do those that differ by no
-    more than their rounding.
+    more than their rounding. `total` sums over the learners that share the batch.
     """
-    count = valid.sum()
-    mean = torch.where(valid, advantages, 0.0).sum() / count.clamp(min=1)
-    spread = torch.where(valid, advantages - mean, 0.0).square().sum() / (count - 1).clamp(min=1)
+    mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
+    mean = mean / count.clamp(min=1)
+    (spread,) = total(torch.where(valid, advantages - mean, 0.0).square().sum())
+    spread = spread / (count - 1).clamp(min=1)
     deviation = torch.maximum(spread.sqrt().clamp(min=floor), 1e-6 * mean.abs())
     standard = torch.where(valid, (advantages - mean) / torch.where(deviation > 0, deviation, 1.0), 0.0)
     return torch.where(count < 2, advantages, standard)  # one step alone has no deviation

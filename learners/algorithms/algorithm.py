@@ -5,6 +5,7 @@ terms. Resets, episode boundaries, masks, the entropy bonus, a core's own loss, 
 learner's. Shapes: T steps, B environments.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,6 +50,8 @@ class Pass(NamedTuple):
 
     player: Imitated | None = None
     """With `imitate` alone."""
+    total: Callable[..., Sequence[Any]] = lambda *parts: parts
+    """Sums tensors over the learners that share the batch, for statistics of the batch."""
 
     def entropy(self) -> Tensor:
         """H(pi(. | x_t)) in nats, float [T, B], with gradient."""

@@ -81,7 +81,8 @@ class PPO(Algorithm):
         )
         if not self.settings.normalise_advantages:
             return Targets(found.targets, found.advantages)
-        return Targets(found.targets, standardised(found.advantages, step.valid, self.settings.advantage_floor))
+        floor = self.settings.advantage_floor
+        return Targets(found.targets, standardised(found.advantages, step.valid, floor, now.total))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """The clipped surrogate, negative, and the squared error of the values.

@@ -68,10 +68,10 @@ def make_agent(case: Case, seed: int = 0) -> Agent:
     return Agent(case.spec, case.action, case.agent, 3 * (case.agent.critic == "privileged"), seen).double()
 
 
-def batches(case: Case, agent: Agent, seed: int = 0) -> list[Unroll]:
-    """UPDATES random batches in float64: half of the observations repeat, episodes end in both ways, also at step 0."""
+def batches(case: Case, agent: Agent, seed: int = 0, number: int = UPDATES) -> list[Unroll]:
+    """Random batches in float64: half of the observations repeat, episodes end in both ways, also at step 0."""
     generator = torch.Generator().manual_seed(seed)
-    return [_batch(case, agent, generator) for _ in range(UPDATES)]
+    return [_batch(case, agent, generator) for _ in range(number)]
 
 
 def _batch(case: Case, agent: Agent, generator: torch.Generator) -> Unroll:

@@ -1,0 +1,146 @@
+"""The learners of one agent: each has a share of every batch, and whatever is a statistic of the batch is summed.
+
+N learners with B/N environments each therefore equal one learner with B, up to the order of sums. All of them call the
+same methods in the same order; what each gets back is the same, bit for bit.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp
+
+from ..agents.agent import Agent
+from ..agents.normalisation import share_sums
+
+LOOK_SECONDS = 1.0
+"""How often a learner that waits for another looks whether it shall go on waiting."""
+
+
+class GroupLostError(RuntimeError):
+    """Another learner did not take part in an exchange: it is dead, hangs, or cannot be reached."""
+
+
+class Group:
+    """A learner alone: its share is the whole batch, and nothing is exchanged."""
+
+    rank, size, first = 0, 1, 0
+    """`first`: how many environments the learners before this one have."""
+
+    def __deepcopy__(self, _: object) -> "Group":
+        return self
+
+    def all_environments(self, own: int) -> int:
+        """Environments of the batch of all learners, of which this one has `own`."""
+        return own
+
+    def share(self, chosen: Tensor, own: int) -> Tensor:
+        """Of chosen environments of the whole batch (int64 [K]) this learner's, counted from its first."""
+        return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
+
+    def total(self, *parts: Any) -> Sequence[Any]:
+        """Tensors and floats, each summed over all learners; equal shapes everywhere."""
+        return parts
+
+    def least(self, value: Tensor) -> Tensor:
+        """The least of all learners' scalars."""
+        return value
+
+    def reduce(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        """Gradients of the parameters, None where no learner has one, and metrics [M], summed in one exchange."""
+        return gradients, metrics
+
+    def share_sums(self, agent: Agent) -> None:
+        """Let the running statistics of an agent count what all learners show them."""
+        share_sums(agent, self.total)
+
+
+class GlooGroup(Group):
+    """Learners in several processes, connected by torch.distributed's Gloo.
+
+    Args:
+        store: a torch.distributed.Store in which they find each other.
+        rank: this one's number.
+        widths: environments of each learner's share, in order.
+        address: of the network interface to be reached at.
+        keep_waiting: called now and then while others are waited for; what it raises ends the wait.
+        timeout: seconds after which an exchange has failed.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        widths: Sequence[int],
+        address: str = "127.0.0.1",
+        keep_waiting: Callable[[], None] = lambda: None,
+        timeout: float = 3600.0,
+    ) -> None:
+        self.rank, self.size, self.first = rank, len(widths), sum(widths[:rank])
+        self._all, self._keep_waiting, self._timeout = sum(widths), keep_waiting, timeout
+        options: Any = ProcessGroupGloo._Options()  # pyright: ignore
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timedelta(seconds=timeout)
+        self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
+
+    def all_environments(self, own: int) -> int:
+        return self._all
+
+    def total(self, *parts: Any) -> Sequence[Any]:
+        flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in parts])
+        self._exchange(flat, ReduceOp.SUM)
+        sums: list[Any] = []
+        for part, own in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
+            sums.append(own.to(part).view(part.shape) if isinstance(part, Tensor) else float(own))
+        return sums
+
+    def least(self, value: Tensor) -> Tensor:
+        flat = value.reshape(1).cpu()
+        self._exchange(flat, ReduceOp.MIN)
+        return flat[0].to(value.device)
+
+    def reduce(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        present = torch.tensor([float(each is not None) for each in gradients])
+        full = [torch.zeros_like(p) if each is None else each for p, each in zip(parameters, gradients, strict=True)]
+        parts = [*full, present.to(metrics), metrics]
+        flat = torch.cat([part.detach().reshape(-1) for part in parts]).cpu()
+        self._exchange(flat, ReduceOp.SUM)
+        *sums, present, metrics = (
+            own.to(part.device).view(part.shape)
+            for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
+        )
+        return [each if there else None for each, there in zip(sums, present.tolist(), strict=True)], metrics
+
+    def _exchange(self, flat: Tensor, how: Any) -> None:
+        """Combine a tensor of every learner, in place."""
+        options: Any = AllreduceOptions()
+        options.reduceOp = how
+        try:
+            work = self._gloo.allreduce([flat], options)
+            deadline = time.monotonic() + self._timeout
+            while not _is_done(work):
+                self._keep_waiting()
+                if time.monotonic() > deadline:
+                    raise GroupLostError(f"a learner has not answered for {self._timeout:.0f} s")
+        except RuntimeError as problem:
+            if isinstance(problem, GroupLostError):
+                raise
+            raise GroupLostError(str(problem).splitlines()[0]) from problem
+
+
+def _is_done(work: Any) -> bool:
+    """Wait for LOOK_SECONDS at most; raises RuntimeError if the exchange failed."""
+    try:
+        return work.wait(timedelta(seconds=LOOK_SECONDS))
+    except RuntimeError:
+        if work.is_completed():
+            raise
+        return False

@@ -1,0 +1,78 @@
+"""Learners with a share of every batch each, in processes of their own, equal one learner with all of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engram.agents.cores import core_names
+from engram.learners.config import LearnerConfig
+from group_cases import Processes
+from reference_cases import TORSOS, Case, small_agent
+
+ADAM = LearnerConfig(
+    lr=1e-2, eps=1.0
+)  # Adam's first steps are as long for a gradient of rounding errors: a large epsilon
+ALGORITHMS = {
+    "vtrace": ADAM,
+    "a2c": replace(ADAM, algorithm="a2c", algorithm_args={"gae_lambda": 0.9}, bptt_length=4),
+    "ppo": replace(ADAM, algorithm="ppo", algorithm_args={"epochs": 2, "minibatches": 2}, max_grad_norm=0.1),
+}
+TOLERANCES = {True: 1e-12, False: 1e-6}
+QUICK = ("lstm", "rmc")
+EVERY = [
+    pytest.param(core, algorithm, marks=[pytest.mark.integration] * (core not in QUICK))
+    for core in core_names()
+    for algorithm in ALGORITHMS
+]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    processes = Processes(tmp_path_factory.mktemp("stores"), 3)
+    yield processes
+    processes.close()
+
+
+def case(core: str, torso: str, algorithm: str, **agent: object) -> Case:
+    spec, config = TORSOS[torso]
+    return Case(spec, small_agent(core, config, **agent), ALGORITHMS[algorithm])
+
+
+def compare(processes: Processes, given: Case, double: bool = True) -> None:
+    """Assert that 2 and 3 learners end where one does, in weights, moments, counters and metrics."""
+    (alone,) = processes.learn(given, 1, double)
+    for learners in (2, 3):
+        first, *others = processes.learn(given, learners, double)
+        for other in others:
+            assert all(torch.equal(value, other.tensors[name]) for name, value in first.tensors.items())
+            assert str(other.metrics) == str(first.metrics)
+        assert first.counts == alone.counts
+        for name, value in first.tensors.items():
+            torch.testing.assert_close(
+                value, alone.tensors[name], rtol=0, atol=TOLERANCES[double], msg=lambda text, n=name: f"{n}: {text}"
+            )
+        for ours, theirs in zip(first.metrics, alone.metrics, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-10 if double else 1e-3, abs=1e-10 if double else 1e-4)
+
+
+@pytest.mark.parametrize(("core", "algorithm"), EVERY)
+def test_several_learners_equal_one(processes: Processes, core: str, algorithm: str) -> None:
+    given = case(core, "convolutions" if core == "conv-lstm" else "none", algorithm)
+    for double in (True, False):
+        compare(processes, given, double)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_running_statistics_are_those_of_all_shares(processes: Processes, algorithm: str) -> None:
+    given = {"normalise_returns": True, "prediction_size": 6, "previous_reward": True, "critic": "privileged"}
+    compare(processes, case("gru", "normalized", algorithm, **given))
+    compare(processes, case("gru", "symbols", algorithm, normalise_returns=True))
+
+
+def test_a_minibatch_without_environments_of_a_share(processes: Processes) -> None:
+    """Eight minibatches of one environment each, which is one learner's."""
+    given = case("gru", "none", "ppo", normalise_returns=True)
+    settings = {"epochs": 2, "minibatches": 8, "target_kl": 0.3}
+    compare(processes, given._replace(learner=replace(given.learner, algorithm_args=settings)))
