@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed import FileStore
+from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.actors.unroll import map_tensors, some_environments
 from engram.learners.group import GlooGroup
