@@ -50,7 +50,7 @@ def test_a_signal_in_a_slow_evaluation_ends_the_run_in_seconds_with_all_steps(
 ) -> None:
     run = tmp_path / "run"
     process, log = begin(run, *where, "--eval-every", 8, "--eval-episodes", MANY, step_seconds=0.05)
-    wait_for(lambda: noted(log, "made") - noted(log, "closed") >= MANY, seconds=90)
+    wait_for(lambda: noted(log, "made") - noted(log, "closed") >= MANY, process=process)
     time.sleep(1)
     everyone, began = family(process.pid), time.monotonic()
     if "--restarts" in where:
@@ -69,7 +69,7 @@ def test_a_signal_in_a_slow_evaluation_ends_the_run_in_seconds_with_all_steps(
 def test_an_environment_that_hangs_is_named_and_ends_a_local_run(tmp_path: Path, begin: Begin) -> None:
     run = tmp_path / "run"
     process, _ = begin(run, "--local", "--stall-timeout", 0.05, hang_at=41)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     assert "ended (no update for" in output
     assert "environment slow_envs:Slow does not return from step (" in output
@@ -81,7 +81,7 @@ def test_an_environment_that_hangs_is_named_and_ends_a_local_run(tmp_path: Path,
 def test_a_signal_is_obeyed_while_an_environment_hangs(tmp_path: Path, begin: Begin, where: tuple[object, ...]) -> None:
     run = tmp_path / "run"
     process, _ = begin(run, *where, hang_at=41)
-    wait_for(lambda: last_step(run) == 80, seconds=60)
+    wait_for(lambda: last_step(run) == 80, process=process)
     everyone, began = family(process.pid), time.monotonic()
     code, output = stop(process)
     assert code == 0, output
@@ -97,7 +97,7 @@ def test_a_signal_is_obeyed_while_an_environment_hangs_before_training(
     tmp_path: Path, begin: Begin, method: str, named: str, where: tuple[object, ...]
 ) -> None:
     process, log = begin(tmp_path / "run", *where, hang_in=method)
-    wait_for(lambda: noted(log, "made") > 0, seconds=60)
+    wait_for(lambda: noted(log, "made") > 0, process=process)
     everyone = family(process.pid)
     code, output = stop(process)
     assert code == 0, output
@@ -108,7 +108,7 @@ def test_a_signal_is_obeyed_while_an_environment_hangs_before_training(
 
 def test_an_environment_that_hangs_before_training_ends_the_run(tmp_path: Path, begin: Begin) -> None:
     process, _ = begin(tmp_path / "run", "--local", "--stall-timeout", 0.05, hang_in="constructor", start_seconds=1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     assert "ended (no update for" in output
     assert "environment slow_envs:Slow does not return from __init__ (" in output
@@ -133,6 +133,6 @@ def test_an_actor_that_falls_silent_within_an_unroll_is_replaced(tmp_path: Path,
     run = tmp_path / "run"
     words = ("--actor-timeout", 2, "--unroll-length", 8, "--max-actor-failures", 0)
     process, _ = begin(run, *words, step_seconds=0.3, hang_at=12)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
     assert "actor 0 has not answered, nor its environments stepped, for 2 s" in output
