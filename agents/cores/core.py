@@ -46,8 +46,8 @@ class Core(nn.Module):
     output_size: int
     loops_over_time = True
     """Whether `unroll` takes one step after the other."""
-    reported: tuple[str, ...] = ()
-    """Leaves of the state that no step reads: their initial values are not learned."""
+    constant_leaves: tuple[str, ...] = ()
+    """Leaves of the state whose initial values are not learned: no step reads them, or they follow from others."""
     constant_start = ""
     """Why the initial state cannot be learned; empty where it can."""
     kind: type["Core"]
@@ -91,6 +91,13 @@ class Core(nn.Module):
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """One step: inputs [B, D] and state -> output [B, output_size] and the next state."""
         raise NotImplementedError
+
+    def at_cut(self, state: CoreState) -> CoreState:
+        """The state at step 0 of an unroll and behind each cut of the gradient, before resets.
+
+        A core may attach a gradient that it carries itself, as real-time recurrent learning does; values do not change.
+        """
+        return state
 
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
         """The core's own loss [B] for the step that left `state`, or None if it has none."""
@@ -146,8 +153,8 @@ def unroll_step_by_step(
     losses: list[Tensor] = []
     # By `unbind`: the gradient of inputs[t] would be as large as all inputs.
     for t, now in enumerate(inputs.unbind()):
-        if bptt_length is not None and t > 0 and t % bptt_length == 0:
-            state = map_state(torch.Tensor.detach, state)
+        if t % (bptt_length or len(inputs)) == 0:
+            state = core.at_cut(map_state(torch.Tensor.detach, state) if t else state)
         if any_reset[t]:
             state = reset_state(state, initial, reset[t])
         output, state = step(now, state)

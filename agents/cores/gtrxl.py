@@ -44,6 +44,7 @@ class GTrXL(Core):
     """
 
     loops_over_time = False
+    constant_start = "its state is a window of past inputs, which is empty when an episode begins"
 
     def __init__(
         self,

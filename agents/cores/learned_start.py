@@ -16,29 +16,19 @@ LARGEST = 1e6
 def learn_initial_state(core: Core, name: str) -> Core:
     """Make the initial state of `core` a parameter, beginning with the values that it has now; returns `core`.
 
-    Raises ValueError for a core without a state, and for one that counts steps in its state.
+    Integer leaves, such as counts of steps, stay constant. Raises ValueError for a core without a state, and for one
+    whose state begins empty.
     """
-    names, problem = list[str](), core.constant_start
-
-    def add(leaf: Tensor, path: str) -> None:
-        nonlocal problem
-        if not leaf.is_floating_point():
-            problem = f"its state has {path.replace('__', '.')} of {leaf.dtype}"
-        elif path not in core.reported and (
-            leaf.is_meta or bool(leaf.isfinite().all() and (leaf.abs() < LARGEST).all())
-        ):
-            names.append(path)
-
-    form = core.initial_state_form()
-    _each(form, add)
-    if problem or not names:
+    leaves: dict[str, Tensor] = {}
+    _each(core.initial_state_form(), lambda leaf, path: leaves.update({path: leaf}))
+    names = [path for path, leaf in leaves.items() if path not in core.constant_leaves and _real(leaf)]
+    if core.constant_start or not names:
+        problem = core.constant_start or ("it has no real values" if leaves else "it has no state")
         raise ValueError(
-            f"learn_initial_state is True, and core {name!r} cannot learn its: {problem or 'it has no state'}; "
+            f"learn_initial_state is True, and core {name!r} cannot learn its initial state: {problem}; "
             "allowed: cores with a real-valued state"
         )
-    leaves: dict[str, Tensor] = {}
-    _each(form, lambda leaf, path: leaves.update({path: leaf}))
-    core.learned_state = nn.ParameterDict({path: nn.Parameter(leaves[path][0].clone()) for path in names})
+    core.learned_state = nn.ParameterDict({_key(path): nn.Parameter(leaves[path][0].clone()) for path in names})
     core.__class__ = _learned(type(core))
     return core
 
@@ -74,8 +64,8 @@ class LearnedStart:
         initial = core.initial_state(inputs.shape[1])
         outputs, losses = list[Tensor](), list[Tensor]()
         for begin, end in zip(cuts, [*cuts[1:], len(inputs)], strict=True):
-            if bptt_length and begin and begin % bptt_length == 0:
-                state = map_state(torch.Tensor.detach, state)
+            if begin % (bptt_length or len(inputs)) == 0:
+                state = core.at_cut(map_state(torch.Tensor.detach, state) if begin else state)
             if resets[begin]:
                 state = reset_state(state, initial, reset[begin])
             output, state, loss = super().unroll(inputs[begin:end], none[begin:end], state, None)  # pyright: ignore
@@ -91,6 +81,16 @@ def _learned(kind: type[Core]) -> type[Core]:
     return type(f"{kind.__name__}WithLearnedStart", (LearnedStart, kind), {"kind": kind})
 
 
+def _real(leaf: Tensor) -> bool:
+    """Whether the values of a leaf [1, ...] can be learned: real numbers, and no sentinels."""
+    return leaf.is_floating_point() and (leaf.is_meta or bool((leaf.abs() < LARGEST).all()))
+
+
+def _key(path: str) -> str:
+    """The name of a leaf's parameter; ParameterDict refuses names of its own methods, such as `values`."""
+    return f"{path}_" if hasattr(nn.ParameterDict, path) else path
+
+
 def _each(state: CoreState, function: Any, path: str = "") -> None:
     """Call `function(leaf, path)` for every leaf; names in a path are joined by two underscores."""
     if isinstance(state, Tensor):
@@ -103,6 +103,7 @@ def _each(state: CoreState, function: Any, path: str = "") -> None:
 def _replaced(state: CoreState, learned: nn.ParameterDict, batch_size: int, path: str) -> CoreState:
     """The state with the learned leaves, [batch_size, ...]."""
     if isinstance(state, Tensor):
-        return learned[path].repeat(batch_size, *[1] * (state.dim() - 1)) if path in learned else state
+        key = _key(path)
+        return learned[key].repeat(batch_size, *[1] * (state.dim() - 1)) if key in learned else state
     parts = zip(state._fields, state, strict=True)
     return type(state)(*(_replaced(x, learned, batch_size, f"{path}__{name}" if path else name) for name, x in parts))

@@ -59,7 +59,7 @@ class MNM(Core):
     `memory_span` is the LSTM's.
     """
 
-    reported = ("meta_error",)
+    constant_leaves = ("meta_error",)
 
     def __init__(
         self,

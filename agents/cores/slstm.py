@@ -38,6 +38,8 @@ class SLSTM(Core):
     each head (in the released code its spread depends on the layer's depth).
     """
 
+    constant_leaves = ("c", "n", "m")  # m stands for an empty sum, so the first step discards c and n
+
     def __init__(self, input_size: int, hidden_size: int = 128, num_heads: int = 4) -> None:
         super().__init__()
         at_least_one(hidden_size=hidden_size, num_heads=num_heads)

@@ -49,6 +49,8 @@ class AGaLiTe(Core):
 
     loops_over_time = False
 
+    constant_leaves = ("keys", "norm")  # two sums over the same past, whose ratio only an empty past keeps bounded
+
     def __init__(
         self,
         input_size: int,

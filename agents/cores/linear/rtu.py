@@ -34,7 +34,7 @@ class RTU(Core):
     would be cut - at the beginning of an unroll and at multiples of bptt_length - the unroll begins at
     h + sum_p dh/dp (p - stopped(p)): the same number, whose gradient with respect to the parameters is the whole
     past's. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs are
-    cut as in every core: what is before the recurrence learns from inside the cut.
+    cut as in every core: what is before the recurrence, and a learned initial h, learn from inside the cut.
 
     The derivatives are of the weights with which an actor acted, as in the paper (appendix on stale gradients).
     Left open by the paper and settled so: one layer; a map behind the units; at first r^2 is uniform between the
@@ -43,7 +43,7 @@ class RTU(Core):
 
     loops_over_time = False
 
-    constant_start = "its derivatives are those of a constant initial state"
+    constant_leaves = ("by_rate", "by_phase", "by_input")
 
     def __init__(
         self,
@@ -85,11 +85,8 @@ class RTU(Core):
         rate, phase = self.rho.exp(), self.tau.exp()
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
         real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
-        before, by_rate, by_phase, by_input = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
-        start = before
-        if torch.is_grad_enabled() and not state.h.requires_grad:
-            start = start + self._past_gradient(state)
-        h = decay * start + torch.complex(gamma * real, gamma * imaginary)
+        before, by_rate, by_phase, by_input = (torch.view_as_complex(leaf.contiguous()) for leaf in self.at_cut(state))
+        h = decay * before + torch.complex(gamma * real, gamma * imaginary)
         with torch.no_grad():
             added = rate * (-2 * rate).exp() / gamma
             by_rate = decay * by_rate + torch.complex(-rate * decay.real, -rate * decay.imag) * before
@@ -122,20 +119,21 @@ class RTU(Core):
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
         real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
         driven = torch.complex(real, imaginary)
-        start = torch.view_as_complex(state.h.contiguous())
-        if torch.is_grad_enabled() and not state.h.requires_grad:
-            start = start + self._past_gradient(state)
+        start = torch.view_as_complex(self.at_cut(state).h.contiguous())
         h = scan(decay.expand(1, 1, -1), gamma * driven, reset, start)
         with torch.no_grad():
             traces = self._derivatives(inputs, reset, state, (h, driven, decay, gamma, rate, phase))
         return h, RTUState(torch.view_as_real(h[-1]), *(torch.view_as_real(trace) for trace in traces))
 
-    def _past_gradient(self, state: RTUState) -> Tensor:
-        """Zero, complex [B, n], with dh / dp as its derivative by each parameter p of the recurrence."""
+    def at_cut(self, state: RTUState) -> RTUState:
+        """h with dh / dp as its derivative by each parameter p of the recurrence, where it has no gradient yet."""
+        if not torch.is_grad_enabled() or state.h.requires_grad:
+            return state
         by_rate, by_phase, by_input = (torch.view_as_complex(leaf.detach().contiguous()) for leaf in state[1:])
         real, imaginary = (self.W - self.W.detach()).chunk(2)
         changed = (by_input * torch.complex(real, imaginary)).sum(-1)
-        return changed + by_rate * (self.rho - self.rho.detach()) + by_phase * (self.tau - self.tau.detach())
+        zero = changed + by_rate * (self.rho - self.rho.detach()) + by_phase * (self.tau - self.tau.detach())
+        return state._replace(h=state.h + torch.view_as_real(zero))
 
     def _derivatives(
         self, inputs: Tensor, reset: Tensor, state: RTUState, now: tuple[Tensor, ...]
