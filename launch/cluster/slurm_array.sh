@@ -19,7 +19,7 @@ set -u
 run=${ENGRAM_RUNS:-runs}/$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID-seed-$SLURM_ARRAY_TASK_ID
 
 # On the node's own disk: locks of shared disks are slow, and nodes have different processors.
-export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
+export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
 
 if [ -e "$run/config.toml" ]; then
     command=(rl-train --resume "$run")

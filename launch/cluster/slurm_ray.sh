@@ -16,7 +16,7 @@
 # ENGRAM_RUNS   folder of the runs, on a disk that all nodes share; ./runs without it
 set -u
 run=${ENGRAM_RUNS:-runs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
-export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
+export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
 
 # A port per job, for several may share a node; a token keeps other users of the cluster out.
 address=$(hostname -I | cut -d ' ' -f 1):$((20000 + SLURM_JOB_ID % 20000))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from engram.base.places import private_folder
 from engram.launch import cluster
 from engram.launch.run.saved import read
 from runs import TINY
@@ -30,7 +29,7 @@ def job(tmp_path: Path) -> dict[str, str]:
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     array = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}
     sizes = {"SLURM_CPUS_PER_TASK": "2", "SLURM_JOB_NUM_NODES": "1"}
-    cache = os.environ.get("NUMBA_CACHE_DIR") or str(private_folder("engram-tests"))  # compiled once, not per test
+    cache = os.environ.get("NUMBA_CACHE_DIR", "")  # empty: numba's own, where this process keeps its code
     own = {"PATH": path, "ENGRAM_RUNS": str(tmp_path), "NUMBA_CACHE_DIR": cache}
     return os.environ | array | sizes | own | {"SLURM_JOB_NAME": "tiny", "SLURM_JOB_ID": str(os.getpid())}
 

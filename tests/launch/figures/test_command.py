@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from engram.launch.figures.runs import FigureRun
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, differences
+from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import family, gone, wait_for
 
@@ -54,6 +56,22 @@ lstm = "--core lstm --conv-channels 2 --total-steps 2000"
 
 
 _ANY = command.ReproduceConfig(figure="mine")
+
+
+def reproduce(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Exit code and output of `rl-reproduce` in this process; the runs and evaluations that it starts are processes."""
+    capsys.readouterr()
+    code = command.main([str(word) for word in words])
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished run of the small figure's quick variant; copy it."""
+    run = tmp_path_factory.mktemp("trained") / "lstm-3"
+    curve = figure.parse("small", SMALL).settings["quick"].curves[0]
+    assert train.main([*curve.arguments, "--seed", "3", "--run-dir", str(run)]) == 0
+    return run
 
 
 def newest_step(run: Path) -> int:
@@ -142,14 +160,14 @@ def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> Non
         command.main([str(file), "--curves", "rmc"])
 
 
-def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
+def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, results, text = tmp_path / "small.toml", tmp_path / "results", tmp_path / "page.md"
     file.write_text(SMALL)
     text.write_text("# Results\n\nWords that stay.\n")
-    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--runs", tmp_path / "runs", "--results", results]
-    words += ["--page", text, "--jobs", "1"]
+    words = [file, "--runs", tmp_path / "runs", "--results", results, "--page", text, "--jobs", 1]
 
-    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    program = Path(sys.executable).with_name("rl-reproduce")
+    first = subprocess.Popen([program, *map(str, words)], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "runs").glob("small/full/lstm-3/checkpoints/step-*")):
         assert time.monotonic() < deadline
@@ -160,8 +178,9 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert "the same command goes on from here" in said
     assert not results.exists()
 
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
-    assert re.search(r"lstm, seed 3: finished at 16,\d+ of 16,000 steps, return", done.stdout)
+    code, said = reproduce(capsys, *words)
+    assert code == 0
+    assert re.search(r"lstm, seed 3: finished at 16,\d+ of 16,000 steps, return", said)
     log = (tmp_path / "runs/small/full/lstm-3.log").read_text()
     assert log.count("lstm") > 1
     document = json.loads((results / "small.json").read_text())
@@ -178,7 +197,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     page.write(text, results, figure.load(str(file)), {"full": document})
     assert text.read_text() == once  # renewed in its place
 
-    subprocess.run([*words, "--quick"], capture_output=True, text=True, timeout=300, check=True)
+    assert reproduce(capsys, *words, "--quick")[0] == 0
     renewed = text.read_text()
     assert renewed.startswith(once.partition("<!-- end small -->")[0])
     assert "`rl-reproduce small --quick`" in renewed
@@ -186,7 +205,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
 
     file.write_text(SMALL.replace("steps 16000", "steps 18000"))  # the figure asks for more now
-    subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    assert reproduce(capsys, *words)[0] == 0
     longer = json.loads((results / "small.json").read_text())["curves"]["lstm"]["runs"]["3"]
     assert longer["steps"] >= 18000
     assert (
@@ -197,16 +216,16 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path) -> None:
     file.write_text(
         SMALL.replace("--core lstm --conv-channels 2 --total", "--core lstm --conv-channels 2 --lr 1 --total")
     )
-    other = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert other.returncode == 2
-    assert "lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now" in " ".join(other.stderr.split())
+    with pytest.raises(UsageError, match=r"lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now"):
+        reproduce(capsys, *words)
 
 
-def test_with_evaluations_on_the_way_the_best_weights_are_played_at_the_end(tmp_path: Path) -> None:
+def test_with_evaluations_on_the_way_the_best_weights_are_played_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, runs, results = tmp_path / "small.toml", tmp_path / "runs", tmp_path / "results"
     file.write_text(SMALL.replace("steps 2000", "steps 8000 --eval-every 400 --eval-episodes 4"))
-    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", runs, "--results", results]
-    subprocess.run(words, capture_output=True, timeout=300, check=True)
+    assert reproduce(capsys, file, "--quick", "--runs", runs, "--results", results)[0] == 0
     newest = checkpoints.latest(runs / "small/quick/lstm-3/checkpoints")
     assert newest
     evaluation = json.loads((results / "small-quick.json").read_text())["curves"]["lstm"]["runs"]["3"]["evaluation"]
@@ -224,42 +243,44 @@ def test_the_page_says_whose_weights_were_played() -> None:
     assert "the weights of" not in page.text("results", small, {"full": document})
 
 
-def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, runs, results = tmp_path / "small.toml", tmp_path / "runs", tmp_path / "results"
     lines = SMALL.splitlines(keepends=True)
     file.write_text("".join(lines) + lines[-1].replace("lstm =", "other ="))
-    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", runs, "--results", results]
-    subprocess.run([*words, "--curves", "lstm", "other"], capture_output=True, timeout=300, check=True)
-    for evaluation in (runs / "small/quick").glob("*.evaluation.json"):
-        evaluation.unlink()
-    (results / "small-quick.json").unlink()
+    words = [file, "--quick", "--runs", runs, "--results", results, "--collect"]
+    for name in ("lstm-3", "other-3"):
+        shutil.copytree(trained, runs / "small/quick" / name)
 
     blocked = runs / "small/quick/.lstm-3.json"  # rl-eval cannot write here
     blocked.mkdir()
-    done = subprocess.run([*words, "--collect"], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert "lstm, seed 3: rl-eval ended with exit code" in " ".join(done.stdout.split())
-    assert "other, seed 3: evaluated at" in done.stdout
+    code, said = reproduce(capsys, *words)
+    assert code == 1
+    assert "lstm, seed 3: rl-eval ended with exit code" in said
+    assert "other, seed 3: evaluated at" in said
 
     blocked.rmdir()
-    subprocess.run([*words, "--collect"], capture_output=True, timeout=300, check=True)
+    assert reproduce(capsys, *words)[0] == 0
     document = json.loads((results / "small-quick.json").read_text())
     assert all(curve["runs"]["3"]["evaluation"] for curve in document["curves"].values())
 
     (runs / "small/quick/lstm-3.evaluation.json").unlink()
-    subprocess.run([*words, "--collect", "--curves", "other"], capture_output=True, timeout=300, check=True)
+    assert reproduce(capsys, *words, "--curves", "other")[0] == 0
     chosen = json.loads((results / "small-quick.json").read_text())["curves"]
     assert chosen["lstm"] == document["curves"]["lstm"]  # not asked for, so left as it was recorded
 
 
-def test_a_measure_that_rl_eval_does_not_report_is_named(tmp_path: Path) -> None:
+def test_a_measure_that_rl_eval_does_not_report_is_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "small.toml"
     file.write_text(SMALL.replace('measure = "return"', 'measure = "score"'))
-    words = [Path(sys.executable).with_name("rl-reproduce"), file, "--quick", "--runs", tmp_path / "runs"]
-    words += ["--results", tmp_path / "results"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert "measure is 'score'; rl-eval reports: return, length" in " ".join(done.stdout.split())
+    shutil.copytree(trained, tmp_path / "runs/small/quick/lstm-3")
+    words = [file, "--quick", "--runs", tmp_path / "runs", "--results", tmp_path / "results"]
+    code, said = reproduce(capsys, *words)
+    assert code == 1
+    assert "measure is 'score'; rl-eval reports: return, length" in said
 
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
@@ -315,7 +336,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(tmp_path: Pat
         process.kill()
     assert not run.started
     run.check()
-    assert subprocess.run(run.command(), capture_output=True, timeout=300, check=False).returncode == 0
+    assert train.main(run.command()[1:]) == 0
     assert run.checkpoint_step() >= 2000
 
 
