@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from engram.envs.registration import WORLDS, make_batch
+from engram.envs.registration import make_batch
 
 IMAGES = Path(__file__).parent / "images"
 HEIGHT, GAP = 330, 12
@@ -32,7 +32,9 @@ MOMENTS = {
     "t-maze": Moment(seed=1, steps=20),
     "sequence-recall": Moment(seed=1, steps=40),
     "maze": Moment(seed=6, steps=30),
+    "popgym-concentration": Moment(seed=1, steps=40),
 }
+"""Worlds without a moment have no picture."""
 
 
 def draw(name: str) -> Image.Image:
@@ -62,7 +64,7 @@ def scaled(image: Image.Image) -> Image.Image:
 
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
-    for world in sys.argv[1:] or WORLDS:
+    for world in sys.argv[1:] or MOMENTS:
         file = IMAGES / f"{world}.png"
         draw(world).quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
         print(f"{file} {file.stat().st_size // 1024} KiB")

@@ -110,6 +110,10 @@ def first_outside(values: Array, n: int) -> int:
     return -1
 
 
+MOST_NAMES = 10
+"""Actions that an error names; more are a range."""
+
+
 class ArrayForm(NamedTuple):
     """Shape and type of one copy's part of an array."""
 
@@ -133,7 +137,7 @@ class Copies:
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     later_fields: ClassVar[tuple[str, ...]] = ()
     """State fields that older versions did not save: zero where they are missing."""
-    action_names: ClassVar[tuple[str, ...]] = ()
+    action_names: tuple[str, ...] = ()
     loops: ClassVar[Loops]
 
     def __init__(
@@ -178,8 +182,13 @@ class Copies:
         ends = terminated, truncated
         bad = self.loops.step(self.state, self.params, self._num_actions, actions, observation, reward, *ends)
         if bad >= 0:
-            allowed = f"0..{self._num_actions - 1} {self.action_names}"
-            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {allowed}")
+            raise ValueError(f"action {int(actions[bad])} for environment {bad}; allowed: {self.allowed_actions}")
+
+    @property
+    def allowed_actions(self) -> str:
+        """The actions in words, for errors."""
+        names = f" {self.action_names}" if len(self.action_names) <= MOST_NAMES else ""
+        return f"0..{self._num_actions - 1}{names}"
 
     @property
     def streams(self) -> Array:

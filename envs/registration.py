@@ -43,6 +43,14 @@ WORLDS = {
         World("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
         World("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
         World("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
+        World("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.repeat_previous"),
+        World("popgym-repeat-first", "PopgymRepeatFirst", "popgym.repeat_first"),
+        World("popgym-autoencode", "PopgymAutoencode", "popgym.autoencode"),
+        World("popgym-count-recall", "PopgymCountRecall", "popgym.count_recall"),
+        World("popgym-concentration", "PopgymConcentration", "popgym.concentration"),
+        World("popgym-higher-lower", "PopgymHigherLower", "popgym.higher_lower"),
+        World("popgym-battleship", "PopgymBattleship", "popgym.battleship"),
+        World("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.mine_sweeper"),
     ]
 }
 

@@ -48,8 +48,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
         if not self.batch.started or self.batch.state.over[0]:
             raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
         if np.size(action) != 1:
-            allowed = f"0..{self.batch.single_action_space.n - 1} {self.batch.action_names}"  # pyright: ignore
-            raise ValueError(f"action is {action!r}; expected one integer, {allowed}")
+            raise ValueError(f"action is {action!r}; expected one integer, {self.batch.allowed_actions}")
         observation = self.batch.new_observation()
         self.batch.step_into(np.reshape(action, 1), observation, self._reward, self._terminated, self._truncated)
         return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()

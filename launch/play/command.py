@@ -30,7 +30,7 @@ KEYS = {
     "right": (curses.KEY_RIGHT, ord("d"), ord("l")),
     "stay": (ord(" "), ord(".")),
 }
-"""Keys by the name of the action; actions with other names have the keys 0, 1, 2 and so on."""
+"""Keys by the name of the action; other actions are typed as numbers, with leading zeros from ten actions on."""
 NEXT, QUIT, VIEW, RULES, WAIT = (ord("n"), ord("\n")), (ord("q"), 27), ord("v"), ord("?"), ord("f")
 WAITS = 10
 """Steps of staying for one key, in worlds that make a player wait."""
@@ -164,7 +164,8 @@ class _Table:
         self.game, self.screen, self.full, self.player = game, screen, full, player
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
-        self.moves |= {ord(str(action)): action for action, name in enumerate(names) if name not in KEYS}
+        self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
+        self.num_digits, self.typed = len(str(len(names) - 1)), ""
         self.stay = names.index("stay") if "stay" in names else None
 
     def play(self, fps: float) -> None:
@@ -215,8 +216,8 @@ class _Table:
             elif by_hand:
                 if self.game.over and key in NEXT:
                     self.game.act(player.choose(0))
-                elif key in self.moves and not self.game.over:
-                    self.game.act(player.choose(self.moves[key]))
+                elif not self.game.over and (move := self._move(key)) is not None:
+                    self.game.act(player.choose(move))
             elif key == PAUSE:
                 pause = not pause
             elif key in NEXT or key == -1:
@@ -231,19 +232,29 @@ class _Table:
         elif self.game.over:
             if key in NEXT:
                 self.game.act(0)
-        elif key in self.moves:
-            self.game.act(self.moves[key])
+        elif (move := self._move(key)) is not None:
+            self.game.act(move)
         elif key == WAIT and self.stay is not None:
             for _ in range(WAITS):
                 if not self.game.over:
                     self.game.act(self.stay)
+
+    def _move(self, key: int) -> int | None:
+        """The action of a key, or of the digits typed so far; None while the number is incomplete or no action."""
+        if key in self.moves or not ord("0") <= key <= ord("9"):
+            return self.moves.get(key)
+        self.typed += chr(key)
+        if len(self.typed) < self.num_digits:
+            return None
+        action, self.typed = int(self.typed), ""
+        return action if action in self.numbered else None
 
     def _show(self, keys: str, who: str = "") -> None:
         game = self.game
         view = "the whole board" if self.full else "what an agent sees"
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{'' if game.over else who}"
         if game.over:
-            status += f"   the end ({game.facts()})"
+            status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
         texts = game.batch.player_help()
         self.screen.show([title, *texts.goal], game.batch.paint(0, self.full), [status, keys], legend_of(texts))
@@ -252,7 +263,8 @@ class _Table:
         if self.game.over:
             return "n next game   v view   ? rules   q quit"
         names = list(self.game.batch.action_names)
-        moves = "arrows move" if "up" in names else f"{' '.join(names)} act"
+        number = f"digits {self.typed:_<{self.num_digits}} act" if self.num_digits > 1 else f"{' '.join(names)} act"
+        moves = "arrows move" if "up" in names else number
         stay = f"   space stay   f stay {WAITS} times" if self.stay is not None else ""
         return f"{moves}{stay}   v view   ? rules   q quit"
 

@@ -112,11 +112,10 @@ def load_recording(file: str) -> tuple[dict[str, Any], Game]:
         game = Game(found["env"], found["env_args"], found["seed"])
     except (ValueError, TypeError, OverflowError, MemoryError) as problem:
         raise ValueError(f"{file}: {problem or 'this world does not fit into memory'}") from problem
-    names = game.batch.action_names
     for place, action in enumerate(found["actions"]):
-        if type(action) is not int or not 0 <= action < len(names):
+        if type(action) is not int or not 0 <= action < len(game.batch.action_names):
             said = f"{file}: action {place} is {str(action)[:40]!r}"
-            raise ValueError(f"{said}; allowed in {found['env']}: 0..{len(names) - 1} {names}")
+            raise ValueError(f"{said}; allowed in {found['env']}: {game.batch.allowed_actions}")
     return found, game
 
 

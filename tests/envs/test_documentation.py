@@ -11,7 +11,10 @@ from engram.envs.registration import WORLDS, make_batch, world_parameters
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "environments.md").read_text()
 
-every_world = pytest.mark.parametrize("name", WORLDS)
+POPGYM = [name for name in WORLDS if name.startswith("popgym-")]
+"""They have one section and one picture."""
+
+every_world = pytest.mark.parametrize("name", [name for name in WORLDS if name not in POPGYM])
 
 
 def section(name: str) -> str:
@@ -45,7 +48,26 @@ def test_spaces_and_facts(name):
         assert f'"{key}"' in text
 
 
-@every_world
+@pytest.mark.parametrize("name", POPGYM)
+def test_the_table_of_popgym(name):
+    """The sizes of observations and the numbers of actions of all difficulties."""
+    text = next(part for part in PAGE.split("\n## ") if part.startswith("POPGym"))
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+    batches = [make_batch(name, 1, difficulty=each) for each in ("easy", "medium", "hard")]
+    sizes, actions = ([], [])
+    for batch in batches:
+        sizes.append(f"{batch.single_observation_space.shape[0]}")
+        actions.append(f"{batch.single_action_space.n}")
+    for values in (sizes, actions):
+        assert f"| {values[0] if len(set(values)) == 1 else ', '.join(values)} |" in row
+    batches[0].reset(seed=0)
+    for key in batches[0].level(0):
+        assert f"`{key}`" in row
+    (parameter,) = world_parameters(WORLDS[name]).values()
+    assert f'| `difficulty` | "{parameter.default}" |' in text
+
+
+@pytest.mark.parametrize("name", WORLDS)
 def test_the_table_of_worlds(name):
     rows = [row for row in PAGE.splitlines() if row.startswith(f"| [`{name}`](#")]
     assert len(rows) == 1

@@ -1,6 +1,6 @@
 """Settings that are learnt in minutes on two cores, on top of those of the papers."""
 
-from .paper import Preset, core
+from .paper import OTHERS, POPGYM, Preset, core
 from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
@@ -118,6 +118,15 @@ _EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
     "total_steps": 2_500_000,
 }
 
+# The settings for worlds that nobody has tuned anything for, the defaults that the paper's settings hide included.
+_EASY_POPGYM: Preset = OTHERS | {
+    "learner": OTHERS["learner"]
+    | {
+        "algorithm_args": OTHERS["learner"]["algorithm_args"] | {"clip": 0.2, "epochs": 4},
+        "lr_schedule": "linear",
+    },
+}
+
 WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)
 
 # What the pools hold says something only while the torso stays what it was. A light or a ball is paid for at once: to
@@ -145,5 +154,6 @@ EASY: dict[str, Preset] = {
     "pomdp-graph": _EASY_GRAPH,
     "sequence-recall": _EASY_SEQUENCE_RECALL,
     "t-maze": _EASY_T_MAZE,
+    **dict.fromkeys(POPGYM, _EASY_POPGYM),
 }
 """By world, on top of PAPER: settings that are learnt in minutes on two cores."""

@@ -6,7 +6,7 @@ from ....envs.registration import find_world, is_world, world_parameters
 from ..config import RunConfig, from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
-from .paper import CORES, OTHERS, PAPER, Preset
+from .paper import CORES, OTHERS, PAPER, POPGYM, Preset
 
 _VARIANTS = {"easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, CURRICULUM_CORES)}
 
@@ -36,7 +36,7 @@ def world_of(env: str) -> str:
 
 def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
     """Whether a world of the papers has other parameters than there; its defaults, written out, are the paper's."""
-    if world_of(env) not in PAPER:
+    if world_of(env) not in PAPER or world_of(env) in POPGYM:  # every difficulty of POPGym is the paper's
         return False
     defaults = {name: given.default for name, given in world_parameters(find_world(world_of(env))[0]).items()}
 

@@ -64,6 +64,35 @@ _LP_RNN: Preset = {
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 5e-4},
 }
 
+# POPGym paper and its released code: PPO of RLlib with RLlib's defaults where the code sets nothing (clip .3, lambda 1,
+# 30 epochs, learning rate 5e-5, no entropy bonus, no clipped gradients), 64 environments of 1024 steps and minibatches
+# of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no half in it; ours has. Left out:
+# RLlib's adaptive KL penalty, and the two hidden layers of 128 units of either head. Its score MMER is the maximum over
+# updates of the mean return of episodes.
+_POPGYM: Preset = {
+    "unroll_length": 1024,
+    "envs_per_actor": 64,
+    "agent": {"torso": {"embedding_size": 128}, "previous_action": True},
+    "learner": {
+        "algorithm": "ppo",
+        "algorithm_args": {"clip": 0.3, "epochs": 30, "gae_lambda": 1.0, "minibatches": 8},
+        "discount": 0.99,
+        "entropy_cost": 0.0,
+        "value_cost": 2.0,
+        "lr": 5e-5,
+        "lr_schedule": "constant",
+        "max_grad_norm": 0.0,
+    },
+    "total_steps": 15_000_000,
+}
+POPGYM = tuple(
+    f"popgym-{task}"
+    for task in (
+        *("repeat-previous", "repeat-first", "autoencode", "count-recall"),
+        *("concentration", "higher-lower", "battleship", "mine-sweeper"),
+    )
+)
+
 # Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
 # are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The value
 # teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare, its
@@ -104,6 +133,7 @@ PAPER: dict[str, Preset] = {
     "cued-catch": _LP_RNN,
     "t-maze": _LP_RNN,
     "sequence-recall": _LP_RNN,
+    **dict.fromkeys(POPGYM, _POPGYM),
 }
 """By world; a twin has the settings of its world."""
 

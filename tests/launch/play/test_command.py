@@ -118,6 +118,14 @@ def test_real_time_the_rules_and_few_colours(tmp_path):
     assert len(saved["scores"]) == 1
 
 
+def test_actions_beyond_nine_are_typed_digit_by_digit(tmp_path):
+    terminal = Terminal("popgym-battleship", "--env-args", "difficulty=medium", "--record", str(tmp_path / "game"))
+    terminal.wait_for("digits __ act")
+    terminal.press(*(bytes([digit]) for digit in b"0799x4"), b"q")  # the last number is incomplete
+    assert terminal.close() == 0
+    assert json.loads((tmp_path / "game").read_text())["actions"] == [7, 99]
+
+
 def test_goal_symbols_and_rewards_are_on_the_screen_and_compiling_comes_before_it():
     terminal = Terminal("sequence-recall")
     terminal.wait_for("rl-play: compiling sequence-recall, once, up to ")

@@ -1,0 +1,128 @@
+"""Decks of cards, boards of cells, and what the kernels of all POPGym tasks have in common.
+
+Card c of a pack of D decks is one of 0..52 D - 1. Its rank is c // 4 mod 13, its suit c mod 4, and its color c mod 2.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ..arrays import Array, zeros_for
+from ..randomness import integer
+
+DECK = 52
+"""Cards in a deck."""
+NONE = -1
+"""No card or cell."""
+
+
+class Kind(NamedTuple):
+    """The feature of cards that a task is about."""
+
+    divisor: int
+    classes: int
+    names: tuple[str, ...]
+
+    def of(self, cards: Array) -> Array:
+        """Classes of cards, integers of any shape."""
+        return cards // self.divisor % self.classes
+
+
+COLORS = Kind(1, 2, ("black", "red"))
+SUITS = Kind(1, 4, ("spades", "diamonds", "clubs", "hearts"))
+RANKS = Kind(4, 13, ("ace", *map(str, range(2, 11)), "jack", "queen", "king"))
+
+
+class State(NamedTuple):
+    """N games of one task; L = Params.size."""
+
+    random: Array
+    """uint64 [N]: streams of randomness."""
+    over: Array
+    """bool [N]: the episode has ended."""
+    step: Array
+    """int64 [N]: 0 at the first observation."""
+    hidden: Array
+    """int16 [N, L]: cards in the order in which they are dealt or lie on the table, or 1 for each occupied cell."""
+    marks: Array
+    """int16 [N, M]: what the episode has changed: cells that were opened, or how often each class was dealt."""
+    shown: Array
+    """int64 [N, 2]: the result of the last action that the observation shows; Concentration: positions, or NONE."""
+    pending: Array
+    """int64 [N]: Concentration: position of a card that waits for a second one, or NONE."""
+    left: Array
+    """int64 [N]: pairs or cells that remain to be found."""
+
+
+class Params(NamedTuple):
+    """The numbers of a task at one difficulty, as compiled functions take them."""
+
+    size: int
+    """L: cards of all packs together, or cells of the board."""
+    num_steps: int
+    """Steps of the longest episode."""
+    right: float
+    """Reward of a right action."""
+    wrong: float
+    """Reward of a wrong one."""
+    lost: float = 0.0
+    """Reward of the action that loses the game."""
+    divisor: int = 1
+    """See Kind."""
+    classes: int = 2
+    """Classes of cards, or values that a cell can show."""
+    lag: int = 1
+    """Repeat Previous: k."""
+    side: int = 1
+    """Rows and columns of the board."""
+    targets: int = 0
+    """Pairs or cells to be found."""
+    occupied: int = 0
+    """Cells with a ship or a mine."""
+
+
+def new_state(num_envs: int, size: int, num_marks: int) -> State:
+    """Zeroed state of `num_envs` games."""
+    zeros = zeros_for(num_envs)
+    return State(
+        random=zeros(np.uint64),
+        over=zeros(np.bool_),
+        step=zeros(np.int64),
+        hidden=zeros(np.int16, size),
+        marks=zeros(np.int16, num_marks),
+        shown=zeros(np.int64, 2),
+        pending=zeros(np.int64),
+        left=zeros(np.int64),
+    )
+
+
+@kernel
+def shuffle(state: State, i: int, first: int, size: int) -> None:
+    """Put cards 0..size - 1 in random order into places first.. of `hidden` (Fisher and Yates, inside out)."""
+    for k in range(size):
+        other = integer(state.random, i, k + 1)
+        state.hidden[i, first + k] = state.hidden[i, first + other]
+        state.hidden[i, first + other] = k
+
+
+@kernel
+def clear(state: State, params: Params, i: int) -> None:
+    """Go to step 0 of the level in `hidden`, with nothing marked or shown."""
+    state.step[i], state.left[i], state.pending[i] = 0, params.targets, NONE
+    state.shown[i, 0], state.shown[i, 1] = 0, 0
+    for k in range(state.marks.shape[1]):
+        state.marks[i, k] = 0
+
+
+@kernel
+def class_of(state: State, params: Params, i: int, place: int) -> int:
+    """The class of the card in a place of `hidden`."""
+    return state.hidden[i, place] // params.divisor % params.classes
+
+
+@kernel
+def one_hot(vector: Array, first: int, size: int, value: int) -> None:
+    """Write a one-hot of `size` values into `vector` from place `first` on."""
+    for k in range(size):
+        vector[first + k] = k == value

@@ -1,0 +1,150 @@
+"""Concentration (POPGym): turn up pairs of equal cards on a table of cards face down."""
+
+import numpy as np
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..player_help import PlayerHelp
+from ..single import SingleEnv
+from .cards import COLORS, DECK, NONE, RANKS, Kind, Params, State, class_of, clear, shuffle
+from .game import BACK, CLASS, CardBatch, help_of
+
+
+def _task(decks: int, kind: Kind) -> Params:
+    size = DECK * decks
+    steps = 2 * size  # ceil(2 n - n / (2 n - 1)): the mean of a player with perfect memory, rounded up
+    pairs = size // 2
+    return Params(size, steps, 1 / pairs, -1 / steps, divisor=kind.divisor, classes=kind.classes, targets=pairs)
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle the cards."""
+    shuffle(state, i, 0, params.size)
+    begin(state, params, i)
+
+
+@kernel
+def begin(state: State, params: Params, i: int) -> None:
+    """Go to step 0 of the level that copy i holds: all cards face down."""
+    clear(state, params, i)
+    state.shown[i, 0], state.shown[i, 1] = NONE, NONE
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Turn up a card: (reward, whether all are face up, whether the time is over before)."""
+    first, marks = state.pending[i], state.marks
+    cards = 1 if first == NONE else 2
+    state.step[i] += 1
+    state.shown[i, 0], state.shown[i, 1] = first, action
+    reward = 0.0
+    if marks[i, action] > 0:
+        reward, first = params.wrong * cards, NONE
+    elif cards == 1:
+        first = action
+    else:
+        equal = class_of(state, params, i, first) == class_of(state, params, i, action)
+        if equal and first != action:
+            marks[i, first], marks[i, action] = 1, 1
+            state.left[i] -= 1
+            reward = params.right
+        else:
+            reward = 2 * params.wrong
+        first = NONE
+    state.pending[i] = first
+    found = state.left[i] == 0
+    return reward, found, state.step[i] == params.num_steps and not found
+
+
+@kernel
+def observe(state: State, params: Params, i: int, vector: Array) -> None:
+    """What lies on the table: for each position a one-hot of a class or, last, face down."""
+    classes, first = params.classes, 0
+    one, other = state.shown[i, 0], state.shown[i, 1]
+    for place in range(params.size):
+        up = state.marks[i, place] > 0 or place == one or place == other
+        value = class_of(state, params, i, place) if up else classes
+        for k in range(classes + 1):
+            vector[first + k] = 0
+        vector[first + value] = 1
+        first += classes + 1
+
+
+class PopgymConcentrationBatch(CardBatch):
+    """N games of Concentration.
+
+    Description:
+        Cards lie face down. An action turns up one card, and every second one ends a try: equal cards stay face up,
+        others are turned down again after they were seen. Turning up a card that is face up already ends a try, too.
+        Cards are equal that have the same color (easy, medium) or rank (hard).
+
+    Actions: the position of a card, 0 to 52 D - 1, with D decks: 1 (easy, hard) or 2 (medium).
+
+    Observations: uint8 [156] (easy), [312] (medium) or [728] (hard): for each position the one-hot class of the card
+        that is face up there; the last value of each one-hot means face down.
+
+    Start: all cards face down, shuffled.
+
+    Rewards: 1 / (26 D) for a pair; -1 / T for each card of a failed try, with T steps at most. At best 1.
+
+    Episode end: terminated when all cards are face up; truncated after T = 104 (easy, hard) or 208 (medium) steps.
+
+    Args:
+        num_envs: how many games.
+        difficulty: "easy", "medium" or "hard".
+        first_index, render_mode: see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step,
+        except that an episode that ends both ways in its last step is terminated here, not truncated as well.
+    """
+
+    tasks = {"easy": _task(1, COLORS), "medium": _task(2, COLORS), "hard": _task(1, RANKS)}  # noqa: RUF012
+    action_names = tuple(map(str, range(DECK)))
+    loops = batch_loops(start, advance, observe)
+
+    @classmethod
+    def actions(cls, params: Params) -> tuple[str, ...]:
+        """The positions."""
+        return tuple(map(str, range(params.size)))
+
+    @classmethod
+    def groups(cls, params: Params) -> list[int]:
+        """The classes and face down, for each position."""
+        return [params.classes + 1] * params.size
+
+    @classmethod
+    def num_marks(cls, params: Params) -> int:
+        """Whether a card is face up, for each position."""
+        return params.size
+
+    def seen(self, index: int) -> Array:
+        """The table, as colors [rows, 13]."""
+        values = self.observe(index).reshape(self.params.size, -1).argmax(1)
+        return np.where(values < self.params.classes, CLASS + values, BACK).reshape(-1, 13)
+
+    def begin(self, index: int) -> None:
+        """Go to step 0 of the level in `hidden` of copy `index`."""
+        begin(self.state, self.params, index)
+
+    def player_help(self) -> PlayerHelp:
+        """The task explained to a player."""
+        return help_of(
+            (
+                "Turn up two cards of the same color, again and again, until all are face up.",
+                "Others are turned down again.",
+            ),
+            (
+                "Positions are numbered row by row, from 0; each row has 13 cards.",
+                f"The game takes {self.params.num_steps} steps at most.",
+            ),
+            ((BACK, "a card face down"), (CLASS, "a card of the first class")),
+            self.params,
+        )
+
+
+class PopgymConcentration(SingleEnv):
+    __doc__ = (PopgymConcentrationBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = PopgymConcentrationBatch

@@ -1,0 +1,128 @@
+"""Count Recall (POPGym): tell how often a kind of card has been dealt so far."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..player_help import PlayerHelp
+from ..single import SingleEnv
+from .cards import COLORS, DECK, RANKS, SUITS, Kind, Params, State, class_of, clear, one_hot, shuffle
+from .game import CLASS, PopgymBatch, help_of
+
+
+def _task(decks: int, kind: Kind) -> Params:
+    steps = DECK * decks - 1
+    return Params(2 * DECK * decks, steps, 1 / steps, -1 / steps, divisor=kind.divisor, classes=kind.classes)
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle the values, and after them the queries."""
+    shuffle(state, i, 0, params.size // 2)
+    shuffle(state, i, params.size // 2, params.size // 2)
+    begin(state, params, i)
+
+
+@kernel
+def begin(state: State, params: Params, i: int) -> None:
+    """Go to step 0 of the level that copy i holds, and count its first value."""
+    clear(state, params, i)
+    state.marks[i, class_of(state, params, i, 0)] = 1
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Answer and deal: (reward, whether no card is left, never truncated)."""
+    step = state.step[i]
+    right = action == state.marks[i, class_of(state, params, i, params.size // 2 + step)]
+    state.marks[i, class_of(state, params, i, step + 1)] += 1
+    state.step[i] = step + 1
+    return params.right if right else params.wrong, step + 1 == params.num_steps, False
+
+
+@kernel
+def observe(state: State, params: Params, i: int, vector: Array) -> None:
+    """The classes of value and query: two one-hots."""
+    step, classes = state.step[i], params.classes
+    one_hot(vector, 0, classes, class_of(state, params, i, step))
+    one_hot(vector, classes, classes, class_of(state, params, i, params.size // 2 + step))
+
+
+class PopgymCountRecallBatch(PopgymBatch):
+    """N games of Count Recall.
+
+    Description:
+        In every step one card is dealt from each of two packs: a value and a query. The action should be the number of
+        values of the query's class dealt so far, the one in sight included.
+        Classes are 2 colors (easy), 4 suits (medium) or 13 ranks (hard).
+
+    Actions: the count, from 0 to the number of cards of a class: 26 (easy, medium) or 16 (hard).
+
+    Observations: uint8 [4] (easy), [8] (medium) or [26] (hard): the one-hot class of the value and of the query.
+
+    Start: two shuffled packs of 1 (easy), 2 (medium) or 4 (hard) decks, the first card of each dealt.
+
+    Rewards: 1 / (52 D - 1) for the right count and minus as much for a wrong one, with D decks. At best 1, random play
+        -0.93 (easy, medium) or -0.88.
+
+    Episode end: terminated when no card is left, after 52 D - 1 steps.
+
+    Args:
+        num_envs: how many games.
+        difficulty: "easy", "medium" or "hard".
+        first_index, render_mode: see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step.
+    """
+
+    tasks = {"easy": _task(1, COLORS), "medium": _task(2, SUITS), "hard": _task(4, RANKS)}  # noqa: RUF012
+    action_names = tuple(map(str, range(27)))
+    level_keys = ("values", "queries")
+    loops = batch_loops(start, advance, observe)
+
+    @classmethod
+    def actions(cls, params: Params) -> tuple[str, ...]:
+        """The counts."""
+        return tuple(map(str, range(params.size // 2 // params.classes + 1)))
+
+    @classmethod
+    def groups(cls, params: Params) -> list[int]:
+        """Value and query."""
+        return [params.classes, params.classes]
+
+    @classmethod
+    def num_marks(cls, params: Params) -> int:
+        """A count for each class."""
+        return params.classes
+
+    def level(self, index: int) -> dict[str, Any]:
+        """The level of copy `index`: `{"values": [...], "queries": [...]}`, cards in the order of dealing."""
+        values, queries = self.state.hidden[index].reshape(2, -1).tolist()
+        return {"values": values, "queries": queries}
+
+    def place_level(self, index: int, level: Mapping[str, Any]) -> None:
+        """Put copy `index` at the start of a level."""
+        half = self.params.size // 2
+        self.put_deck(index, level, "values", 0, half)
+        self.put_deck(index, level, "queries", half, half)
+        begin(self.state, self.params, index)
+
+    def player_help(self) -> PlayerHelp:
+        """The task explained to a player."""
+        return help_of(
+            (
+                "Above is a value, below a query: say how many values of the",
+                "query's class were dealt so far, the present one included.",
+            ),
+            (f"There are {self.params.classes} classes of cards.",),
+            ((CLASS, "the first class"), (CLASS + 1, "the second class")),
+            self.params,
+        )
+
+
+class PopgymCountRecall(SingleEnv):
+    __doc__ = (PopgymCountRecallBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = PopgymCountRecallBatch

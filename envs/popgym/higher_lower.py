@@ -1,0 +1,91 @@
+"""Higher Lower (POPGym): guess whether the next card is higher, knowing which cards are gone."""
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..player_help import PlayerHelp
+from ..single import SingleEnv
+from .cards import DECK, RANKS, Params, State, class_of, clear, one_hot, shuffle
+from .game import CLASS, CardBatch, help_of
+
+
+def _task(decks: int) -> Params:
+    size = DECK * decks
+    return Params(size, size - 1, 1 / size, -1 / size, divisor=RANKS.divisor, classes=RANKS.classes)
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle the cards."""
+    shuffle(state, i, 0, params.size)
+    clear(state, params, i)
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Guess and deal: (reward, whether no card is left, never truncated)."""
+    before = class_of(state, params, i, state.step[i])
+    state.step[i] += 1
+    after = class_of(state, params, i, state.step[i])
+    reward = 0.0
+    if before != after:
+        reward = params.right if (after > before) == (action == 0) else params.wrong
+    return reward, state.step[i] == params.num_steps, False
+
+
+@kernel
+def observe(state: State, params: Params, i: int, vector: Array) -> None:
+    """The rank of the card dealt last: one-hot [13]."""
+    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
+
+
+class PopgymHigherLowerBatch(CardBatch):
+    """N games of Higher Lower.
+
+    Description:
+        A card is in sight; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
+        king. Who remembers the cards that are gone guesses better.
+
+    Actions: 0 higher, 1 lower.
+
+    Observations: uint8 [13], the one-hot rank of the card.
+
+    Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D) for a right guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
+        Random play 0; guessing by the card in sight alone about 0.5.
+
+    Episode end: terminated when no card is left, after 52 D - 1 steps.
+
+    Args:
+        num_envs: how many games.
+        difficulty: "easy", "medium" or "hard".
+        first_index, render_mode: see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step.
+    """
+
+    tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012
+    action_names = ("higher", "lower")
+    loops = batch_loops(start, advance, observe)
+
+    def player_help(self) -> PlayerHelp:
+        """The task explained to a player."""
+        return help_of(
+            (
+                "Guess whether the next card is higher (0) or lower (1) than this one.",
+                "Cards that are gone do not come back.",
+            ),
+            (
+                "The lit cell is the rank of the card: ace is on the left, king on the right.",
+                "Equal ranks earn nothing.",
+            ),
+            ((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest")),
+            self.params,
+        )
+
+
+class PopgymHigherLower(SingleEnv):
+    __doc__ = (PopgymHigherLowerBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = PopgymHigherLowerBatch

@@ -1,0 +1,80 @@
+"""Repeat First (POPGym): name the suit of the first card, for a whole pack of cards."""
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..player_help import PlayerHelp
+from ..single import SingleEnv
+from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
+from .game import CLASS, CardBatch, help_of
+
+
+def _task(decks: int) -> Params:
+    steps = DECK * decks - 1
+    return Params(DECK * decks, steps, 1 / steps, -1 / steps, divisor=SUITS.divisor, classes=SUITS.classes)
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle the cards."""
+    shuffle(state, i, 0, params.size)
+    clear(state, params, i)
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    state.step[i] += 1
+    right = action == class_of(state, params, i, 0)
+    return params.right if right else params.wrong, state.step[i] == params.num_steps, False
+
+
+@kernel
+def observe(state: State, params: Params, i: int, vector: Array) -> None:
+    """The suit of the card dealt last: one-hot [4]."""
+    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
+
+
+class PopgymRepeatFirstBatch(CardBatch):
+    """N games of Repeat First.
+
+    Description:
+        A card is dealt in every step, and the action should always be the suit of the first one.
+
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
+
+    Observations: uint8 [4], the one-hot suit of the card.
+
+    Start: a shuffled pack of 1 (easy), 8 (medium) or 16 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D - 1) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play
+        -0.5.
+
+    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+
+    Args:
+        num_envs: how many games.
+        difficulty: "easy", "medium" or "hard".
+        first_index, render_mode: see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step.
+    """
+
+    tasks = {"easy": _task(1), "medium": _task(8), "hard": _task(16)}  # noqa: RUF012
+    action_names = SUITS.names
+    loops = batch_loops(start, advance, observe)
+
+    def player_help(self) -> PlayerHelp:
+        """The task explained to a player."""
+        return help_of(
+            ("Name the suit of the very first card in every step.", "Other cards are dealt all the time."),
+            (f"The game takes {self.params.num_steps} steps.",),
+            tuple((CLASS + k, name) for k, name in enumerate(SUITS.names)),
+            self.params,
+        )
+
+
+class PopgymRepeatFirst(SingleEnv):
+    __doc__ = (PopgymRepeatFirstBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = PopgymRepeatFirstBatch

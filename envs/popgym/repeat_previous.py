@@ -1,0 +1,89 @@
+"""Repeat Previous (POPGym): name the suit of the card that was dealt k steps ago."""
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..player_help import PlayerHelp
+from ..single import SingleEnv
+from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
+from .game import CLASS, CardBatch, help_of
+
+
+def _task(decks: int, lag: int) -> Params:
+    size = DECK * decks
+    share = 1 / (size - lag)
+    return Params(size, size - 1, share, -share, divisor=SUITS.divisor, classes=SUITS.classes, lag=lag)
+
+
+@kernel
+def start(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle the cards."""
+    shuffle(state, i, 0, params.size)
+    clear(state, params, i)
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    asked = state.step[i] + 1 - params.lag
+    state.step[i] += 1
+    reward = 0.0
+    if asked >= 0:
+        reward = params.right if action == class_of(state, params, i, asked) else params.wrong
+    return reward, state.step[i] == params.num_steps, False
+
+
+@kernel
+def observe(state: State, params: Params, i: int, vector: Array) -> None:
+    """The suit of the card dealt last: one-hot [4]."""
+    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
+
+
+class PopgymRepeatPreviousBatch(CardBatch):
+    """N games of Repeat Previous.
+
+    Description:
+        A card is dealt in every step, and the action should be the suit of the card that was dealt k - 1 steps before
+        the one in sight: k is 4 (easy), 32 (medium) or 64 (hard).
+
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
+
+    Observations: uint8 [4], the one-hot suit of the card.
+
+    Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D - k) for the right suit and minus as much for a wrong one, with D decks; 0 before k cards
+        were dealt. At best 1, random play -0.5.
+
+    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+
+    Args:
+        num_envs: how many games.
+        difficulty: "easy", "medium" or "hard".
+        first_index, render_mode: see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step.
+    """
+
+    tasks = {"easy": _task(1, 4), "medium": _task(2, 32), "hard": _task(3, 64)}  # noqa: RUF012
+    action_names = SUITS.names
+    loops = batch_loops(start, advance, observe)
+
+    def player_help(self) -> PlayerHelp:
+        """The task explained to a player."""
+        lag = self.params.lag
+        return help_of(
+            (
+                "Name the suit of an earlier card while new ones are dealt.",
+                f"The card is {lag - 1} steps older than the one in sight.",
+            ),
+            (f"Nothing counts before {lag} cards were dealt.",),
+            tuple((CLASS + k, name) for k, name in enumerate(SUITS.names)),
+            self.params,
+        )
+
+
+class PopgymRepeatPrevious(SingleEnv):
+    __doc__ = (PopgymRepeatPreviousBatch.__doc__ or "").replace("N games", "One game", 1)
+    batch_class = PopgymRepeatPreviousBatch
