@@ -45,7 +45,7 @@ def found() -> dict[str, Any]:
     with Hosts(2) as network:
         found = tour(network)
         inits = [host.init for host in (network.operator, *network.hosts)]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := sum(map(runs, inits))) and time.monotonic() < deadline:
         time.sleep(0.1)
     found["processes after the hosts' end"] = left

@@ -159,4 +159,4 @@ def test_restarting_over_and_over_leaves_nothing_behind() -> None:
     wait_for(lambda: (pool.next(), pool.failures >= 4)[1], seconds=120)
     assert len(pool._open) <= 2
     pool.close()
-    wait_for(lambda: not workers(os.getpid()), seconds=15)
+    wait_for(lambda: not workers(os.getpid()), seconds=60)

@@ -80,7 +80,7 @@ def test_a_run_that_comes_to_no_checkpoint_is_given_up(tmp_path: Path) -> None:
         learner = learner_of(process.pid)
         learner.kill()
         wait_for(lambda learner=learner: gone([learner]))
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "1 restarts in a row came to no checkpoint" in output
 
@@ -91,7 +91,7 @@ def test_a_supervisor_that_is_killed_takes_the_run_along_with_a_checkpoint(tmp_p
     wait_for(lambda: last_step(run) > 0)
     everyone = family(process.pid)
     process.kill()
-    wait_for(lambda: gone(everyone), seconds=15)
+    wait_for(lambda: gone(everyone), seconds=60)
     assert steps_saved(run)[-1] == last_step(run)
 
 
@@ -102,7 +102,7 @@ def test_the_users_mistake_is_not_repeated(tmp_path: Path) -> None:
         (["--restarts", "3", "--resume", str(tmp_path)], "holds no run"),
     ):
         process = start(*words)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=180)
         assert process.returncode == 2, output
         assert output.count(said) == 1
         assert "Traceback" not in output
@@ -114,7 +114,7 @@ def test_sigint_reaches_the_run_once(tmp_path: Path) -> None:
     process = start(*TINY, *FOREVER, "--local", "--run-dir", run, "--restarts", 3, start_new_session=True)
     wait_for(lambda: last_step(run) > 0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does; twice would interrupt without a checkpoint
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "stopped (SIGINT)" in output
 

@@ -39,7 +39,7 @@ def test_a_spot_notice_while_every_actor_hangs(tmp_path: Path) -> None:
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     wait_for(lambda: steps_saved(run), seconds=20)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "stopped (SIGTERM)" in output
     assert time.monotonic() - began < 30
@@ -215,12 +215,12 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
         actor.send_signal(signal.SIGSTOP)
     wait_for(lambda: rests(process.pid), seconds=60)
     part_of_ray(process, name).send_signal(number)
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 3, output
     assert said in output
     assert f"continue with: rl-train --resume {run}" in output
     assert steps_saved(run)[-1] > 0
-    wait_for(lambda: gone(everyone), seconds=30)
+    wait_for(lambda: gone(everyone), seconds=90)
 
 
 DEAD_RAY = """
@@ -274,7 +274,7 @@ def test_a_signal_is_heard_while_ray_does_not_answer(tmp_path: Path) -> None:
     assert code == 0, output
     assert "stopped (SIGTERM)" in output
     assert steps_saved(run)[-1] > 0
-    wait_for(lambda: gone(everyone), seconds=30)
+    wait_for(lambda: gone(everyone), seconds=90)
 
 
 def test_a_signal_while_ray_starts_is_a_clean_end(tmp_path: Path) -> None:
@@ -284,4 +284,4 @@ def test_a_signal_while_ray_starts_is_a_clean_end(tmp_path: Path) -> None:
     code, output = stop(process)
     assert code == 0, output
     assert "stopped (SIGTERM)" in output
-    wait_for(lambda: gone(everyone), seconds=30)
+    wait_for(lambda: gone(everyone), seconds=90)

@@ -81,7 +81,7 @@ class Host:
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "-muinpf", "--kill-child", "--mount-proc"]
         command += ["bash", "-euc", _INIT]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (self.home / "ready").exists():
             late = self._process.poll() is not None or time.monotonic() > deadline
             assert not late, f"host {name} does not start"

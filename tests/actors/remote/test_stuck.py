@@ -42,7 +42,7 @@ def test_a_stopped_process_is_ended_after_its_grace(stopped: tuple["subprocess.P
     assert process.poll() is None, "Ray has its chance first"
     time.sleep(0.4)
     ours.end_overdue()
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_others_are_spared(stopped: tuple["subprocess.Popen[str]", ProcessPlace]) -> None:

@@ -143,7 +143,7 @@ def test_a_run_writes_no_secret_anywhere(tmp_path: Path) -> None:
         files = [path for place in (rays, tmp_path) for path in Path(place).rglob("*") if path.is_file()]
         texts = {path: path.read_bytes() for path in files}  # Ray's folder goes when the run ends
         run.terminate()
-        screen, _ = run.communicate(timeout=60)
+        screen, _ = run.communicate(timeout=180)
         texts |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert tmp_path / "run" / "config.toml" in texts
     assert any("session_" in str(path) for path in texts), "Ray's own logs are among them"
@@ -172,7 +172,7 @@ def test_folders_of_rays_without_a_process_are_removed(tmp_path: Path) -> None:
     mine = tmp_path / f"session_2026-01-01_00-00-00_000002_{first.pid}"
     mine.mkdir()
     assert first.communicate()[0].strip().isdigit()
-    wait_for(lambda: not mine.exists(), seconds=20)
+    wait_for(lambda: not mine.exists(), seconds=60)
     assert own.exists()
 
 
@@ -221,10 +221,10 @@ def test_a_signal_before_the_first_update_prints_no_stack(number: signal.Signals
     words = ["--env", "sequence-recall", "--core", "lstm", "--core-args", "hidden_size=8"]
     command = [str(Path(sys.executable).with_name("rl-train")), *words, "--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    family = descendants_until(process, 60, began)
+    family = descendants_until(process, 180, began)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=180)
     assert (process.returncode, errors) == (0, "")
     assert f"stopped ({number.name})" in output
-    psutil.wait_procs(family, timeout=20)
+    psutil.wait_procs(family, timeout=60)
     assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

@@ -168,12 +168,12 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.
 
     program = Path(sys.executable).with_name("rl-reproduce")
     first = subprocess.Popen([program, *map(str, words)], stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list((tmp_path / "runs").glob("small/full/lstm-3/checkpoints/step-*")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    said, _ = first.communicate(timeout=180)
     assert first.returncode == 1
     assert "the same command goes on from here" in said
     assert not results.exists()
@@ -363,11 +363,11 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
     process = subprocess.Popen([*words, "--results", tmp_path / "results"], stdout=subprocess.PIPE, text=True)
     everyone: list[psutil.Process] = []
     try:
-        wait_for(lambda: list((tmp_path / "runs").glob("small/full/lstm-3/config.toml")), seconds=60)
+        wait_for(lambda: list((tmp_path / "runs").glob("small/full/lstm-3/config.toml")), seconds=180)
         everyone = family(process.pid)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-        wait_for(lambda: gone(everyone), seconds=20)
+        said, _ = process.communicate(timeout=180)
+        wait_for(lambda: gone(everyone), seconds=60)
     finally:
         for each in everyone:
             if each.is_running():

@@ -198,7 +198,7 @@ def test_before_the_first_update_the_phase_is_shown_with_its_seconds(
         return last_frame(shown(out)) if isinstance(out, io.TextIOWrapper) else out.getvalue()
 
     def wait_for(words: str) -> None:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while words not in text():
             assert time.monotonic() < deadline, text()
             time.sleep(0.005)

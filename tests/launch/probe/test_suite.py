@@ -122,7 +122,7 @@ def started(tmp_path: Path) -> "tuple[subprocess.Popen[str], psutil.Process]":
     tool = str(Path(sys.executable).with_name("rl-probe"))
     pipe = subprocess.PIPE
     process = subprocess.Popen([tool, *words], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not list(tmp_path.glob("recall-twin/gru/*/metrics.jsonl")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -133,7 +133,7 @@ def started(tmp_path: Path) -> "tuple[subprocess.Popen[str], psutil.Process]":
 def test_ctrl_c_ends_the_whole_suite(tmp_path: Path) -> None:
     process, _ = started(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert not (tmp_path / "recall-twin/lstm").exists()
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_the_whole_suite(tmp_path: Path) -> None:
 def test_a_cell_that_is_stopped_is_named_and_no_result_of_it_is_kept(tmp_path: Path) -> None:
     process, child = started(tmp_path)
     child.terminate()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "rl-probe: recall-twin with gru: stopped" in said
     assert not (tmp_path / "recall-twin/gru/result.json").exists()

@@ -96,7 +96,7 @@ def start(run: Path, *words: object) -> subprocess.Popen[str]:
 def test_a_signal_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "run")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert f"stopped ({number.name})" in output
     steps = rows(tmp_path / "run")[-1]["step"]
@@ -121,7 +121,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     assert any("raylet" in " ".join(p.cmdline()) for p in killed)
     process.kill()
     process.wait()
-    wait_for(lambda: gone(killed), seconds=30)
+    wait_for(lambda: gone(killed), seconds=90)
 
     steps = rows(run)[-1]["step"]
     command = [*RL_TRAIN, "--resume", str(run), "--total-steps", "2000000000"]
@@ -129,10 +129,10 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     wait_for(lambda: rows(run)[-1]["step"] > steps)
     stopped = family(process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "SIGTERM received at" not in output
-    wait_for(lambda: gone(stopped), seconds=30)
+    wait_for(lambda: gone(stopped), seconds=90)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def watch(loop: Loop, stall: float, seconds: float, died: str = "", signalled: b
 
 
 def test_no_update_for_too_long_is_the_end() -> None:
-    assert watch(Loop(), stall=0.2, seconds=10) == [("no update for 0 s, nor a step of an environment", FAILED)]
+    assert watch(Loop(), stall=0.2, seconds=60) == [("no update for 0 s, nor a step of an environment", FAILED)]
 
 
 def test_a_loop_without_a_limit_or_within_it_goes_on() -> None:
@@ -57,11 +57,11 @@ def test_a_loop_without_a_limit_or_within_it_goes_on() -> None:
 
 
 def test_a_process_that_died_is_named_at_once() -> None:
-    assert watch(Loop(), stall=0, seconds=10, died="Ray's raylet") == [("Ray's raylet died", FAILED)]
+    assert watch(Loop(), stall=0, seconds=60, died="Ray's raylet") == [("Ray's raylet died", FAILED)]
 
 
 def test_a_signal_that_nobody_hears_is_carried_out() -> None:
-    assert watch(Loop(), stall=0, seconds=10, signalled=True) == [("SIGUSR1", 0)]
+    assert watch(Loop(), stall=0, seconds=60, signalled=True) == [("SIGUSR1", 0)]
 
 
 def test_computing_and_saving_are_no_stall() -> None:
@@ -74,6 +74,6 @@ def test_starting_actors_may_take_longer_than_an_update() -> None:
     ends: list[float] = []
     began = time.monotonic()
     with Watchdog(Loop(), 0.1, str, lambda *_: ends.append(time.monotonic() - began), (signal.SIGUSR1,)):
-        while not ends and time.monotonic() - began < 10:
+        while not ends and time.monotonic() - began < 60:
             time.sleep(0.02)
     assert ends[0] >= 0.8

@@ -41,10 +41,10 @@ def test_seeds_stop_together_and_are_resumed(tmp_path: Path) -> None:
     everyone: list[psutil.Process] = []
     with start(*words) as process:
         try:
-            wait_for(lambda: all(step_of(folder / f"seed-{seed}") for seed in (1, 2)), seconds=120)
+            wait_for(lambda: all(step_of(folder / f"seed-{seed}") for seed in (1, 2)), seconds=300)
             everyone = family(process.pid)
             process.terminate()
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=180)
             assert gone(everyone)
         finally:
             for each in everyone:
