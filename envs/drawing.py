@@ -5,6 +5,7 @@ the words.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,8 +93,8 @@ class Canvas:
         """Fill all cells of the grid: `kinds`, integers [rows, cols], are indices into the palette."""
         cells = [Cell(colour) for colour in palette]
         rows, cols = kinds.shape
-        places = ((row, col) for row in range(rows) for col in range(cols))
-        self.cells.update(zip(places, map(cells.__getitem__, kinds.ravel().tolist()), strict=True))
+        at = product(range(rows), range(cols))
+        self.cells.update(zip(at, map(cells.__getitem__, kinds.ravel().tolist()), strict=True))
         size = (cols * self._scale, rows * self._scale)
         colours = Image.fromarray(np.array(palette, np.uint8)[kinds])
         self._image.paste(colours.resize(size, Image.Resampling.NEAREST))
@@ -134,7 +135,7 @@ class Canvas:
 
     def picture(self) -> Array:
         """All of it: uint8 [H, W, 3]."""
-        image = self._image.copy()
+        image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)
         for row, col, words, colour, height in self.words:
             font = ImageFont.load_default(height * self._scale)

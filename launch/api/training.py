@@ -28,7 +28,7 @@ from ..population.panel import PopulationPanel
 from ..run.command_line import TRUST, UsageError
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
-from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable
+from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable, resume_command
 from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
@@ -343,5 +343,5 @@ def refuse_taken(url: str | None) -> None:
 
         if holds_run(url):
             raise UsageError(
-                f"--checkpoint-url {redacted(url)} holds a run; to go on with it: --resume {redacted(url)}"
+                f"--checkpoint-url {redacted(url)} contains a run; to continue it: {resume_command(redacted(url))}"
             )

@@ -29,6 +29,7 @@ from typing import Any
 import tomli_w
 
 from ...base.files import replace_file
+from ...base.processes import shell_command
 from .imports import announce_imports, refuse_inside
 
 CONFIG, LOCK = "config.toml", ".lock"
@@ -240,18 +241,23 @@ def flat_settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield prefix + key, value
 
 
+def resume_command(run: Path | str) -> str:
+    """The command that continues a run, quoted for a shell in which this Python environment need not be activated."""
+    return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
+
+
 def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
     """Why a new run cannot have the directory of an old one."""
     found = differing(run.config(), config)
     if not found:
-        return f"{run.path} holds this very run; to go on with it: --resume {shlex.quote(str(run.path))}"
+        return f"{run.path} contains this very run; to continue it: {resume_command(run.path)}"
     shown = ", ".join(
         f"{name} is {_said(old)} there and {_said(new)} here" for name, old, new in found[:_SHOWN_DIFFERENCES]
     )
     more = f" (and {len(found) - _SHOWN_DIFFERENCES} more)" if len(found) > _SHOWN_DIFFERENCES else ""
     return (
-        f"{run.path} holds a run of another configuration: {shown}{more}; "
-        f"to go on with that run: --resume {shlex.quote(str(run.path))}; for a new one choose another --run-dir"
+        f"{run.path} contains a run of another configuration: {shown}{more}; "
+        f"to continue that run: {resume_command(run.path)}; for a new one choose another --run-dir"
     )
 
 

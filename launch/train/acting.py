@@ -1,7 +1,6 @@
 """A run's actors from their start to their end: in this process, or in Ray's, which can die, hang or refuse to stop."""
 
 import contextlib
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -14,6 +13,7 @@ from ...actors.pool import ActorPool, LocalPool
 from ...base.processes import end_children, leave_at_once
 from ..run.config import RunConfig
 from ..run.device import find_device
+from ..run.run_directory import resume_command
 from ..run.stop_flag import StopFlag
 from .trainer import Trainer
 from .watchdog import FAILED, Start, Watchdog, hanging_call
@@ -99,7 +99,7 @@ class Acting:
             if trainer.mirror:
                 trainer.mirror.close()
             _say_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
-            print(f"rl-train: continue with: rl-train --resume {shlex.quote(str(run))}", file=sys.stderr, flush=True)
+            print(f"rl-train: continue with: {resume_command(run)}", file=sys.stderr, flush=True)
             _leave(self.config, code)
 
         stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS

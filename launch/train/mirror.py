@@ -11,7 +11,6 @@ checkpoint is there, and the next one is copied anew.
 """
 
 import contextlib
-import shlex
 import shutil
 import tempfile
 import threading
@@ -28,7 +27,7 @@ from ...learners import checkpoints
 from ..run import saved
 from ..run.command_line import UsageError
 from ..run.imports import announce_imports, refuse_inside
-from ..run.run_directory import CONFIG, RunDirectory, new_path
+from ..run.run_directory import CONFIG, RunDirectory, new_path, resume_command
 from ..run.urls import redacted
 
 LAST_WAIT = 60.0
@@ -154,7 +153,7 @@ def fetch(url: str, target: str | None) -> Path:
             raise UsageError(f"{redacted(url)}: {problem}") from problem
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
-        raise UsageError(f"{run} is not empty; to go on with the run there: --resume {shlex.quote(str(run))}")
+        raise UsageError(f"{run} is not empty; to continue the run there: {resume_command(run)}")
     directory = RunDirectory(run)
 
     def fetched(name: str) -> bool:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...base.processes import num_cores
+from ...base.processes import num_cores, shell_command
 from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..run.command_line import FLAG, TRUST, UsageError, dashed, make_console, value_of, without
 from ..run.config import RunConfig
 from ..run.device import find_device
-from ..run.run_directory import RunDirectory
+from ..run.run_directory import RunDirectory, resume_command
 from ..run.run_flags import TRIAL_FLAGS, parse_run
 from ..run.stop_flag import StopFlag
 from ..train.resume import resumed_by_words
@@ -110,8 +110,9 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
     done, name = sum(run.finished for run in runs), shlex.quote(str(folder))
     lines = [f"{ended}: {done} of {len(runs)} runs have all their steps; all of it is in {folder}"]
     if done < len(runs):
-        lines.append(f"  continue        rl-train --resume {name}")
-    lines += [f"  compare         rl-compare {name}", f"  curves          tensorboard --logdir {name}"]
+        lines.append(f"  continue        {resume_command(folder)}")
+    lines.append(f"  compare         {shell_command('rl-compare')} {name}")
+    lines.append(f"  curves          {shell_command('tensorboard')} --logdir {name}")
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 

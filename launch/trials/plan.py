@@ -22,7 +22,7 @@ from ...base.messages import check_keys, check_whole
 from ...learners.population.search_space import Explored, Values, applied, parse
 from ..run.command_line import UsageError
 from ..run.config import RunConfig, to_dict
-from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError, free_path
+from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError, free_path, resume_command
 from ..run.trained import run_config
 
 PLAN = "trials.toml"
@@ -96,7 +96,7 @@ def new_folder(config: RunConfig, plan: Plan) -> Path:
     """Make the directory of a plan. Raises UsageError if there are files in it."""
     folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
     if has_plan(folder):
-        raise UsageError(f"{folder} contains runs already; to continue them: --resume {folder}")
+        raise UsageError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if there := next(folder.iterdir(), None):

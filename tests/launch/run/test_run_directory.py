@@ -1,3 +1,4 @@
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_another_configuration_is_named(tmp_path: Path) -> None:
 def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
-    assert message == f"{tmp_path} holds this very run; to go on with it: --resume {tmp_path}"
+    assert message == f"{tmp_path} contains this very run; to continue it: rl-train --resume {tmp_path}"
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
@@ -199,3 +200,11 @@ def test_an_appended_file_comes_back_with_its_beginning(tmp_path: Path) -> None:
     log.append(b"4\n")
     assert path.read_bytes() == b"head\n3\n4\n"
     log.close()
+
+
+def test_the_command_to_continue_works_without_activation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunDirectory.create(tmp_path, CONFIG, name="x").close()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    command, *words = shlex.split(error_of(tmp_path, CONFIG).partition("to continue it: ")[2])
+    assert subprocess.run([command, "--help"], capture_output=True).returncode == 0
+    assert words == ["--resume", str(tmp_path)]

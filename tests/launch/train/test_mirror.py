@@ -151,7 +151,7 @@ def test_a_best_checkpoint_that_did_not_come_along_is_none(tmp_path: Path, monke
 def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
     mirrored(memory, config, [1])
     for words, said in (
-        ([*LOCAL, "--checkpoint-url", memory], f"holds a run; to go on with it: --resume {memory}"),
+        ([*LOCAL, "--checkpoint-url", memory], f"contains a run; to continue it: rl-train --resume {memory}"),
         ([*LOCAL, "--checkpoint-url", "nosuch://bucket"], "nosuch"),
         (["--resume", "memory://nothing/here"], "memory://nothing/here holds no run"),
         (["--resume", memory, "--run-dir", tmp_path], "is not empty"),
