@@ -33,6 +33,7 @@ SET_OF = {
     "contracts/test_reference_mutations.py": "integration",
     "docker": "nightly",
     "docs/test_blocks.py": "nightly",
+    "docs/test_generated.py": "nightly",
     "envs/foreign/test_workers.py": "integration",
     "envs/pycolab_games": "integration",
     "examples": "nightly",

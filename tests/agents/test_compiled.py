@@ -26,7 +26,7 @@ NO_COMPILER = """
 import torch
 from engram.agents.cores import make_core
 from engram.agents.unrolling.compiled import compile_steps
-core = make_core("rmc", 5, num_slots=2, num_heads=2, head_size=4)
+core = make_core("lstm", 5, hidden_size=6)
 inputs, reset = torch.randn(3, 2, 5), torch.zeros(3, 2, dtype=torch.bool)
 eager = core.unroll(inputs, reset, core.initial_state(2))[0]
 compile_steps(core)
@@ -95,7 +95,7 @@ def test_without_a_compiler_one_line_says_why_and_the_numbers_are_the_eager_ones
     done = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("engram:")]
-    assert "RMC is not compiled" in line
+    assert "LSTM is not compiled" in line
     assert "/nowhere/c++" in line
 
 

@@ -150,6 +150,7 @@ def weights(run: Path):
     return checkpoints.load(path)["members"][0]["learner"]["agent"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("where", [["--local"], ["--num-actors", "1"]], ids=["local", "ray"])
 def test_a_run_trains_resumes_evaluates_and_exports(module, where, tmp_path):
     words = [*TINY, "--torso", module, "--torso-args", "width=5", "--sync", "--lr-schedule", "constant", *where]

@@ -110,6 +110,7 @@ def test_a_core_without_a_real_valued_state_is_refused(name, reason):
         make_core(name, 4, learn_initial_state=3)
 
 
+@pytest.mark.integration
 def test_a_run_learns_it_resumes_and_exports(tmp_path):
     words = [*TINY, "--local", "--sync", "--lr-schedule", "constant", "--core-args", "hidden_size=8"]
     words += ["learn_initial_state=true"]

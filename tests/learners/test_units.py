@@ -150,6 +150,7 @@ class Name(gymnasium.Env):
         return self._observation(), reward, self.time == 10, False, {}
 
 
+@pytest.mark.integration
 def test_defaults_learn_a_task_in_small_units(tmp_path: Path) -> None:
     words = ["--env", f"{__name__}:Name", "--env-args", "reward_unit=1e-6", "observation_unit=1e-6", "--local"]
     words += [

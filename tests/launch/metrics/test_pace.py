@@ -56,6 +56,7 @@ def test_training_names_a_slow_environment_before_it_begins() -> None:
     assert len(notes) == 1, "a fast environment needs no word"
 
 
+@pytest.mark.integration
 def test_rl_doctor_names_it_and_does_not_wait_for_its_unrolls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
