@@ -1,6 +1,5 @@
 """A core of a user's own that is wrong is refused at the start: the method, what it returned, what was expected."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from engram.agents.cores.core import Core
 from engram.agents.cores.registry import make_core
+from engram.launch.train import command as train
 
 ME = __name__
 
@@ -139,14 +139,18 @@ def test_a_right_core_is_made_and_the_random_numbers_stay(monkeypatch: pytest.Mo
     assert torch.equal(torch.rand(1), expected)
 
 
-@pytest.mark.integration
-def test_rl_train_refuses_it_in_a_message(tmp_path: Path) -> None:
+def test_rl_train_refuses_it_in_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "own.py").write_text("from engram.agents.cores import Core\nclass Mine(Core):\n    pass\n1 / 0\n")
     words = ["--env", "boxworld", "--core", "own:Mine", "--local", "--run-dir", "run"]
-    program = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *words]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "importing own raised ZeroDivisionError" in done.stderr
-    assert "own.py" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit) as end:
+        train.run(words)
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    assert "importing own raised ZeroDivisionError" in errors
+    assert "own.py" in errors
     assert not (tmp_path / "run").exists()
