@@ -144,8 +144,9 @@ class Images:
             return None
         rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
         inside = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-        opaque = differs[inside][..., None]
-        patch = np.concatenate([picture[inside] * opaque, 255 * opaque.astype(np.uint8)], axis=2)
+        opaque = differs[inside]
+        patch = np.zeros((*opaque.shape, 4), np.uint8)
+        patch[opaque, :3], patch[opaque, 3] = picture[inside][opaque], 255
         return self.index(patch), int(columns[0]), int(rows[0])
 
 
