@@ -113,10 +113,11 @@ def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[
     device = find_device(config.device)
     with ExitStack() as files:
         try:
-            work = files.enter_context(open_parts(config, device))
+            others = dict[str, Work]()
             if (fused := with_fused_core(config)) is not None:
-                parts = files.enter_context(open_parts(fused, device))
-                work |= {f"{name}_fused": do for name, do in parts.items() if name != "env"}
+                with open_parts(fused, device) as parts:  # what remains needs no environments
+                    others = {f"{name}_fused": do for name, do in parts.items() if name != "env"}
+            work = files.enter_context(open_parts(config, device)) | others
         except (ValueError, TypeError) as problem:
             raise UsageError(str(problem)) from problem
         return _bench(config, words, plan, report, device, work)

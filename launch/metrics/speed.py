@@ -123,17 +123,16 @@ def open_parts(
     """
     factory = factory or config.factory()
     torch.manual_seed(config.seed)
-    with closing(factory.make_actor(0)) as actor, closing(factory.make_batch()) as batch:
+    with closing(factory.make_actor(0)) as actor:
         for _ in range(EARLIER_UNROLLS):
             actor.unroll()
         unrolls = [actor.unroll() for _ in range(UNROLLS)]
         over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
         worth = 1.0 - float(over.float().mean())
-        yield {
-            "env": _env_work(factory, batch, worth),
-            "infer": _infer_work(actor, unrolls, worth),
-            "learn": _learn_work(config, actor, unrolls, device),
-        }
+        learn = _learn_work(config, actor, unrolls, device)
+        # last: it resets the actor's environments, of which there may be no others
+        env = _env_work(factory, actor.batch, worth)
+        yield {"env": env, "infer": _infer_work(actor, unrolls, worth), "learn": learn}
 
 
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cost]:

@@ -67,12 +67,17 @@ def test_load_agent(agent: tuple[str, Path], log: Path) -> None:
     assert loaded.act([0.0, 0.0, 0.0]) in (0, 1)
 
 
-def test_rl_doctor(log: Path) -> None:
-    doctor.main(["--json", *WORDS, "--env-args", f"log={log}"])
+ONE = ["--envs-per-actor", "1", "--envs-per-update", "1"]
 
 
-def test_parts_of_rl_bench(log: Path) -> None:
-    config = parse_run([*WORDS, "--env-args", f"log={log}"])
+@pytest.mark.parametrize("more", [[], ["only_one=true", *ONE]])
+def test_rl_doctor(log: Path, more: list[str]) -> None:
+    doctor.main(["--json", *WORDS, "--env-args", f"log={log}", *more])
+
+
+@pytest.mark.parametrize("more", [[], ["only_one=true", *ONE]])
+def test_parts_of_rl_bench(log: Path, more: list[str]) -> None:
+    config = parse_run([*WORDS, "--env-args", f"log={log}", *more])
     with open_parts(config, torch.device("cpu")) as work:
         work["env"]()
     demands(config)
