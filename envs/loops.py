@@ -133,7 +133,7 @@ class Copies:
         first_index: index of the first copy in a larger batch that is split over several engines.
     """
 
-    episode_fields: ClassVar[tuple[str, ...]] = ()
+    episode_fields: tuple[str, ...] = ()
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     later_fields: ClassVar[tuple[str, ...]] = ()
     """State fields that older versions did not save: zero where they are missing."""

@@ -41,7 +41,7 @@ class TMazeBatch(BatchedEnv):
         each of the characters " #PQ~", in this order: nothing, wall or speckle, player, cue, teleporter or goal pad.
         Every cell shows only the topmost character, player over cue over pads. The cue is at rows 4-6 and columns 0-1
         (left) or 9-10 (right) of the view, wherever the player is. Everything outside the maze is speckle: each cell
-        looks like wall with probability 0.6, drawn anew for every episode.
+        looks like wall with probability 0.6, sampled again for every episode.
         In the widest maze (difficulty 5) the view stops at the edge of the map; from then on the player is off-centre.
 
     Start: the player below the middle of the room; the goal is left or right with probability 1/2.
@@ -54,6 +54,14 @@ class TMazeBatch(BatchedEnv):
 
     Info: `solved` (the right goal was reached in time), `finished` (a goal was reached in time).
 
+    Endless: with `endless=True` the episode does not end at a goal. In the frame that would be its last, one frame
+        after the reward, a new trial begins: the player is back in the room, and a new goal (left or right with
+        probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later; a trial
+        has the same frames as an episode otherwise. The new cue replaces the old one, so the agent must overwrite what
+        it stored. Every frame from frame 2 on but the last costs 0.001, the first frame of a trial included. The
+        episode is terminated at frame `timeout_frames` only. Info: `decisions` (goals reached) and `correct` (right
+        ones) as well; `solved` is that of the latest goal.
+
     Args:
         num_envs: how many games.
         difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
@@ -61,6 +69,7 @@ class TMazeBatch(BatchedEnv):
         teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: it is there from the start).
         timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
         cue_after_teleport: keep showing the cue: the memory-free twin.
+        endless: a new trial with another cue follows every goal, until `timeout_frames`, which must be positive.
         half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: as the difficulty says. The
             fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
             Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
@@ -75,6 +84,7 @@ class TMazeBatch(BatchedEnv):
     """
 
     episode_fields = ("solved", "finished")
+    later_fields = ("begun", "decisions", "correct")
     fact_values = {  # noqa: RUF012
         "goal": ("left", "right"),
         "place": ("room", "limbo", "maze"),
@@ -98,6 +108,7 @@ class TMazeBatch(BatchedEnv):
         timeout_frames: int = 1000,
         cue_after_teleport: bool = False,
         half_width: int | None = None,
+        endless: bool = False,
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
@@ -108,6 +119,10 @@ class TMazeBatch(BatchedEnv):
             raise ValueError("limbo_time is 1; allowed: 0 (no limbo), or at least 2")
         check_integer("teleport_delay", teleport_delay, 0, None)
         last = last_frame(timeout_frames)
+        check_flag("endless", endless)
+        if endless:
+            check_integer("timeout_frames of an endless episode", timeout_frames, 1, None)
+            self.episode_fields = (*self.episode_fields, "decisions", "correct")
         if half_width is not None:
             check_integer("half_width", half_width, NARROWEST, WIDEST)
         self.maze = maze_at(difficulty, half_width)
@@ -122,6 +137,7 @@ class TMazeBatch(BatchedEnv):
             pad_row=self.maze.pad_row,
             left_pad=self.maze.left + 1,
             right_pad=self.maze.right - PAD_WIDTH,
+            endless=endless,
         )
         super().__init__(
             num_envs,

@@ -8,6 +8,9 @@ it steps on the teleporter (or stands there when that appears):
     frames from f+max(1, n)     maze; moves are ignored in its first two frames
 
 `arrival` is f + max(1, n), and NEVER before the teleporter is taken, so all of this follows from frame and arrival.
+
+An endless episode is a sequence of such trials: two frames after a pad was stepped on, where an episode would end, the
+next trial begins in the room, with another goal and speckle.
 """
 
 from typing import Any, NamedTuple
@@ -70,11 +73,17 @@ class State(NamedTuple):
     arrival: Array
     """int64 [N]: frame in which the maze comes into view."""
     deadline: Array
-    """int64 [N]: frame in which the episode ends."""
+    """int64 [N]: frame in which the episode, or the trial of an endless one, ends."""
     finished: Array
     """bool [N]: a goal pad was reached in time."""
     solved: Array
-    """bool [N]: the pad that the cue named was reached in time."""
+    """bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode."""
+    begun: Array
+    """int64 [N]: frame in which the trial began; 0 unless the episode is endless."""
+    decisions: Array
+    """int64 [N]: pads reached in an endless episode."""
+    correct: Array
+    """int64 [N]: those among them that the cues named."""
 
 
 class Rules(NamedTuple):
@@ -93,6 +102,7 @@ class Rules(NamedTuple):
     """First column of the left goal pad."""
     right_pad: int
     """First column of the right goal pad."""
+    endless: bool = False
 
 
 class Params(NamedTuple):
@@ -122,15 +132,24 @@ def new_state(num_envs: int) -> State:
         deadline=zeros(np.int64),
         finished=zeros(np.bool_),
         solved=zeros(np.bool_),
+        begun=zeros(np.int64),
+        decisions=zeros(np.int64),
+        correct=zeros(np.int64),
     )
 
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: draw its goal and its speckle."""
+    """Begin a new episode in copy i."""
+    draw_level(state, params, i)
+    begin(state, params.rules, i)
+
+
+@kernel
+def draw_level(state: State, params: Params, i: int) -> None:
+    """Sample the goal and the speckle of copy i."""
     state.goal[i] = integer(state.random, i, 2)
     draw_board(state.random, i, params.walls, params.speckle, state.board[i])
-    begin(state, params.rules, i)
 
 
 @kernel
@@ -166,10 +185,17 @@ def speckled(random: Array, i: int) -> Any:
 @kernel
 def begin(state: State, rules: Rules, i: int) -> None:
     """Go to frame 0 of the level that copy i holds."""
-    state.frame[i], state.row[i], state.col[i] = 0, START[0], START[1]
+    state.finished[i], state.solved[i] = False, False
+    state.decisions[i], state.correct[i] = 0, 0
+    begin_trial(state, rules, i, 0)
+
+
+@kernel
+def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
+    """Put the player into the room in `frame`, the first of a trial."""
+    state.frame[i], state.begun[i], state.row[i], state.col[i] = frame, frame, START[0], START[1]
     state.left[i], state.leftmost[i] = START[1] - ASIDE, 0
     state.arrival[i], state.deadline[i] = NEVER, rules.timeout_frames
-    state.finished[i], state.solved[i] = False, False
 
 
 @kernel
@@ -179,15 +205,22 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
     arrival, deadline, leftmost = state.arrival[i], state.deadline[i], state.leftmost[i]
     walked = walk(params.walls, row, col, left, leftmost, action)
+    if rules.endless and deadline <= frame < rules.timeout_frames:
+        draw_level(state, params, i)
+        begin_trial(state, rules, i, frame)
+        return STEP_REWARD, False, False
     over = frame >= deadline
     reward = STEP_REWARD if frame > 1 and not over else 0.0
     if row == rules.pad_row and not over:  # a pad pays one frame after it was stepped on, if there is time left
         right = (col >= rules.right_pad) == (state.goal[i] == 1)
         reward += PAD_REWARD if right else -PAD_REWARD
         deadline, state.finished[i], state.solved[i] = frame + 1, True, right
+        if rules.endless:
+            state.decisions[i] += 1
+            state.correct[i] += right
     if arrival == NEVER:
         row, col, left = walked
-        if row == TELEPORTER_ROW and frame >= rules.teleport_delay - 1:
+        if row == TELEPORTER_ROW and frame - state.begun[i] >= rules.teleport_delay - 1:
             # The way to the maze leads from any column of the room to the same one. The original does not move the
             # window there, but the map under the window, by that difference; hence `leftmost`.
             arrival = frame + rules.journey_time
@@ -221,7 +254,7 @@ def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]
     """Things that copy i shows: (player's row, column, first column of the window, teleporter or not, cue or -1)."""
     frame, goal = state.frame[i], state.goal[i]
     in_room = frame <= state.arrival[i] - rules.journey_time
-    teleporter = in_room and frame >= rules.teleport_delay - 1
+    teleporter = in_room and frame - state.begun[i] >= rules.teleport_delay - 1
     cue = goal if in_room or rules.cue_after_teleport else -1
     return state.row[i], state.col[i], state.left[i], teleporter, cue
 
