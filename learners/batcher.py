@@ -22,9 +22,14 @@ class Batcher:
         self._parts.append(unroll)
         self._waiting += len(unroll.weights_version)
 
+    @property
+    def complete(self) -> bool:
+        """Whether there are enough environments for a batch."""
+        return self._waiting >= self.batch_size
+
     def take(self) -> Unroll | None:
         """The oldest `batch_size` environments, or None while there are fewer."""
-        if self._waiting < self.batch_size:
+        if not self.complete:
             return None
         taken: list[Unroll] = []
         missing = self.batch_size

@@ -4,11 +4,11 @@ N learners with B/N environments each therefore equal one learner with B, up to 
 same methods in the same order; what each gets back is the same, bit for bit.
 """
 
+import contextlib
 import math
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,40 @@ from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp
 from ..agents.agent import Agent
 from ..agents.normalisation import share_sums
 
+NO_LIMIT = timedelta(days=365)
 LOOK_SECONDS = 1.0
 """How often a learner that waits for another looks whether it shall go on waiting."""
 
 
 class GroupLostError(RuntimeError):
     """Another learner did not take part in an exchange: it is dead, hangs, or cannot be reached."""
+
+
+class LearnerLossError(RuntimeError):
+    """Learners fail again and again, or have different weights; the message tells which."""
+
+
+class Share(NamedTuple):
+    """A learner's part of the actors and of a batch."""
+
+    first_actor: int
+    actors: int
+    environments: int
+
+
+def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
+    """The shares of learners in order, as equal as can be.
+
+    `environments` are those of a batch; None where it is one unroll of every actor.
+    """
+    shares: list[Share] = []
+    for rank in range(learners):
+        own = actors // learners + (rank < actors % learners)
+        width = own * envs_per_actor
+        if environments is not None:
+            width = environments // learners + (rank < environments % learners)
+        shares.append(Share(sum(share.actors for share in shares), own, width))
+    return shares
 
 
 class Group:
@@ -56,6 +84,9 @@ class Group:
         """Gradients of the parameters, None where no learner has one, and metrics [M], summed in one exchange."""
         return gradients, metrics
 
+    def close(self) -> None:
+        """End the exchange that is under way, which may wait for a learner that is lost."""
+
     def share_sums(self, agent: Agent) -> None:
         """Let the running statistics of an agent count what all learners show them."""
         share_sums(agent, self.total)
@@ -70,7 +101,7 @@ class GlooGroup(Group):
         widths: environments of each learner's share, in order.
         address: of the network interface to be reached at.
         keep_waiting: called now and then while others are waited for; what it raises ends the wait.
-        timeout: seconds after which an exchange has failed.
+        join_seconds: in which all learners must be there.
     """
 
     def __init__(
@@ -80,17 +111,21 @@ class GlooGroup(Group):
         widths: Sequence[int],
         address: str = "127.0.0.1",
         keep_waiting: Callable[[], None] = lambda: None,
-        timeout: float = 3600.0,
+        join_seconds: float = 60.0,
     ) -> None:
         self.rank, self.size, self.first = rank, len(widths), sum(widths[:rank])
-        self._all, self._keep_waiting, self._timeout = sum(widths), keep_waiting, timeout
+        self._all, self._keep_waiting = sum(widths), keep_waiting
         options: Any = ProcessGroupGloo._Options()  # pyright: ignore
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=timeout)
+        options._timeout = timedelta(seconds=join_seconds)
         self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
 
     def all_environments(self, own: int) -> int:
         return self._all
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._gloo.abort()
 
     def total(self, *parts: Any) -> Sequence[Any]:
         flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in parts])
@@ -122,17 +157,14 @@ class GlooGroup(Group):
     def _exchange(self, flat: Tensor, how: Any) -> None:
         """Combine a tensor of every learner, in place."""
         options: Any = AllreduceOptions()
-        options.reduceOp = how
+        options.reduceOp, options.timeout = how, NO_LIMIT
         try:
             work = self._gloo.allreduce([flat], options)
-            deadline = time.monotonic() + self._timeout
             while not _is_done(work):
                 self._keep_waiting()
-                if time.monotonic() > deadline:
-                    raise GroupLostError(f"a learner has not answered for {self._timeout:.0f} s")
+        except GroupLostError:
+            raise
         except RuntimeError as problem:
-            if isinstance(problem, GroupLostError):
-                raise
             raise GroupLostError(str(problem).splitlines()[0]) from problem
 
 

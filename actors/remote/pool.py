@@ -46,6 +46,7 @@ class RayPool:
         window: which requests `next` may send.
         cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
         threads: torch threads per actor.
+        first: number of the first actor, after those of other pools of the run.
         niceness: how far actors step back when the learner wants their core (0..19).
         timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
         died: the name of a process of Ray's that is dead, or nothing. A call that copies something into or out of
@@ -63,6 +64,7 @@ class RayPool:
         cpus_per_actor: float = 1.0,
         gpus_per_actor: float = 0.0,
         threads: int = 1,
+        first: int = 0,
         niceness: int = 0,
         timeout: float = 120.0,
         died: Callable[[], str] = str,
@@ -98,6 +100,7 @@ class RayPool:
             gpus_per_actor=gpus_per_actor,
             timeout=timeout,
             options=(threads, niceness),
+            first=first,
         )
 
     # -- the contract (see ActorPool) --------------------------------------------------------------------------------

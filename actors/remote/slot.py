@@ -90,6 +90,7 @@ class ActorSlots:
         cpus_per_actor, gpus_per_actor: Ray resources that one process claims.
         timeout: seconds in which a process at work must answer, or its environments step.
         options: threads and niceness of each process.
+        first: number of the first slot.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ActorSlots:
         gpus_per_actor: float,
         timeout: float,
         options: tuple[int, int],
+        first: int = 0,
     ) -> None:
         self.elastic = num_actors is None
         self._make_ref, self._options = ray.put(make_actor), options
@@ -118,7 +120,7 @@ class ActorSlots:
             room = [free.get("CPU", 0) / max(cpus_per_actor, 0.01)]
             room += [free.get("GPU", 0) / gpus_per_actor] if gpus_per_actor else []
             num_actors = max(1, int(min(room)))
-        self._slots = [ActorSlot(number) for number in range(num_actors)]
+        self._slots = [ActorSlot(first + number) for number in range(num_actors)]
         for slot in self._slots:
             self._start(slot)
 

@@ -20,6 +20,7 @@ from ...base.compiled import is_kept, when_compiling
 from ...base.processes import num_cores
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
+from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
 from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
@@ -116,7 +117,7 @@ def train(
     check_tracking(config.track)
     with ExitStack() as start:
         start.enter_context(watch_start(config, stop))  # until training begins
-        factory, device = config.factory(), find_device(config.device)
+        factory, device = config.factory(), find_device(config.device if config.num_learners == 1 else "cpu")
         agents, fields = make_agents(config, factory, device, (notes := list[str]()).append)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
@@ -179,7 +180,7 @@ def _run(
     except StoppedError:
         start.close()
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
-    except (ActorFailureError, KeyboardInterrupt) as problem:
+    except (ActorFailureError, LearnerLossError, KeyboardInterrupt) as problem:
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
 
 
@@ -261,7 +262,9 @@ def make_trainer(
     trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks, film)
     if saved:
         load(trainer, saved)
-    elif population:
+    if config.num_learners > 1:
+        members[0].join(pool)
+    if population and not saved:
         population.begin()
     for member in members:
         member.show_settings()

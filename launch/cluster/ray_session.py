@@ -47,7 +47,9 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 """Environment of every actor: its parallelism is other actors."""
 
 
-def start_ray(num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0) -> None:
+def start_ray(
+    num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
+) -> None:
     """Start a private Ray with room for so many actors, or join the cluster at `address`; nothing if there is one.
 
     `num_actors` is None where they are as many as there is room for.
@@ -55,7 +57,7 @@ def start_ray(num_actors: int | None, address: str | None = None, cpus_per_actor
     if ray.is_initialized():
         return
     if address is None:
-        start_private(cpus_needed(num_actors, cpus_per_actor))
+        start_private(cpus_needed(num_actors, cpus_per_actor, num_learners))
     else:
         _prepare()
         _join(address)
@@ -181,12 +183,13 @@ class _Job(JobConfig):
         return True  # then Ray leaves both out
 
 
-def cpus_needed(num_actors: int | None, cpus_per_actor: float) -> int:
+def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
     """CPUs that a private Ray declares, so that actors share too few CPUs rather than wait forever.
 
     Ray starts as many workers at once. Without a number of actors it declares the CPUs of this machine.
     """
-    return max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
+    actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
+    return actors + num_learners - 1  # the first learner is no process of Ray's
 
 
 @contextlib.contextmanager

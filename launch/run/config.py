@@ -18,6 +18,7 @@ from ...base.messages import SEEDS, advice, check_fields, check_finite
 from ...base.processes import num_cores
 from ...base.units import Minutes, Seconds
 from ...learners.config import LearnerConfig
+from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
@@ -54,6 +55,9 @@ class RunConfig:
     """Environments that each actor steps together; auto: those of an update, shared out among the actors."""
     env_workers: int = 0
     """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
+    num_learners: int = 1
+    """Processes that learn alongside each other, each from its share of the environments of every update, on CPUs;
+    several equal one up to the order of float sums."""
     unroll_length: int = 40
     """Steps per unroll (T)."""
     envs_per_update: int = 32
@@ -135,7 +139,8 @@ class RunConfig:
         for name, value in (("envs_per_actor", self.envs_per_actor), ("learner_threads", self.learner_threads)):
             if not isinstance(value, str) and value < 1:
                 raise ValueError(f"{name} is {value}; allowed: auto, or at least 1")
-        least = 0 if self.synchronous else least_max_lag(self.envs_per_update, self.actor_envs)
+        self._check_learners()
+        least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
         if self.max_lag != "auto" and self.max_lag < least:
             raise ValueError(
                 f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
@@ -156,6 +161,20 @@ class RunConfig:
         for each in self.pbt.explored:
             applied(self.learner, {each.setting: each.numbers[0]})
         check_device(self.device)
+
+    def _check_learners(self) -> None:
+        if self.num_learners < 1:
+            raise ValueError(f"num_learners is {self.num_learners}; allowed: at least 1")
+        if self.num_learners == 1:
+            return
+        flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
+        flags |= {"--population": self.population > 0, "--num-actors auto": self.fixed_actors is None}
+        flags |= {"--device cuda": self.device.startswith("cuda")}
+        if flag := next((flag for flag, given in flags.items() if given), None):
+            raise ValueError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
+        for name, value in (("num_actors", self.fixed_actors or 1), ("envs_per_update", self.envs_per_update)):
+            if value < self.num_learners and not (self.synchronous and name == "envs_per_update"):
+                raise ValueError(f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}")
 
     def _check_actors(self) -> None:
         if not 0 <= self.actor_gpus <= 1 - self.in_process:
@@ -198,6 +217,17 @@ class RunConfig:
         return (self.fixed_actors or 1) * self.actor_envs if self.synchronous else self.envs_per_update
 
     @property
+    def shares(self) -> list[Share]:
+        """The part of each learner in actors and updates."""
+        columns = None if self.synchronous else self.envs_per_update
+        return deal(self.num_learners, self.fixed_actors or 1, columns, self.actor_envs)
+
+    @property
+    def share_envs(self) -> int:
+        """Environments per update of the learner with the fewest."""
+        return self.envs_per_update // self.num_learners
+
+    @property
     def actor_envs(self) -> int:
         """Environments per actor; for a number of actors that changes, as for ELASTIC_ACTORS of them."""
         if self.envs_per_actor != "auto":
@@ -209,7 +239,7 @@ class RunConfig:
         """The most updates that the weights that acted may be old."""
         if self.synchronous:
             return 0
-        return usual_max_lag(self.envs_per_update, self.actor_envs) if self.max_lag == "auto" else self.max_lag
+        return usual_max_lag(self.share_envs, self.actor_envs) if self.max_lag == "auto" else self.max_lag
 
     @property
     def fixed_actors(self) -> int | None:

@@ -31,6 +31,7 @@ EVALUATED_TOGETHER = 128
 MAY_CHANGE = {
     "total_steps",
     "num_actors",
+    "num_learners",
     "env_workers",
     "learner_threads",
     "device",

@@ -4,6 +4,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,6 +13,8 @@ from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
 from ...base.processes import end_children, leave_at_once
+from ...learners.group import Share
+from ...learners.learner import Learner
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import resume_command
@@ -192,9 +196,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             ahead=(config.lag_bound + 1) * config.columns,
             together=together,
         )
-    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
-    from ...actors.remote.window import RequestWindow
-    from ..cluster.ray_session import dead_part, require_gpus, start_ray
+    from ..cluster.ray_session import dead_part, require_gpus, start_ray  # Ray takes a second to import
 
     working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
     if not config.synchronous and (config.fixed_actors or 1) > working:
@@ -202,18 +204,45 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
             f"{config.lag_bound} updates old; a larger --envs-per-update or --max-lag lets more of them work"
         )
-    start_ray(config.fixed_actors, config.ray_address, config.actor_cpus)
+    start_ray(config.fixed_actors, config.ray_address, config.actor_cpus, config.num_learners)
     waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
     require_gpus(waited_for, config.actor_gpus)
+    own = ray_pool(config, factory, config.shares[0], report, dead_part)
+    if config.num_learners == 1:
+        return own
+    from ...learners.remote.team import Team
+
+    def pool_of(share: Share, step: int) -> Callable[[Callable[[str], None]], ActorPool]:
+        return partial(ray_pool, config, replace(factory, resumed_at=step or factory.resumed_at), share)
+
+    learner = partial(make_learner, config, factory)
+    return Team(own, config.shares, learner, pool_of, config.synchronous, report)
+
+
+def ray_pool(
+    config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None], died: Callable[[], str] = str
+) -> ActorPool:
+    """The Ray processes of one learner's actors."""
+    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
+    from ...actors.remote.window import RequestWindow
+
+    actors = config.fixed_actors and share.actors
     return RayPool(
         factory.make_actor,
-        config.fixed_actors,
+        actors,
         config.max_actor_failures,
         report,
-        window=RequestWindow(config.columns, config.lag_bound, config.actor_envs, config.fixed_actors),
+        window=RequestWindow(share.environments, config.lag_bound, config.actor_envs, actors),
         cpus_per_actor=config.actor_cpus,
         gpus_per_actor=config.actor_gpus,
+        first=share.first_actor,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
-        died=dead_part,
+        died=died,
     )
+
+
+def make_learner(config: RunConfig, factory: ActorFactory) -> Learner:
+    """The learner of another process, whose weights are replaced."""
+    with contextlib.closing(factory.make_batch(num_envs=1)) as batch:
+        return Learner(factory.make_agent(batch), config.learner, config.total_steps)

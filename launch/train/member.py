@@ -5,11 +5,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...actors.pool import ActorPool
 from ...actors.unroll import Unroll
 from ...agents.values import Weights, flatten
 from ...learners.batcher import Batcher
@@ -19,6 +20,9 @@ from ...learners.population.search_space import PREFIX, Values, applied
 from ..metrics.accumulator import Accumulator, Settled
 from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
+
+if TYPE_CHECKING:
+    from ...learners.remote.team import Team
 
 UNKNOWN = 20
 """Episodes in a row that do not tell the measure of a curriculum and are worth a word."""
@@ -47,7 +51,9 @@ class Member:
     ) -> None:
         self.number, self.config, self.learner, self.writer = number, config, learner, writer
         self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
-        self.batcher = Batcher(config.columns)
+        self.batcher = Batcher(config.shares[0].environments)
+        self.team: Team | None = None
+        """The learners of other processes; None without any."""
         self._next: Unroll | None = None
         """The batch that is on its way to the learner's device."""
         self.settings: Values = {}
@@ -74,6 +80,14 @@ class Member:
         self._logged_time = math.inf
         """Of the last row or the first update; until then nothing is due."""
         self._skipped = float(learner.skipped)
+
+    def join(self, pool: ActorPool) -> None:
+        """Learn along with learners in other processes, which continue from this one's state."""
+        from ...learners.remote.team import Team  # Ray is imported along with it
+
+        assert isinstance(pool, Team)
+        self.team = pool
+        pool.connect(self.learner)
 
     @property
     def steps(self) -> int:
@@ -111,7 +125,9 @@ class Member:
         self.accumulator.add_unroll(unroll.seconds)
 
     def take(self) -> Unroll | None:
-        """The next batch, if it is complete."""
+        """The next batch, if it is complete, as are those of other learners."""
+        if self.team and self.batcher.complete and not self.team.ready():
+            return None
         batch, self._next = self._next, None
         return batch or self.batcher.take()
 
@@ -126,7 +142,12 @@ class Member:
 
         On a device of its own the learner is still computing when this returns.
         """
-        self.learner.learn(batch)
+        if self.team:
+            batch = self.team.learn(self.learner, batch)
+            while self.team.seconds:
+                self.accumulator.add_unroll(self.team.seconds.pop())
+        else:
+            self.learner.learn(batch)
         self.learnt(batch, others)
 
     def learnt(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
@@ -221,7 +242,7 @@ class Member:
         self._beginnings += 1
         self._own_from = self.version
         self.accumulator.begin_anew()
-        self.batcher, self._next = Batcher(self.config.columns), None
+        self.batcher, self._next = Batcher(self.config.shares[0].environments), None
 
     def begin_episodes(self) -> None:
         """All environments begin new episodes with the weights of now, as a run does that goes on with other actors."""

@@ -1,0 +1,1 @@
+"""Learners in Ray processes that share every batch with the learner of the run's own process."""

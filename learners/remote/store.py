@@ -1,0 +1,52 @@
+# pyright: reportPrivateUsage=false
+"""Where learners find each other: the key-value store of Ray's GCS, which only holders of Ray's token can read."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from ray.experimental import internal_kv
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+
+PAUSE = 0.01
+"""Seconds between two looks for a key."""
+
+
+class RayStore(Store):
+    """A torch.distributed store for the start of one group.
+
+    Args:
+        prefix: of its keys, another one for every group.
+        seconds: that a key is waited for.
+    """
+
+    def __init__(self, prefix: str, seconds: float) -> None:
+        super().__init__()
+        self._prefix, self._seconds = prefix, seconds
+
+    def set(self, key: str, value: Any) -> None:
+        """Store a value."""
+        internal_kv._internal_kv_put(f"{self._prefix}-{key}", value if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """The value, once there is one. Raises RuntimeError if it does not come."""
+        deadline = time.monotonic() + self._seconds
+        value: bytes | None
+        while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"another learner did not join within {self._seconds:.0f} s")
+            time.sleep(PAUSE)
+        return value
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Return once all keys are there."""
+        for key in keys:
+            self.get(key)
+
+    def has_extended_api(self) -> bool:
+        """Whether there are the methods that a start can do without."""
+        return False
+
+    def remove(self) -> None:
+        """Delete all keys."""
+        internal_kv._internal_kv_del(self._prefix, del_by_prefix=True)

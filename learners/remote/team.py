@@ -1,0 +1,331 @@
+"""The learners of a run as its own process sees them: one pool of actors, one update.
+
+Every learner pulls unrolls from its own actors. This process, rank 0, knows the run: it numbers the weights, keeps the
+metrics, writes checkpoints. The others collect a batch when they are asked to, and all learn at once.
+
+A learner that dies or hangs is replaced, and the group begins again with what rank 0 has in memory; the batch that was
+being learned from is learned from again.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+
+from ...actors.failures import ActorFailureError
+from ...actors.pool import ActorPool, ActorStateError
+from ...actors.unroll import Unroll
+from ...agents.values import Weights
+from ..group import GlooGroup, Group, GroupLostError, LearnerLossError, Share
+from ..learner import Learner
+from .store import RayStore
+from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, digest
+
+PATIENCE = 2.0
+"""Seconds of waiting for other learners' batches after which signals are looked for."""
+SILENT_SECONDS = 5.0
+"""Without an answer after which a learner counts as lost."""
+BEGIN_SECONDS = 60.0
+"""The same in the first update with a group: functions may be compiled."""
+START_SECONDS = 600.0
+"""In which a learner's process must have started: a node may have to be booted for it."""
+CLOSE_SECONDS = 5.0
+"""In which the other learners must have closed their environments."""
+MOST_LOSSES = 10
+"""Losses in a row, without an update in between, that end the run."""
+RESOURCE = "learner"
+"""Ray resource that reserves nodes for learners, where a cluster has it."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    """Another learner's process."""
+
+    rank: int
+    handle: Any
+    pid: int = 0
+    collecting: Any = None
+    """Ray's reference to its next status; None while none is awaited."""
+    batch: Unroll | None = None
+    """Facts of its complete batch."""
+    failures: int = 0
+    progress: int = 0
+    ping: Any = None
+    heard: float = 0.0
+
+
+class Team:
+    """All learners. Methods without a docstring are those of ActorPool, about the actors of all learners.
+
+    Args:
+        pool: this process's actors.
+        shares: of every learner, in order of ranks.
+        make_learner: makes the learner of another process.
+        make_pool: makes the actors of a share, for a process that starts at a step.
+        synchronous: a batch is one unroll of every actor.
+        report: shows a message to the user.
+        threads: of each learner.
+    """
+
+    def __init__(
+        self,
+        pool: ActorPool,
+        shares: Sequence[Share],
+        make_learner: Callable[[], Learner],
+        make_pool: Callable[[Share, int], MakePool],
+        synchronous: bool,
+        report: Callable[[str], None],
+        threads: int = 1,
+    ) -> None:
+        self.pool, self._shares, self._synchronous, self._report = pool, shares, synchronous, report
+        self._make_learner, self._make_pool, self._threads = make_learner, make_pool, threads
+        self._own: list[Unroll] | None = None
+        self._header: Weights | None = None
+        self._due = self._held = False
+        self._learned = 0
+        self._groups, self._lost, self._losses = 0, 0, 0
+        self._silent = BEGIN_SECONDS
+        self._learner: Learner | None = None
+        self.seconds: list[float] = []
+        """Wall time of acting of other learners' unrolls, for the caller to take."""
+        self._workers = [_Worker(rank, self._start(rank, 0)) for rank in range(1, len(shares))]
+        self._await_start(self._workers)
+
+    def _start(self, rank: int, step: int) -> Any:
+        claims: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+        if ray.cluster_resources().get(RESOURCE):
+            claims["resources"] = {RESOURCE: 1}
+        claims |= {"max_restarts": 0, "concurrency_groups": {"control": 1}}
+        made: Any = ray.remote(**claims)(LearnerProcess)
+        share = self._shares[rank]
+        return made.remote(
+            self._make_learner,
+            self._make_pool(share, step),
+            share.environments,
+            self._synchronous,
+            os.getcwd(),
+            self._threads,
+        )
+
+    def _await_start(self, workers: Sequence[_Worker]) -> None:
+        for worker in workers:
+            worker.pid = _get(worker.handle.process.remote(), START_SECONDS)
+
+    # -- the contract (see ActorPool) --------------------------------------------------------------------------------
+
+    @property
+    def num_actors(self) -> int:
+        return sum(share.actors for share in self._shares)
+
+    @property
+    def failures(self) -> int:
+        return self.pool.failures + self._lost + sum(worker.failures for worker in self._workers)
+
+    @property
+    def progress(self) -> int:
+        return self.pool.progress + sum(worker.progress for worker in self._workers)
+
+    @property
+    def gathering(self) -> bool:
+        under_way = any(worker.collecting is not None or worker.batch for worker in self._workers)
+        return self.pool.gathering or (self._synchronous and (self._own is not None or under_way))
+
+    def stored_bytes(self) -> int | None:
+        return self.pool.stored_bytes()
+
+    def publish(self, weights: Weights, learnt: int = 0) -> None:
+        self.pool.publish(weights, learnt)
+        self._header, self._due, self._learned = weights._replace(values=weights.values[:0]), True, learnt
+        if not self._synchronous:
+            self._begin()
+
+    def retire(self, member: int) -> None:
+        self.pool.retire(member)
+
+    def next(self) -> Unroll | None:
+        """The next unroll of this process's actors; None where a complete batch waits for other learners' batches."""
+        self._begin()
+        held, self._held = self._held, False
+        return None if held else self.pool.next()
+
+    def gather(self, member: int = 0) -> list[Unroll] | None:
+        """One unroll of each of this process's actors, once all learners have theirs."""
+        self._begin()
+        self._own = self._own or self.pool.gather(member)
+        if self._own is None or not self.ready():
+            return None
+        own, self._own = self._own, None
+        return own
+
+    def save(self) -> list[Any]:
+        if self.gathering:
+            raise ActorStateError("unrolls are under way")
+        saving = [worker.handle.save.remote() for worker in self._workers]
+        own = self.pool.save()
+        try:
+            return [*own, *(state for theirs in ray.get(saving, timeout=60.0) for state in theirs)]
+        except RayError as problem:
+            raise ActorStateError(str(problem)) from problem
+
+    def restore(self, saved: list[Any]) -> None:
+        parts = [saved[each.first_actor : each.first_actor + each.actors] for each in self._shares]
+        restoring = [worker.handle.restore.remote(parts[worker.rank]) for worker in self._workers]
+        self.pool.restore(parts[0])
+        ray.get(restoring)
+
+    def close(self) -> None:
+        closing = [worker.handle.close.remote() for worker in self._workers]
+        try:
+            self.pool.close()
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        finally:
+            for worker in self._workers:
+                ray.kill(worker.handle)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Let the other learners collect their next batches with the newest weights."""
+        if self._due:
+            self._due = False
+            for worker in self._workers:
+                learned = self._shares[worker.rank].environments if self._learned else 0
+                worker.collecting = worker.handle.collect.remote(self._header, learned)
+
+    def ready(self) -> bool:
+        """Whether all other learners have a complete batch; waits for a while."""
+        deadline = time.monotonic() + PATIENCE
+        while waiting := [worker for worker in self._workers if worker.batch is None]:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._held = True
+                return False
+            done, _ = ray.wait([worker.collecting for worker in waiting], timeout=min(left, 0.5))
+            try:
+                for worker in waiting:
+                    if worker.collecting in done:
+                        self._note(worker, _get(worker.collecting, PATIENCE))
+                self._watch()
+            except GroupLostError as problem:
+                self._rebuild(problem)
+        return True
+
+    def _note(self, worker: _Worker, status: Status) -> None:
+        worker.batch, worker.failures, worker.progress = status.batch, status.failures, status.progress
+        worker.collecting = None if worker.batch else worker.handle.collect.remote(None, 0)
+        self.seconds += status.seconds
+        for message in status.messages:
+            self._report(message)
+
+    def learn(self, learner: Learner, batch: Unroll) -> Unroll:
+        """One update of all learners; the batch with the versions and episodes of all shares."""
+        before, hashes, parts = learner.updates, list[str](), [batch]
+        while learner.updates == before:
+            while not self.ready():
+                pass
+            parts = [batch, *(worker.batch for worker in self._workers if worker.batch)]
+            learning = [worker.handle.learn.remote() for worker in self._workers]
+            try:
+                learner.learn(batch)
+                hashes = [digest(learner), *(_get(each, JOIN_SECONDS) for each in learning)]
+            except GroupLostError as problem:
+                self._rebuild(problem)
+        for rank, other in enumerate(hashes):
+            if other != hashes[0]:
+                raise LearnerLossError(
+                    f"learner {rank} has other weights than learner 0 after {learner.updates:,} updates: a custom part "
+                    "of the agent changes with the observations of its own share; use --num-learners 1"
+                )
+        self._losses, self._silent = 0, SILENT_SECONDS
+        for worker in self._workers:
+            worker.batch = None
+        versions = torch.cat([part.weights_version for part in parts])
+        return batch._replace(weights_version=versions, episodes=torch.cat([part.episodes for part in parts]))
+
+    # -- the group ---------------------------------------------------------------------------------------------------
+
+    def connect(self, learner: Learner) -> None:
+        """Let all learners continue from this one's state, as one group."""
+        self._learner, self._groups, self._silent = learner, self._groups + 1, BEGIN_SECONDS
+        state = learner.state_dict()
+        learner.take_over(state["agent"], state["optimiser"])  # an update that was broken off may have begun much
+        prefix = f"engram-group-{ray.get_runtime_context().get_job_id()}-{self._groups}"
+        widths, shared = [share.environments for share in self._shares], ray.put(state)
+        joining = [worker.handle.join.remote(prefix, worker.rank, widths, shared) for worker in self._workers]
+        store, address = RayStore(prefix, JOIN_SECONDS), ray.util.get_node_ip_address()
+        try:
+            learner.join(GlooGroup(store, 0, widths, address, self._watch, JOIN_SECONDS))
+        except RuntimeError as problem:
+            raise GroupLostError(str(problem).splitlines()[0]) from problem
+        for each in joining:
+            _get(each, JOIN_SECONDS)
+        store.remove()
+
+    def _watch(self) -> None:
+        """Raise GroupLostError if another learner is dead or has been silent for too long."""
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.ping is None or ray.wait([worker.ping], timeout=0)[0]:
+                if worker.ping is not None:
+                    _get(worker.ping, PATIENCE)
+                worker.ping, worker.heard = worker.handle.ping.remote(), now
+            elif now - worker.heard > self._silent:
+                raise GroupLostError(f"learner {worker.rank} has not answered for {self._silent:.0f} s")
+
+    def _rebuild(self, problem: GroupLostError) -> None:
+        """Replace the learners that are lost, and begin a new group from this process's state."""
+        learner = self._learner
+        assert learner is not None, "connect() comes before the first batch"
+        self._report(f"{problem}: the group of learners begins again from step {learner.steps:,}")
+        while True:
+            self._losses += 1
+            if self._losses > MOST_LOSSES:
+                raise LearnerLossError(f"learners were lost {self._losses} times in a row; the last time: {problem}")
+            learner.group.close()
+            learner.join(Group())
+            lost = [worker for worker in self._workers if not self._answers(worker)]
+            for worker in lost:
+                self._lost += 1
+                ray.kill(worker.handle)
+                worker.handle, worker.ping, worker.batch = self._start(worker.rank, learner.steps), None, None
+            try:
+                self._await_start(lost)
+                self.connect(learner)
+            except GroupLostError as another:
+                problem = another
+                continue
+            for worker in self._workers:
+                worker.batch, worker.ping = None, None
+                worker.collecting = worker.handle.collect.remote(self._header, 0)
+            return
+
+    def _answers(self, worker: _Worker) -> bool:
+        """Whether a learner leaves its group, as it is told."""
+        try:
+            ray.get(worker.handle.leave.remote(), timeout=PATIENCE)
+        except RayError:
+            return False
+        return True
+
+
+def _get(ref: Any, seconds: float) -> Any:
+    """An answer of another learner.
+
+    Raises GroupLostError if its process is lost or it has left the group, ActorFailureError of its actors.
+    """
+    try:
+        return ray.get(ref, timeout=seconds)
+    except RayTaskError as problem:
+        if isinstance(problem.cause, ActorFailureError):
+            raise problem.cause from None
+        if isinstance(problem.cause, GroupLostError):
+            raise GroupLostError(str(problem.cause)) from None
+        raise LearnerLossError(f"another learner failed:\n{problem}") from problem
+    except RayError as problem:
+        lines = str(problem).splitlines() or [type(problem).__name__]
+        raise GroupLostError(f"a learner is lost ({lines[0]})") from problem

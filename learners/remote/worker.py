@@ -1,0 +1,172 @@
+"""The process of a learner that shares every batch: its own actors, and updates in step with the other learners."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import ray
+import torch
+
+from ...actors.pool import ActorPool
+from ...actors.unroll import Unroll, join
+from ...agents.process import prepare_process
+from ...agents.threads import use_threads
+from ...agents.values import Weights, flatten
+from ..batcher import Batcher
+from ..group import GlooGroup, GroupLostError
+from ..learner import Learner
+from .store import RayStore
+
+CHECK_EVERY = 100
+"""Updates between two comparisons of the learners' weights."""
+JOIN_SECONDS = 60.0
+"""In which all learners must have joined a group."""
+
+MakePool = Callable[[Callable[[str], None]], ActorPool]
+"""(report) -> the pool of a learner's own actors."""
+
+
+class Status(NamedTuple):
+    """State of a learner's next batch, and what happened since the last status."""
+
+    batch: Unroll | None
+    """The complete batch without observations and outputs; None while there is none."""
+    failures: int
+    """Actors that failed since the process started."""
+    progress: int
+    """Changes while environments step."""
+    messages: list[str]
+    """Warnings for the user."""
+    seconds: list[float]
+    """Wall time of acting, for each unroll."""
+
+
+def digest(learner: Learner) -> str:
+    """Hash of the weights after every CHECK_EVERY updates, else empty."""
+    if learner.updates % CHECK_EVERY:
+        return ""
+    return hashlib.blake2b(flatten(learner.agent).tobytes(), digest_size=16).hexdigest()
+
+
+class LearnerProcess:
+    """A learner with rank 1 or more, as Ray runs it.
+
+    Args:
+        make_learner: makes the learner; weights and counters follow with `join`.
+        make_pool: makes its actors.
+        num_envs: environments of its share of a batch.
+        synchronous: a batch is one unroll of each of its actors.
+        directory: working directory of the run, for a user's modules.
+        threads: CPU threads of the learner.
+    """
+
+    def __init__(
+        self,
+        make_learner: Callable[[], Learner],
+        make_pool: MakePool,
+        num_envs: int,
+        synchronous: bool,
+        directory: str,
+        threads: int,
+    ) -> None:
+        if directory not in sys.path:
+            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
+        prepare_process(1)
+        self._messages: list[str] = []
+        self._seconds: list[float] = []
+        self._pool = make_pool(self._messages.append)
+        self._learner = make_learner()
+        self._synchronous, self._threads = synchronous, threads
+        self._batcher, self._num_envs = Batcher(num_envs), num_envs
+        self._batch: Unroll | None = None
+        self._header = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
+        self._own_from = 0
+        """First version of the weights whose unrolls count."""
+        self._left = False
+
+    def process(self) -> int:
+        """The process's number, once it is ready."""
+        return os.getpid()
+
+    def join(self, prefix: str, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
+        """Continue from rank 0's state, in a new group."""
+        self._left = False
+        self._learner.load_state_dict(state)
+        address = ray.util.get_node_ip_address()
+        store = RayStore(prefix, JOIN_SECONDS)
+        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting, JOIN_SECONDS))
+
+    @ray.method(concurrency_group="control")
+    def leave(self) -> None:
+        """End a wait for other learners; called alongside `learn`."""
+        self._left = True
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> None:
+        """Return, which shows that this process is alive; called alongside others."""
+
+    def _keep_waiting(self) -> None:
+        if self._left:
+            raise GroupLostError("the group was left")
+
+    def collect(self, header: Weights | None, learned: int) -> Status:
+        """Publish this learner's weights under the header's version, if there is one, and collect the next batch.
+
+        Returns after a while, also without a complete batch. `learned`: environments of the last update.
+        """
+        use_threads(self._threads)
+        if header is not None:
+            if header.beginnings != self._header.beginnings:
+                self._own_from, self._batcher = header.version, Batcher(self._num_envs)
+            self._header = header
+            self._pool.publish(header._replace(values=flatten(self._learner.agent)), learned)
+        if self._batch is None:
+            self._batch = self._gathered() if self._synchronous else self._batcher.next(self._next)
+        seconds, self._seconds = self._seconds, []
+        messages = self._messages[:]
+        del self._messages[: len(messages)]
+        return Status(_facts(self._batch), self._pool.failures, self._pool.progress, messages, seconds)
+
+    def _gathered(self) -> Unroll | None:
+        unrolls = self._pool.gather()
+        if unrolls is None:
+            return None
+        self._seconds += [unroll.seconds for unroll in unrolls]
+        return join(unrolls)
+
+    def _next(self) -> Unroll | None:
+        while (unroll := self._pool.next()) is not None:
+            self._seconds.append(unroll.seconds)
+            if int(unroll.weights_version[0]) >= self._own_from:
+                return unroll
+        return None
+
+    def learn(self) -> str:
+        """One update of all learners from the collected batch; the weights' hash as `digest` returns it."""
+        assert self._batch is not None, "collect() returns a complete batch before"
+        self._learner.learn(self._batch)
+        self._batch = None
+        self._learner.read()
+        return digest(self._learner)
+
+    def save(self) -> list[Any]:
+        """The exact state of every actor."""
+        return self._pool.save()
+
+    def restore(self, saved: list[Any]) -> None:
+        """Continue from a state made by `save`."""
+        self._pool.restore(saved)
+
+    def close(self) -> None:
+        """Stop the actors."""
+        self._pool.close()
+
+
+def _facts(batch: Unroll | None) -> Unroll | None:
+    """A batch's versions and finished episodes alone."""
+    if batch is None:
+        return None
+    none = torch.zeros(0)
+    return batch._replace(initial_state=none, env=none, agent=none)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,103 @@
+"""Runs with several learners: equal to one, resumed with any number, lag is bounded, a difference ends them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engram.launch.cluster import ray_session
+from engram.launch.run import saved
+from engram.launch.run.command_line import UsageError
+from engram.launch.run.run_flags import parse_run
+from engram.launch.train import command as train
+from runs import TINY, rows, steps_saved
+
+SYNC = [*TINY, "--sync", "--num-actors", "2", "--envs-per-update", "8", "--lr-schedule", "constant"]
+SUPPORT = Path(__file__).parents[2] / "support"
+
+
+def run_train(*words: object) -> int:
+    return train.main([str(word) for word in words])
+
+
+def newest(run: Path) -> dict[str, Any]:
+    return saved.read(run / "checkpoints" / f"step-{steps_saved(run)[-1]:012d}")["members"][0]
+
+
+def assert_equal(run: Path, other: Path) -> None:
+    """The same weights up to the order of sums, the same episodes."""
+    ours, theirs = newest(run), newest(other)
+    for part in ("steps", "updates"):
+        assert ours["learner"][part] == theirs["learner"][part]
+    for name, value in theirs["learner"]["agent"].items():
+        torch.testing.assert_close(ours["learner"]["agent"][name], value, rtol=0, atol=1e-5)
+    assert ours["accumulator"]["window"] == theirs["accumulator"]["window"]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    """One Ray for all runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SUPPORT))
+        ray_session.start_ray(3, num_learners=3)
+        stop = ray_session.stop_ray
+        patch.setattr(ray_session, "stop_ray", lambda: True)
+        yield
+    stop()
+
+
+def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: Path, session: None) -> None:
+    """In synchronous mode, without a stop, and from two learners to one and back again."""
+    assert run_train(*SYNC, "--local", "--total-steps", 600, "--run-dir", tmp_path / "one") == 0
+    two = ("--no-local", "--num-learners", 2)
+    assert run_train(*SYNC, *two, "--total-steps", 200, "--run-dir", tmp_path / "run") == 0
+    assert run_train("--resume", tmp_path / "run", "--num-learners", 1, "--local", "--total-steps", 400) == 0
+    assert run_train("--resume", tmp_path / "run", *two, "--total-steps", 600) == 0
+    assert_equal(tmp_path / "run", tmp_path / "one")
+
+
+@pytest.mark.integration
+def test_three_learners_at_full_speed(tmp_path: Path, session: None) -> None:
+    """The lag of all shares is bounded and measured, actors are dealt to learners, every step is counted."""
+    words = ("--num-actors", 3, "--num-learners", 3, "--envs-per-update", 13, "--total-steps", 3000)
+    assert run_train(*TINY, *words, "--run-dir", tmp_path / "run") == 0
+    found = [row["metrics"] for row in rows(tmp_path / "run")]
+    assert max(row["perf/policy_lag_max"] for row in found) <= 1
+    assert any(row["perf/policy_lag"] > 0 for row in found)
+    assert {row["perf/actors"] for row in found} == {3.0}
+    learner = newest(tmp_path / "run")["learner"]
+    assert 3000 <= learner["steps"] <= learner["updates"] * 13 * 6
+    ended = set(newest(tmp_path / "run")["accumulator"]["ended"])
+    assert ended == set(range(12)), "environments of every share"
+
+
+@pytest.mark.integration
+def test_learners_with_different_weights_end_the_run(
+    tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    words = ("--torso", "drifting:Drifting", "--num-learners", 2, "--total-steps", 10_000)
+    assert run_train(*TINY[:-2], *SYNC[len(TINY) :], *words, "--run-dir", tmp_path / "run") == 1
+    assert "learner 1 has other weights than learner 0 after 100 updates" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--local",), "allowed with --local: 1"),
+        (("--act-on", "cpu"), "allowed with --act-on: 1"),
+        (("--cuda-graph",), "allowed with --cuda-graph: 1"),
+        (("--device", "cuda:1"), "allowed with --device cuda: 1"),
+        (("--population", "2"), "allowed with --population: 1"),
+        (("--num-actors", "auto"), "allowed with --num-actors auto: 1"),
+        (("--num-actors", "1"), "allowed with num_actors = 1: at most 1"),
+        (("--envs-per-update", "1", "--envs-per-actor", "1"), "allowed with envs_per_update = 1: at most 1"),
+        (("--num-learners", "0"), "num_learners is 0; allowed: at least 1"),
+    ],
+    ids=str,
+)
+def test_refused(words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse_run(["--env", "boxworld", "--num-actors", "4", "--num-learners", "2", *words])
