@@ -48,6 +48,7 @@ def session() -> Iterator[None]:
     stop()
 
 
+@pytest.mark.integration
 def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: Path, session: None) -> None:
     """In synchronous mode, without a stop, and from two learners to one and back again."""
     assert run_train(*SYNC, "--local", "--total-steps", 600, "--run-dir", tmp_path / "one") == 0
