@@ -83,9 +83,7 @@ def test_a_run_that_is_replaced_stays_on_the_page() -> None:
     recorded["curves"]["lstm"]["command"] = "rl-train with other settings"
     document = results.collect(maze, "full", [], recorded)
     assert "lstm" not in document["curves"]
-    assert "Other runs: lstm, seed 1: 274 [270, 278] after 12.5 M steps, replaced." in page.text(
-        "", maze, {"full": document}
-    )
+    assert "; lstm, seed 1: 265 [261, 268] after 12.5 M steps, replaced." in page.text("", maze, {"full": document})
 
 
 def test_curves_at_several_cuts_of_the_gradient_have_a_panel_for_each() -> None:
