@@ -8,7 +8,7 @@ import pytest
 from engram.envs.pycolab_games import GAMES, make_game, planes
 from engram.envs.registration import make_batch
 
-STEPS = 100_000
+STEPS = 40_000
 """Steps compared for each game, shared by its cases."""
 
 
@@ -39,8 +39,8 @@ CASES = [
     Case("t-maze", 0.1, 0.3, WAIT | {"difficulty": 3, "limbo_time": 0, "half_width": 4, "teleport_delay": 0}),
     Case("t-maze", 0.1, 0.3, WAIT | {"difficulty": 4, "limbo_time": 2, "half_width": 5, "teleport_delay": 1}),
     Case("t-maze-twin", 0.1, 0.3, {"difficulty": 1, "limbo_time": 3, "half_width": 6, "timeout_frames": -1}),
-    Case("t-maze", 0.1, 0.05, WAIT | {"difficulty": 5, "limbo_time": 3, "timeout_frames": 600}),
-    Case("t-maze", 0.1, 0.05, WAIT | {"difficulty": 0, "limbo_time": 4, "half_width": 92, "timeout_frames": 600}),
+    Case("t-maze", 0.25, 0.05, WAIT | {"difficulty": 5, "limbo_time": 3, "timeout_frames": 600}),
+    Case("t-maze", 0.25, 0.05, WAIT | {"difficulty": 0, "limbo_time": 4, "half_width": 92, "timeout_frames": 600}),
 ]
 
 

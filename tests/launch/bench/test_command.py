@@ -170,7 +170,7 @@ def test_only_lstm_has_a_fused_yardstick() -> None:
 def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     words = ["--env", "boxworld", "--core", "lstm", *TINY]
-    own = ["--seconds", 2, "--warm-up", 0.5, "--rounds", 1, "--part-seconds", 0.2, "--json", file]
+    own = ["--seconds", 1, "--warm-up", 0.2, "--rounds", 1, "--part-seconds", 0.1, "--json", file]
     assert bench(*words, *own) == 0
     shown = capsys.readouterr().out
     assert "reached by rl-train" in shown
@@ -182,7 +182,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert result["configuration"]["envs_per_actor"] == 8
     mean, (training,) = result["mean"], result["training"]
     assert mean["reached"] == pytest.approx(training["steps"] / training["seconds"], rel=1e-3)
-    assert training["seconds"] <= 2.5
+    assert training["seconds"] <= 1.5
     assert mean["fraction"] == pytest.approx(mean["reached"] / mean["ideal"], rel=1e-2)
     cores = num_cores()
     assert mean["ideal"] == pytest.approx(cores / (1 / mean["env"] + 1 / mean["infer"] + 1 / mean["learn"]), rel=1e-2)
