@@ -22,12 +22,12 @@ LOOK_SECONDS = 1.0
 """How often a learner that waits for another looks whether it shall go on waiting."""
 
 
-class GroupLostError(RuntimeError):
-    """Another learner did not take part in an exchange: it is dead, hangs, or cannot be reached."""
-
-
 class LearnerLossError(RuntimeError):
     """Learners fail again and again, or have different weights; the message tells which."""
+
+
+class GroupLostError(LearnerLossError):
+    """Another learner did not take part in an exchange: it is dead, hangs, or cannot be reached."""
 
 
 class Share(NamedTuple):

@@ -34,7 +34,7 @@ from ..run.sizes import check_counts, check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..trackers.tracker import check_tracking, make_tracking
-from ..train.acting import Acting, StoppedError, watch_start
+from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
 from ..train.member import Member
 from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
@@ -233,7 +233,7 @@ def make_trainer(
 ) -> Trainer:
     """The run, at its beginning or where `saved` left it; `files` closes what it writes to."""
     members: list[Member] = []
-    for number, learner in enumerate(learners):
+    for number, learner in enumerate(deal_members(config, learners)):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
         tracker = make_tracking(config.track, directory.path, folder, to_dict(config), panel.message)
@@ -262,7 +262,7 @@ def make_trainer(
     trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks, film)
     if saved:
         load(trainer, saved)
-    if config.num_learners > 1:
+    if config.num_learners > 1 and not population:
         members[0].join(pool)
     if population and not saved:
         population.begin()

@@ -53,6 +53,7 @@ def examine(
     return [
         *versions(here, nodes),
         processors(config, here, nodes, actors),
+        *learners(config, nodes, prediction),
         *slow_environment(config, prediction, nodes, actors),
         threads(here, actors),
         *(memory(node, share_of(prediction, node, here, nodes)) for node in nodes),
@@ -94,6 +95,26 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
         why = "the others wait for ever" if config.ray_address else "they take turns"
         return Finding("processors", f"{found} for {actors} actors", verdict, f"--num-actors {cores}: {why}")
     return Finding("processors", f"{found} for {actors} actors", "ok")
+
+
+def learners(config: RunConfig, nodes: Sequence[Facts], prediction: Prediction) -> list[Finding]:
+    """Whether there is a CPU for every additional learner beside the actors', and what is expected of them."""
+    if config.num_learners == 1:
+        return []
+    cores, actors = sum(node.cores for node in nodes), (config.fixed_actors or 1) * config.actor_cpus
+    part = (
+        f"{config.share_envs} environments of an update each, {size(4 * prediction.parameters)} of gradient exchanged"
+    )
+    if config.population:
+        part = f"{-(-config.population // config.num_learners)} members each at most"
+    found = f"{config.num_learners}: {part}"
+    if config.num_learners - 1 + actors > cores:
+        verdict: Verdict = "problem" if config.ray_address else "warning"
+        room = max(1, int(cores - actors) + 1)
+        return [
+            Finding("learners", found, verdict, f"--num-learners {room}: each but the first claims a CPU of {cores}")
+        ]
+    return [Finding("learners", found, "ok")]
 
 
 def slow_environment(config: RunConfig, prediction: Prediction, nodes: Sequence[Facts], actors: int) -> list[Finding]:

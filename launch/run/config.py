@@ -56,8 +56,8 @@ class RunConfig:
     env_workers: int = 0
     """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
     num_learners: int = 1
-    """Processes that learn alongside each other, each from its share of the environments of every update, on CPUs;
-    several equal one up to the order of float sums."""
+    """Processes that learn alongside each other, on CPUs: each from its share of every update, equal to one up to the
+    order of float sums; with a population each for some of its members."""
     unroll_length: int = 40
     """Steps per unroll (T)."""
     envs_per_update: int = 32
@@ -168,12 +168,19 @@ class RunConfig:
         if self.num_learners == 1:
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
-        flags |= {"--population": self.population > 0, "--num-actors auto": self.fixed_actors is None}
+        flags |= {"--pbt.together on": self.pbt.together == "on"}
         flags |= {"--device cuda": self.device.startswith("cuda")}
         if flag := next((flag for flag, given in flags.items() if given), None):
             raise ValueError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
-        for name, value in (("num_actors", self.fixed_actors or 1), ("envs_per_update", self.envs_per_update)):
-            if value < self.num_learners and not (self.synchronous and name == "envs_per_update"):
+        if self.population:  # members are dealt to learners
+            limits = {"population": self.population}
+        elif self.fixed_actors is None:
+            raise ValueError(f"num_learners is {self.num_learners}; allowed with --num-actors auto: 1")
+        else:
+            limits = {"num_actors": self.fixed_actors}
+            limits |= {} if self.synchronous else {"envs_per_update": self.envs_per_update}
+        for name, value in limits.items():
+            if value < self.num_learners:
                 raise ValueError(f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}")
 
     def _check_actors(self) -> None:
@@ -220,12 +227,13 @@ class RunConfig:
     def shares(self) -> list[Share]:
         """The part of each learner in actors and updates."""
         columns = None if self.synchronous else self.envs_per_update
-        return deal(self.num_learners, self.fixed_actors or 1, columns, self.actor_envs)
+        learners = 1 if self.population else self.num_learners
+        return deal(learners, self.fixed_actors or 1, columns, self.actor_envs)
 
     @property
     def share_envs(self) -> int:
         """Environments per update of the learner with the fewest."""
-        return self.envs_per_update // self.num_learners
+        return self.envs_per_update // (1 if self.population else self.num_learners)
 
     @property
     def actor_envs(self) -> int:

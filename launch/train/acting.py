@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -208,7 +208,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
     require_gpus(waited_for, config.actor_gpus)
     own = ray_pool(config, factory, config.shares[0], report, dead_part)
-    if config.num_learners == 1:
+    if config.num_learners == 1 or config.population:
         return own
     from ...learners.remote.team import Team
 
@@ -246,3 +246,19 @@ def make_learner(config: RunConfig, factory: ActorFactory) -> Learner:
     """The learner of another process, whose weights are replaced."""
     with contextlib.closing(factory.make_batch(num_envs=1)) as batch:
         return Learner(factory.make_agent(batch), config.learner, config.total_steps)
+
+
+def deal_members(config: RunConfig, learners: Sequence[Learner]) -> Sequence[Learner]:
+    """The learners of a population, dealt to --num-learners processes, the first of which is this one."""
+    if config.num_learners == 1 or not config.population:
+        return learners
+    from ...learners.remote.members import RemoteLearner, member_processes
+
+    processes = member_processes(config.num_learners - 1, partial(make_learner, config, config.factory()))
+    dealt: list[Learner] = []
+    for member, learner in enumerate(learners):
+        if rank := member % config.num_learners:
+            process = processes[rank - 1]
+            learner = RemoteLearner(learner.agent, learner.config, learner.total_steps, process, member)
+        dealt.append(learner)
+    return dealt

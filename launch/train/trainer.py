@@ -28,7 +28,6 @@ Report = Callable[[int, dict[str, float] | None], None]
 FINISH_SECONDS = 4.0
 """In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
 
-
 Look = Callable[[Member, int, Callable[[], None]], None]
 """Called after an update with a member and its steps before; calls back after each step of its own environment."""
 
@@ -91,7 +90,7 @@ class Trainer:
         """Batches for the next update, by member."""
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
-        self._together = together == "on" or (together == "auto" and by_itself)
+        self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1
         self._between = True
         """Whether no update is under way, so that the state is one that a run can go on from."""
         self._saved_at, self._saved_step = time.monotonic(), self.steps
@@ -203,9 +202,11 @@ class Trainer:
         """Let members learn from a batch each."""
         others = [self.population.metrics(member) if self.population else None for member, _ in found]
         if len(found) > 1:
-            from ...learners.population.together import learn_together  # torch.func is imported along with it
-
-            learn_together([member.learner for member, _ in found], [batch for _, batch in found])
+            if self.config.num_learners > 1:  # Ray or torch.func is imported along with it
+                from ...learners.remote.members import learn_dealt as learn_all
+            else:
+                from ...learners.population.together import learn_together as learn_all
+            learn_all([member.learner for member, _ in found], [batch for _, batch in found])
             for (member, batch), known in zip(found, others, strict=True):
                 member.learnt(batch, known)
         else:

@@ -1,15 +1,14 @@
 """The learners of a run as its own process sees them: one pool of actors, one update.
 
-Every learner pulls unrolls from its own actors. This process, rank 0, knows the run: it numbers the weights, keeps the
-metrics, writes checkpoints. The others collect a batch when they are asked to, and all learn at once.
-
-A learner that dies or hangs is replaced, and the group begins again with what rank 0 has in memory; the batch that was
-being learned from is learned from again.
+Every learner pulls unrolls from its own actors. This process, rank 0, numbers the weights, keeps the metrics and writes
+checkpoints. The others collect a batch on request, and all learn at once. The learners that are left when one dies or
+hangs continue from the memory of rank 0, with the batch of the interrupted update; a replacement joins later.
 """
 
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
+from ...actors.remote.stuck import StuckProcesses
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
-from ..group import GlooGroup, Group, GroupLostError, LearnerLossError, Share
+from ..group import GlooGroup, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
 from .store import RayStore
 from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, digest
@@ -37,7 +37,7 @@ START_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
 """In which the other learners must have closed their environments."""
 MOST_LOSSES = 10
-"""Losses in a row, without an update in between, that end the run."""
+"""Losses in a row that end the run."""
 RESOURCE = "learner"
 """Ray resource that reserves nodes for learners, where a cluster has it."""
 
@@ -48,7 +48,6 @@ class _Worker:
 
     rank: int
     handle: Any
-    pid: int = 0
     collecting: Any = None
     """Ray's reference to its next status; None while none is awaited."""
     batch: Unroll | None = None
@@ -57,6 +56,8 @@ class _Worker:
     progress: int = 0
     ping: Any = None
     heard: float = 0.0
+    starting: Any = None
+    """Ray's reference to the place of its process, once that has started."""
 
 
 class Team:
@@ -87,23 +88,26 @@ class Team:
         self._own: list[Unroll] | None = None
         self._header: Weights | None = None
         self._due = self._held = False
-        self._learned = 0
-        self._groups, self._lost, self._losses = 0, 0, 0
+        self._learned = self._groups = self._lost = self._losses = 0
         self._silent = BEGIN_SECONDS
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, for the caller to take."""
-        self._workers = [_Worker(rank, self._start(rank, 0)) for rank in range(1, len(shares))]
-        self._await_start(self._workers)
+        self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
+        self._replacements: list[_Worker] = []
+        """Those that start in place of lost ones."""
+        self._stuck = StuckProcesses(ray.util.get_node_ip_address())
+        for worker in self._workers:
+            _get(worker.starting, START_SECONDS)
 
-    def _start(self, rank: int, step: int) -> Any:
+    def _start(self, rank: int, step: int) -> _Worker:
         claims: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
         if ray.cluster_resources().get(RESOURCE):
             claims["resources"] = {RESOURCE: 1}
         claims |= {"max_restarts": 0, "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**claims)(LearnerProcess)
         share = self._shares[rank]
-        return made.remote(
+        handle = made.remote(
             self._make_learner,
             self._make_pool(share, step),
             share.environments,
@@ -111,10 +115,7 @@ class Team:
             os.getcwd(),
             self._threads,
         )
-
-    def _await_start(self, workers: Sequence[_Worker]) -> None:
-        for worker in workers:
-            worker.pid = _get(worker.handle.process.remote(), START_SECONDS)
+        return _Worker(rank, handle, starting=handle.process.remote())
 
     # -- the contract (see ActorPool) --------------------------------------------------------------------------------
 
@@ -165,6 +166,8 @@ class Team:
     def save(self) -> list[Any]:
         if self.gathering:
             raise ActorStateError("unrolls are under way")
+        if self._replacements:
+            raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not replaced yet")
         saving = [worker.handle.save.remote() for worker in self._workers]
         own = self.pool.save()
         try:
@@ -184,7 +187,7 @@ class Team:
             self.pool.close()
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         finally:
-            for worker in self._workers:
+            for worker in (*self._workers, *self._replacements):
                 ray.kill(worker.handle)
 
     # -- batches -----------------------------------------------------------------------------------------------------
@@ -193,6 +196,7 @@ class Team:
         """Let the other learners collect their next batches with the newest weights."""
         if self._due:
             self._due = False
+            self._welcome()
             for worker in self._workers:
                 learned = self._shares[worker.rank].environments if self._learned else 0
                 worker.collecting = worker.handle.collect.remote(self._header, learned)
@@ -255,8 +259,9 @@ class Team:
         state = learner.state_dict()
         learner.take_over(state["agent"], state["optimiser"])  # an update that was broken off may have begun much
         prefix = f"engram-group-{ray.get_runtime_context().get_job_id()}-{self._groups}"
-        widths, shared = [share.environments for share in self._shares], ray.put(state)
-        joining = [worker.handle.join.remote(prefix, worker.rank, widths, shared) for worker in self._workers]
+        widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
+        shared, others = ray.put(state), enumerate(self._workers, 1)
+        joining = [worker.handle.join.remote(prefix, rank, widths, shared) for rank, worker in others]
         store, address = RayStore(prefix, JOIN_SECONDS), ray.util.get_node_ip_address()
         try:
             learner.join(GlooGroup(store, 0, widths, address, self._watch, JOIN_SECONDS))
@@ -269,6 +274,7 @@ class Team:
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has been silent for too long."""
         now = time.monotonic()
+        self._stuck.end_overdue()
         for worker in self._workers:
             if worker.ping is None or ray.wait([worker.ping], timeout=0)[0]:
                 if worker.ping is not None:
@@ -278,7 +284,7 @@ class Team:
                 raise GroupLostError(f"learner {worker.rank} has not answered for {self._silent:.0f} s")
 
     def _rebuild(self, problem: GroupLostError) -> None:
-        """Replace the learners that are lost, and begin a new group from this process's state."""
+        """Go on without the learners that are lost, in a new group from this process's state; they are replaced."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
         self._report(f"{problem}: the group of learners begins again from step {learner.steps:,}")
@@ -287,30 +293,43 @@ class Team:
             if self._losses > MOST_LOSSES:
                 raise LearnerLossError(f"learners were lost {self._losses} times in a row; the last time: {problem}")
             learner.group.close()
-            learner.join(Group())
             lost = [worker for worker in self._workers if not self._answers(worker)]
             for worker in lost:
                 self._lost += 1
                 ray.kill(worker.handle)
-                worker.handle, worker.ping, worker.batch = self._start(worker.rank, learner.steps), None, None
+                with suppress(RayError):
+                    self._stuck.note(ray.get(worker.starting, timeout=PATIENCE))
+                self._workers.remove(worker)
+                self._replacements.append(self._start(worker.rank, learner.steps))
             try:
-                self._await_start(lost)
                 self.connect(learner)
+                break
             except GroupLostError as another:
                 problem = another
-                continue
-            for worker in self._workers:
-                worker.batch, worker.ping = None, None
-                worker.collecting = worker.handle.collect.remote(self._header, 0)
+        for worker in self._workers:
+            worker.batch = worker.ping = None
+            worker.collecting = worker.handle.collect.remote(self._header, 0)
+
+    def _welcome(self) -> None:
+        """Let replacements that have started join the group, between two updates."""
+        self._stuck.end_overdue()
+        started = [each for each in self._replacements if ray.wait([each.starting], timeout=0)[0]]
+        if not started or self._learner is None:
             return
+        self._replacements = [each for each in self._replacements if each not in started]
+        self._workers = sorted([*self._workers, *started], key=lambda worker: worker.rank)
+        self._learner.group.close()
+        try:
+            self.connect(self._learner)
+        except GroupLostError as problem:
+            self._rebuild(problem)
 
     def _answers(self, worker: _Worker) -> bool:
         """Whether a learner leaves its group, as it is told."""
-        try:
+        with suppress(RayError):
             ray.get(worker.handle.leave.remote(), timeout=PATIENCE)
-        except RayError:
-            return False
-        return True
+            return True
+        return False
 
 
 def _get(ref: Any, seconds: float) -> Any:

@@ -1,7 +1,6 @@
 """The process of a learner that shares every batch: its own actors, and updates in step with the other learners."""
 
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import ray
 import torch
 
 from ...actors.pool import ActorPool
+from ...actors.remote.stuck import ProcessPlace, place_of_this_process
 from ...actors.unroll import Unroll, join
 from ...agents.process import prepare_process
 from ...agents.threads import use_threads
@@ -86,9 +86,9 @@ class LearnerProcess:
         """First version of the weights whose unrolls count."""
         self._left = False
 
-    def process(self) -> int:
-        """The process's number, once it is ready."""
-        return os.getpid()
+    def process(self) -> ProcessPlace:
+        """Where this process runs, once it is ready."""
+        return place_of_this_process(ray.util.get_node_ip_address())
 
     def join(self, prefix: str, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
         """Continue from rank 0's state, in a new group."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from engram.launch.run.run_flags import parse_run
 from fresh_venv import make_venv
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -68,6 +70,22 @@ def test_compose_shares_memory_and_opens_nothing_to_others() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert service["environment"]["RAY_AUTH_TOKEN"].startswith("${RAY_AUTH_TOKEN:?"), "no token, no start"
     assert "privileged" not in json.dumps(services).replace("no-new-privileges", "")
+
+
+def test_the_kuberay_manifest_has_a_node_for_every_additional_learner() -> None:
+    job = yaml.safe_load((ROOT / "launch" / "cluster" / "kuberay.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    words = shlex.split(job["spec"]["entrypoint"])
+    config = parse_run([*words[1:]])
+    cluster = job["spec"]["rayClusterSpec"]
+    learners, actors = cluster["workerGroupSpecs"]
+    assert learners["replicas"] == config.num_learners - 1
+    assert json.loads(shlex.split(learners["rayStartParams"]["resources"])[0]) == {"learner": 1}
+    for group in (cluster["headGroupSpec"], learners, actors):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {each["name"] for each in container["env"]} == {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
+    cpus = int(learners["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+    assert cpus * (2 + learners["replicas"]) >= 14, "12 actors and 2 learners"
 
 
 def test_every_service_is_looked_after() -> None:

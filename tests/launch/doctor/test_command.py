@@ -21,6 +21,7 @@ from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import (
     Finding,
     examine,
+    learners,
     processors,
     share_of,
     shared_memory,
@@ -135,6 +136,16 @@ def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     found = processors(joined, HERE, nodes, 17)
     assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait for ever")
     assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
+
+
+def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
+    nodes = [HERE, HERE._replace(name="worker")]
+    joined = RunConfig(ray_address="auto", num_actors=14, num_learners=3)
+    (found,) = learners(joined, nodes, SMALL)
+    assert (found.verdict, found.found) == ("ok", "3: 10 environments of an update each, 4 kB of gradient exchanged")
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=14, num_learners=4), nodes, SMALL)
+    assert (found.verdict, found.advice) == ("problem", "--num-learners 3: each but the first claims a CPU of 16")
+    assert learners(RunConfig(), nodes, SMALL) == []
 
 
 def test_memory_is_shared_out_by_cores() -> None:

@@ -1,5 +1,8 @@
 """Runs with several learners: equal to one, resumed with any number, lag is bounded, a difference ends them."""
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,16 @@ from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
+from engram.launch.train.trainer import Trainer
 from runs import TINY, rows, steps_saved
 
 SYNC = [*TINY, "--sync", "--num-actors", "2", "--envs-per-update", "8", "--lr-schedule", "constant"]
+POPULATION = [
+    *("--env", "pomdp-graph", "--env-args", "num_steps=8", "--core", "fwm", "--core-args", "hidden_size=8"),
+    *("memory_size=4", "--num-actors", "2", "--envs-per-actor", "4", "--envs-per-update", "8", "--unroll-length", "8"),
+    *("--population", "3", "--pbt.warmup", "8", "--pbt.interval", "6", "--pbt.window", "4", "--pbt.p-value", "0.7"),
+    *("--pbt.scheme", "truncation", "--pbt.explore", "learner.lr=loguniform(1e-4,1e-2)"),
+]
 SUPPORT = Path(__file__).parents[2] / "support"
 
 
@@ -22,8 +32,14 @@ def run_train(*words: object) -> int:
     return train.main([str(word) for word in words])
 
 
-def newest(run: Path) -> dict[str, Any]:
-    return saved.read(run / "checkpoints" / f"step-{steps_saved(run)[-1]:012d}")["members"][0]
+def newest(run: Path, member: int = 0) -> dict[str, Any]:
+    return saved.read(run / "checkpoints" / f"step-{steps_saved(run)[-1]:012d}")["members"][member]
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """The population's log without times and the fact that a run was resumed."""
+    found = [json.loads(line) for line in (run / "population.jsonl").read_text().splitlines()]
+    return [{name: x for name, x in each.items() if name != "time"} for each in found if each["event"] != "resume"]
 
 
 def assert_equal(run: Path, other: Path) -> None:
@@ -84,6 +100,31 @@ def test_learners_with_different_weights_end_the_run(
     assert "learner 1 has other weights than learner 0 after 100 updates" in capsys.readouterr().err
 
 
+@pytest.mark.integration
+def test_a_population_dealt_to_two_learners(tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights, decisions and settings bit for bit as in one process, also resumed with another number."""
+    words = (*POPULATION, "--sync", "--lr-schedule", "constant", "--total-steps", 800)
+    assert run_train(*words, "--local", "--run-dir", tmp_path / "one") == 0
+    update, left = Trainer.update, [5]
+
+    def stop_after_some(self: Trainer) -> None:
+        update(self)
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "update", stop_after_some)
+    assert run_train(*words, "--num-learners", 2, "--run-dir", tmp_path / "run") == 0
+    assert run_train("--resume", tmp_path / "run", "--num-learners", 3) == 0
+    for member in range(3):
+        ours, theirs = (newest(run, member)["learner"] for run in (tmp_path / "run", tmp_path / "one"))
+        assert all(torch.equal(ours["agent"][name], value) for name, value in theirs["agent"].items())
+        assert str(ours["optimiser"]) == str(theirs["optimiser"])
+    decisions = [events(tmp_path / name) for name in ("run", "one")]
+    assert decisions[0] == decisions[1]
+    assert any(event["event"] == "copy" for event in decisions[0])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -91,7 +132,8 @@ def test_learners_with_different_weights_end_the_run(
         (("--act-on", "cpu"), "allowed with --act-on: 1"),
         (("--cuda-graph",), "allowed with --cuda-graph: 1"),
         (("--device", "cuda:1"), "allowed with --device cuda: 1"),
-        (("--population", "2"), "allowed with --population: 1"),
+        (("--population", "2", "--num-learners", "3"), "allowed with population = 2: at most 2"),
+        (("--population", "2", "--pbt.together", "on"), "allowed with --pbt.together on: 1"),
         (("--num-actors", "auto"), "allowed with --num-actors auto: 1"),
         (("--num-actors", "1"), "allowed with num_actors = 1: at most 1"),
         (("--envs-per-update", "1", "--envs-per-actor", "1"), "allowed with envs_per_update = 1: at most 1"),

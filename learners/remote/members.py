@@ -1,0 +1,149 @@
+"""Learners of a population's members in other processes: no gradient is summed, each learns from whole batches.
+
+The run's process keeps every member's weights and sends batches; a member's optimizer is in the process that it is
+dealt to. What follows from a batch is what the member's learner in the run's process would make of it, bit for bit.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
+
+from ...actors.remote.wire import Parcel, pack, share_tensors, unpack
+from ...actors.unroll import Unroll
+from ...agents.agent import Agent
+from ...agents.process import prepare_process
+from ...agents.threads import use_threads
+from ...agents.values import flatten, load
+from ..config import LearnerConfig
+from ..group import LearnerLossError
+from ..learner import Learner
+
+
+class Answer(NamedTuple):
+    """What an update has changed."""
+
+    weights: NDArray[np.float32]
+    metrics: list[dict[str, float]]
+    updates: int
+    steps: int
+    skipped: int
+    cause: str | None
+
+
+class MemberProcess:
+    """The learners of some members, as Ray runs them.
+
+    Args:
+        make_learner: makes a learner, whose state follows.
+        directory: working directory of the run, for a user's modules.
+        threads: CPU threads.
+    """
+
+    def __init__(self, make_learner: Callable[[], Learner], directory: str, threads: int) -> None:
+        if directory not in sys.path:
+            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
+        prepare_process(1)
+        share_tensors()
+        self._make_learner, self._threads = make_learner, threads
+        self._learners: dict[int, Learner] = {}
+
+    def learn(self, member: int, parcel: Parcel | bytes) -> Answer:
+        """One update of a member."""
+        use_threads(self._threads)
+        learner = self._learners[member]
+        learner.learn(unpack(parcel))
+        metrics = learner.read()
+        return Answer(flatten(learner.agent), metrics, learner.updates, learner.steps, learner.skipped, learner.cause)
+
+    def call(self, member: int, name: str, *arguments: Any) -> Any:
+        """Call a method of a member's learner."""
+        if member not in self._learners:
+            self._learners[member] = self._make_learner()
+        return getattr(self._learners[member], name)(*arguments)
+
+
+class RemoteLearner(Learner):
+    """A learner whose updates are made in another process.
+
+    Args:
+        process: Ray's handle of its MemberProcess.
+        member: the member's number there.
+    """
+
+    def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int, process: Any, member: int) -> None:
+        self._process, self._member = process, member
+        super().__init__(agent, config, total_steps)
+        self._learning: Any = None
+        self.load_state_dict(super().state_dict())
+        self.reconfigure(config)
+
+    def learn(self, batch: Unroll) -> None:
+        self.begin(batch)
+        self.finish()
+
+    def begin(self, batch: Unroll) -> None:
+        """Let the other process learn from a batch."""
+        self._learning = self._process.learn.remote(self._member, pack(batch))
+
+    def finish(self) -> None:
+        """Wait for the update, and take over what it has changed."""
+        answer: Answer = self._get(self._learning)
+        load(self.agent, answer.weights)
+        self.updates, self.steps, self._skipped, self.cause = answer[2:]
+        self._read += answer.metrics
+
+    def reconfigure(self, config: LearnerConfig) -> None:
+        super().reconfigure(config)
+        self._call("reconfigure", config)
+
+    def effective(self, setting: str) -> float:
+        return self._call("effective", setting)
+
+    def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
+        super().take_over(agent, optimiser)
+        self._call("take_over", agent, optimiser)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._call("state_dict")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._call("load_state_dict", state)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self._get(self._process.call.remote(self._member, name, *arguments))
+
+    def _get(self, ref: Any) -> Any:
+        try:
+            return ray.get(ref)
+        except RayTaskError as problem:
+            raise LearnerLossError(f"the learner of member {self._member} failed:\n{problem}") from problem
+        except RayError as problem:
+            lines = str(problem).splitlines() or [type(problem).__name__]
+            raise LearnerLossError(f"the learner of member {self._member} is lost ({lines[0]})") from problem
+
+
+def member_processes(number: int, make_learner: Callable[[], Learner], threads: int = 1) -> Sequence[Any]:
+    """Ray's handles of so many processes, as they start."""
+    made: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(MemberProcess)
+    return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
+
+
+def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
+    """As `learn` of every learner with its batch, all at once where they are in several processes."""
+    pairs = list(zip(learners, batches, strict=True))
+    for learner, batch in pairs:
+        if isinstance(learner, RemoteLearner):
+            learner.begin(batch)
+    for learner, batch in pairs:
+        if not isinstance(learner, RemoteLearner):
+            learner.learn(batch)
+    for learner, _ in pairs:
+        if isinstance(learner, RemoteLearner):
+            learner.finish()

@@ -1,0 +1,38 @@
+"""Learner processes that are killed or stopped: the others continue at once, and a replacement joins them."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from runs import TINY, last_step, rows, start, stop, wait_for, workers
+
+REBUILT_SECONDS = 15.0
+WORDS = (*TINY, "--num-actors", 2, "--envs-per-update", 8, "--num-learners", 2, "--log-seconds", 0.5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+@pytest.mark.parametrize("sync", [(), ("--sync",)], ids=["async", "sync"])
+def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
+    tmp_path: Path, sync: tuple[str, ...], number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    process = start(*WORDS, *sync, "--total-steps", 10**9, "--run-dir", run)
+    wait_for(lambda: last_step(run) > 5_000)  # functions are compiled
+    (lost,) = workers(process.pid, "LearnerProcess")
+    lost.send_signal(number)
+    time.sleep(0.5)
+    reached, since = last_step(run), time.monotonic()
+    wait_for(lambda: last_step(run) > reached + 100)
+    seconds = time.monotonic() - since
+    wait_for(lambda: [each.pid for each in workers(process.pid, "LearnerProcess")] not in ([], [lost.pid]))
+    joined = last_step(run)
+    wait_for(lambda: last_step(run) > joined + 5_000)
+    code, output = stop(process)
+    assert code == 0, output
+    assert "the group of learners begins again from step" in output
+    steps = [row["step"] for row in rows(run)]
+    assert steps == sorted(steps)
+    assert not lost.is_running() or lost.status() == "zombie"
+    assert seconds < REBUILT_SECONDS, seconds
