@@ -76,7 +76,8 @@ def check_memory(
         check_fits("what the core reads in an update", at_once, "environments", features, available)
         together += at_once * features
     check_fits("networks, observations and what the core reads", 1, "runs", together, available)
-    needed = together + process_bytes(0 if config.in_process or config.ray_address else config.fixed_actors or 1)
+    processes = (config.fixed_actors or 1) + config.num_learners - 1
+    needed = together + process_bytes(0 if config.in_process or config.ray_address else processes)
     if needed > available.total:
         say(
             f"memory may run out, and the system then kills a process: this run takes about {size_in_words(needed)}, "

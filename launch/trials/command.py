@@ -77,9 +77,9 @@ def trial_runs(folder: Path, plan: Plan, words: Sequence[str], changed: Sequence
 
 
 def usual_jobs(config: RunConfig) -> int:
-    """Runs at a time: as many as the cores have room for, with two for each learner."""
+    """Runs at a time: as many as the cores have room for, with two for the first learner and one for each other."""
     actors = 0.0 if config.in_process else (config.fixed_actors or num_cores()) * config.actor_cpus
-    return max(1, int(num_cores() // (2 + actors)))
+    return max(1, int(num_cores() // (1 + config.num_learners + actors)))
 
 
 def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: StopFlag) -> int:

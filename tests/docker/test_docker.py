@@ -64,11 +64,13 @@ def test_both_images_end_as_an_ordinary_user() -> None:
 
 def test_compose_shares_memory_and_opens_nothing_to_others() -> None:
     services = COMPOSE["services"]
-    assert set(services) == {"head", "worker", "tensorboard"}
+    assert set(services) == {"head", "worker", "learner", "tensorboard"}
     for service in services.values():
         assert service["shm_size"] == "2gb"
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert service["environment"]["RAY_AUTH_TOKEN"].startswith("${RAY_AUTH_TOKEN:?"), "no token, no start"
+    assert shlex.split(services["learner"]["command"])[-1] == '--resources={"learner": 1}'
+    assert services["learner"]["profiles"] == ["learners"], "started on request alone"
     assert "privileged" not in json.dumps(services).replace("no-new-privileges", "")
 
 
