@@ -2,6 +2,7 @@
 
     python benchmarks/env_speed.py                      every world, a table and a JSON file in benchmarks/results/
     python benchmarks/env_speed.py boxworld maze        some worlds
+    python benchmarks/env_speed.py popgym-battleship --env-args difficulty=hard
 
 A step is one environment's step, resets included, with its observation written into a preallocated array; actions are
 uniformly random and drawn beforehand. Seconds are those of the process on its core; a rate is the best of several
@@ -40,9 +41,11 @@ print(time.process_time() - start)
 """
 
 
-def batched_rate(name: str, num_envs: int, repeats: int, seconds: float, seed: int) -> float:
+def batched_rate(
+    name: str, num_envs: int, repeats: int, seconds: float, seed: int, env_args: dict[str, str] | None = None
+) -> float:
     """Best steps per second of `num_envs` copies under random actions."""
-    env = make_batch(name, num_envs)
+    env = make_batch(name, num_envs, **env_args or {})
     observation, reward = env.new_observation(), np.zeros(num_envs, np.float32)
     terminated, truncated = np.zeros((2, num_envs), np.bool_)
     actions = np.random.default_rng(seed).integers(env.single_action_space.n, size=(512, num_envs))
@@ -93,11 +96,12 @@ def start_seconds(name: str) -> tuple[float, float]:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row of the table."""
     row: dict[str, Any] = {"world": name}
-    row["steps_per_second"] = batched_rate(name, options.num_envs, options.repeats, options.seconds, options.seed)
-    row["one_env_steps_per_second"] = batched_rate(name, 1, options.repeats, options.seconds, options.seed)
+    how = options.repeats, options.seconds, options.seed, dict(each.split("=", 1) for each in options.env_args)
+    row["steps_per_second"] = batched_rate(name, options.num_envs, *how)
+    row["one_env_steps_per_second"] = batched_rate(name, 1, *how)
     if name in GAMES:
         row["pycolab_steps_per_second"] = pycolab_rate(name, options.repeats, options.seconds, options.seed)
-    if not name.endswith("-twin"):  # a twin is the same code
+    if not name.endswith("-twin") and not options.env_args:  # a twin, or another parameter, is the same code
         row["first_use_seconds"], row["later_use_seconds"] = start_seconds(name)
     return row
 
@@ -130,13 +134,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="repetitions, of which the best counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a repetition")
     parser.add_argument("--seed", type=int, default=0, help="seed of worlds and actions")
+    parser.add_argument("--env-args", nargs="*", default=[], metavar="KEY=VALUE", help="text parameters of the worlds")
+    parser.add_argument("--name", default="env_speed", help="begins the name of the JSON file")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     options = parser.parse_args()
     rows = [measure(name, options) for name in options.worlds or world_names()]
     Console().print(table(rows, options.num_envs))
     head = provenance("pycolab")
-    settings = {key: value for key, value in vars(options).items() if key not in ("output", "worlds")}
-    file = options.output / f"env_speed-{head['date'][:10]}.json"
+    settings = {key: value for key, value in vars(options).items() if key not in ("output", "worlds", "name")}
+    file = options.output / f"{options.name}-{head['date'][:10]}.json"
     file.write_text(json.dumps(head | {"settings": settings, "load": os.getloadavg()[0], "worlds": rows}, indent=2))
     print(f"written to {file}")
 

@@ -125,6 +125,7 @@ _EASY_POPGYM: Preset = OTHERS | {
         "algorithm_args": OTHERS["learner"]["algorithm_args"] | {"clip": 0.2, "epochs": 4},
         "lr_schedule": "linear",
     },
+    "log_every": 20_000,
 }
 
 WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)

@@ -68,7 +68,7 @@ _LP_RNN: Preset = {
 # 30 epochs, learning rate 5e-5, no entropy bonus, no clipped gradients), 64 environments of 1024 steps and minibatches
 # of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no half in it; ours has. Left out:
 # RLlib's adaptive KL penalty, and the two hidden layers of 128 units of either head. Its score MMER is the maximum over
-# updates of the mean return of episodes.
+# updates of the mean return of episodes: a row of metrics for each update.
 _POPGYM: Preset = {
     "unroll_length": 1024,
     "envs_per_actor": 64,
@@ -84,6 +84,7 @@ _POPGYM: Preset = {
         "max_grad_norm": 0.0,
     },
     "total_steps": 15_000_000,
+    "log_every": 64 * 1024,
 }
 POPGYM = tuple(
     f"popgym-{task}"
