@@ -28,7 +28,7 @@ from engram.launch.entry import module_of
 from page_blocks import Block, blocks_of, command_lines, words_of
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 60
+LIMIT_S = 180
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SMALL = {
     "rl-train": ["--local", "--total-steps", "600", "--envs-per-actor", "4", "--envs-per-update", "4"],

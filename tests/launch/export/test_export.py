@@ -17,10 +17,11 @@ from engram.agents.torsos import TorsoConfig
 from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.export.command import run
 from engram.launch.export.files import onnx_model
-from engram.launch.export.graph import Step, traced
+from engram.launch.export.graph import EXAMPLES, Step, traced
 from small_cores import SMALL
 
-STEPS, ENVS = 1000, 2
+STEPS, ENVS = 250, 8
+"""About 40 episodes: one ends after 50 steps on average."""
 logging.getLogger("torch.__trace").disabled = True  # pytest would format thousands of its records
 GRID, VECTOR, PICTURE = ArraySpec((4, 4, 3), 1 / 255), ArraySpec((5,)), ArraySpec((36, 36, 3), 1 / 255)
 Recorded = tuple[list[EnvOutput], list[np.ndarray], torch.Tensor, torch.Tensor, torch.Tensor]
@@ -70,7 +71,9 @@ def recorded(agent: Agent, observation: ObservationSpec, masked: bool = False) -
 def check_equal(step: Step, call: Any, record: Recorded) -> None:
     """Actions are equal at all steps, logits and values up to rounding; `call` maps named arrays to named arrays."""
     steps, resets, actions, logits, values = record
-    inputs = {name: np.full_like(x.numpy(), 1) for name, x in step.example.items()}  # no initial state: resets set it
+    inputs = {
+        name: np.ones((ENVS, *x.shape[1:]), x.numpy().dtype) for name, x in step.example.items()
+    }  # no initial state: resets set it
     elapsed = np.zeros(ENVS, np.int64)
     outputs: list[dict[str, np.ndarray]] = []
     for env, reset in zip(steps, resets, strict=True):
@@ -99,7 +102,7 @@ def check_exports(agent: Agent, observation: ObservationSpec, masked: bool = Fal
     """Both kinds of export of an agent against the agent."""
     onnxruntime = pytest.importorskip("onnxruntime")
     record = recorded(agent, observation, masked)
-    step = Step(agent, record[0][0].observation, masked)
+    step = Step(agent, map_leaves(lambda x: x[:EXAMPLES], record[0][0].observation), masked)
     program = traced(step)
     module = program.module()
 
@@ -139,8 +142,7 @@ KINDS: dict[str, tuple[ObservationSpec, ActionSpec, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_torso_and_kind_of_action_acts_as_in_engram(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind.startswith("atari"):
-        monkeypatch.setattr(f"{__name__}.STEPS", 100)
+    monkeypatch.setattr(f"{__name__}.STEPS", 25 if kind.startswith("atari") else 125)
     observation, action, options = KINDS[kind]
     torso = TorsoConfig(image_layout="channels-last", **options)
     agent = agent_of(
@@ -228,5 +230,5 @@ def test_a_core_that_cannot_be_traced_is_named() -> None:
     with pytest.raises(
         ValueError, match=r"^torch.export cannot trace Looking with FlatTorso: .*data-dependent"
     ) as caught:
-        traced(Step(agent, torch.zeros(ENVS, 5)))
+        traced(Step(agent, torch.zeros(EXAMPLES, 5)))
     assert "\n" not in str(caught.value)
