@@ -3,9 +3,10 @@
 The actor is the only place where a world and an agent meet, in training, evaluation and tests alike.
 """
 
+import sys
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
+from .packed import Packer, take_over
+from .questions import Answer, Question
 from .unroll import Unroll
 
 Batch = Any
@@ -28,25 +31,6 @@ Batch = Any
 
 ALL_NEW = LevelsConfig()
 """Every level is drawn when it is played, and all environments begin together."""
-
-
-Answer: TypeAlias = tuple[AgentOutput, AgentState]
-"""Actions, logits and values of one step of B environments, and the agent's state after it."""
-
-
-class Question(NamedTuple):
-    """One step of B environments for a network to answer: the arguments of `Agent.step`, in their order."""
-
-    agent: Agent
-    env: EnvOutput
-    state: AgentState
-    generator: torch.Generator
-    features: torch.Tensor | None
-    """The torso's, where they are known."""
-
-    def alone(self) -> Answer:
-        """The answer of this network."""
-        return self.agent.step(*self[1:])
 
 
 def _nothing() -> None:
@@ -103,6 +87,7 @@ class Actor:
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = _nothing
         self._torso = Seen(agent.torso)
+        self._packer = None if self.device.type == "cpu" else Packer(self.device)
         self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
         self.generator.manual_seed(int(sampling) >> 1)
@@ -128,6 +113,8 @@ class Actor:
         the score, of those that others have begun. A new stage of the curriculum begins with other environments.
         """
         if weights.version != self.version:
+            if isinstance(weights.values, torch.Tensor):
+                take_over([weights.values], weights.ready, self.device)
             load(self.agent, weights.values)
             self.version = weights.version
             if not self._begun:  # a first state may be learnt: it is that of the weights that act
@@ -174,10 +161,10 @@ class Actor:
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """T steps under one version of the weights (the loaded ones if None)."""
-        steps, answer = self.unrolling(weights), None
+        steps, result = self.unrolling(weights), None
         while True:
             try:
-                answer = steps.send(answer).alone()
+                result = steps.send(result).alone()
             except StopIteration as end:
                 return end.value
 
@@ -196,16 +183,18 @@ class Actor:
         episodes: list[NDArray[np.float32]] = []
         shown: list[Any] = []
         after = _at(env, 0)
+        on_cpu = self.device.type == "cpu"
+        initial = None if on_cpu else self.agent.initial_state(n)
         for t in range(steps):
             before, after = after, _at(env, t + 1)
             said = self._to_device(_at(whole, t))
             shown.append(said.observation)
-            features = self._torso(said.observation) if self.device.type == "cpu" else None
-            answer = yield Question(self.agent, said, self.state, self.generator, features)
-            assert answer is not None
-            output, self.state = answer
+            features = self._torso(said.observation) if on_cpu else None
+            result = yield Question(self.agent, said, self.state, self.generator, features, initial)
+            assert result is not None
+            output, self.state, fetched = result
             outputs.append(output)
-            action = output.action.cpu().numpy()
+            action = fetched()
             if self._replay:
                 values = output.value.cpu().numpy()
                 ends = before.terminated, before.truncated
@@ -237,9 +226,13 @@ class Actor:
             check_masks(name, env.action_mask, spec.choices)
 
     def _to_device(self, said: EnvOutput) -> EnvOutput:
-        if self.device.type == "cpu":
+        """One step on the network's device, in one copy."""
+        if self._packer is None:
             return said
-        return map_leaves(lambda x: x.to(self.device, non_blocking=True), said)
+        leaves: list[torch.Tensor] = []
+        map_leaves(leaves.append, said)
+        there = iter(self._packer.send(leaves).leaves)
+        return map_leaves(lambda _: next(there), said)
 
     def _whole(self, env: EnvOutput, shown: list[Any]) -> EnvOutput:
         """All steps, with the observations where the network has seen them; flags stay where steps are counted."""
@@ -307,7 +300,16 @@ class Actor:
         self._said = said
         if "extras" in saved:  # older states have none
             self._extras.restore(saved["extras"])
-        self.generator.set_state(torch.as_tensor(saved["generator"]))
+        generator = torch.as_tensor(saved["generator"])
+        if generator.shape == self.generator.get_state().shape:
+            self.generator.set_state(generator)
+        else:  # of another kind of device; this one is seeded already
+            print(
+                f"engram: actor {self.number}: the saved random number generator is not one of {self.device}; "
+                "actions are sampled with a new seed",
+                file=sys.stderr,
+                flush=True,
+            )
         self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
         if self._stagger:
             left = saved.get("stagger")

@@ -7,8 +7,11 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+import torch
+
 from ..agents.values import Weights
-from .actor import Actor, Answer, Question
+from .actor import Actor
+from .questions import Answer, Question
 from .unroll import Unroll, join
 
 _log = logging.getLogger(__name__)
@@ -53,9 +56,9 @@ class MemberActors:
         """As `unroll`, asking at every step for the network's answer."""
         return self._actor(weights.member).unrolling(weights)
 
-    def waits(self, member: int) -> bool:
-        """Whether the member's network is on a device that works by itself."""
-        return self._actor(member).device.type != "cpu"
+    def device(self, member: int) -> torch.device:
+        """Where the member's network is."""
+        return self._actor(member).device
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
         """The next `count` unrolls of the weights' member, side by side as one."""

@@ -8,7 +8,10 @@ The next unrolls are made while the learner is busy with a batch and no earlier:
 import math
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
+
+import torch
 
 from ..agents.values import Weights
 from .failures import Failures
@@ -56,6 +59,16 @@ class ActorPool(Protocol):
     @property
     def gathering(self) -> bool:
         """Whether a `gather` has begun and not ended: the actors' state cannot be saved then."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process that actors use; the CPU if they are in other processes."""
+        ...
+
+    @property
+    def still(self) -> AbstractContextManager[object]:
+        """A context in which no actor uses this process's device."""
         ...
 
     def stored_bytes(self) -> int | None:
@@ -109,6 +122,7 @@ class InProcess:
 
     def __init__(self, together: bool) -> None:
         self._together = together
+        self.still: AbstractContextManager[object] = nullcontext()
         self._weights: dict[int, Weights] = {}
         self._schedule = MemberSchedule()
         self._gathered: dict[int, list[Unroll]] = {}
@@ -164,6 +178,10 @@ class LocalPool(InProcess):
         return self._failures.total
 
     @property
+    def device(self) -> torch.device:
+        return self._actors[0].device(0)
+
+    @property
     def progress(self) -> int:
         return sum(actors.progress for actors in self._actors)
 
@@ -210,7 +228,7 @@ class LocalPool(InProcess):
         On a device of their own actors take turns at every step, so that the worlds of one are stepped while the device
         works for another.
         """
-        on_device = all(self._actors[number].waits(weights[0].member) for number in numbers)
+        on_device = all(self._actors[number].device(weights[0].member).type != "cpu" for number in numbers)
         if len(weights) == 1 and not (on_device and len(numbers) > 1):
             return [self._unroll(number, weights[0]) for number in numbers]
         return self._in_step(numbers, weights)

@@ -16,7 +16,7 @@ from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
 from ..agents.specs import best, drawn, noise_like
 from ..agents.values import AgentOutput, map_leaves
-from .actor import Answer, Question
+from .questions import Answer, Question, to_answer
 from .unroll import Unroll
 
 Steps: TypeAlias = Generator[Question, Answer | None, Unroll]
@@ -60,6 +60,8 @@ class _Networks:
         from torch.func import stack_module_state
 
         self._first, self._call = agents[0], _Respond(agents[0])
+        self._initial: AgentState | None = None
+        """Initial states of all members, where they are known."""
         self._weights = stack_module_state([_Respond(agent) for agent in agents])  # pyright: ignore[reportArgumentType]
 
     @torch.inference_mode()
@@ -70,17 +72,21 @@ class _Networks:
         env = map_leaves(_side_by_side, *(question.env for question in questions))
         state = map_state(_side_by_side, *(question.state for question in questions))
         known = [question.features for question in questions if question.features is not None]
+        if self._initial is None and questions[0].initial is not None:
+            self._initial = map_state(_side_by_side, *(question.initial for question in questions))
 
         def one(weights: Any, buffers: Any, *said: Any) -> tuple[Tensor, Tensor, AgentState]:
             return functional_call(self._call, (weights, buffers), said)
 
-        dims = (0, 0, map_leaves(lambda _: 0, env), *([0] * (1 + bool(known))))  # an environment may have no masks
-        said = (env, state, *([torch.stack(known)] if known else []))
+        said = (env, state, torch.stack(known) if known else None, self._initial)
+        dims = (0, 0, *(map_leaves(lambda _: 0, part) for part in said))  # an environment may have no masks
         logits, value, after = vmap(one, dims)(*self._weights, *said)
         action = self._actions(logits, questions)
         outputs, states = AgentOutput(action, logits, value), after._replace(previous_action=action)
         return [
-            (AgentOutput(*(leaf[number] for leaf in outputs)), map_state(lambda x, number=number: x[number], states))
+            to_answer(
+                AgentOutput(*(leaf[number] for leaf in outputs)), map_state(lambda x, number=number: x[number], states)
+            )
             for number in range(len(questions))
         ]
 

@@ -175,21 +175,23 @@ class Agent(nn.Module):
         state: AgentState,
         generator: torch.Generator | None = None,
         features: Tensor | None = None,
+        initial: AgentState | None = None,
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B.
 
-        `features` are the torso's, where they are known.
+        `features` are the torso's and `initial` the initial state, where they are known.
         """
-        logits, value, after = self.respond(env, state, features)
+        logits, value, after = self.respond(env, state, features, initial)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     def respond(
-        self, env: EnvOutput, state: AgentState, features: Tensor | None = None
+        self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
     ) -> tuple[Tensor, Tensor, AgentState]:
         """Logits, values and the next state of one step; its action is still the one before, for none is chosen yet."""
         if not readable(state.over) or bool(state.over.any()):
-            state = reset_state(state, self.initial_state(state.over.shape[0]), state.over)
+            initial = self.initial_state(state.over.shape[0]) if initial is None else initial
+            state = reset_state(state, initial, state.over)
         seen: Tensor = self.torso(env.observation) if features is None else features
         inputs = self._inputs(seen, state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)

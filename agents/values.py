@@ -69,30 +69,35 @@ class Weights(NamedTuple):
     """Number of updates that produced these weights."""
     member: int
     """Which member of the population they belong to (0 without a population)."""
-    values: NDArray[np.float32]
-    """float32 [P], every parameter and persistent buffer of the agent."""
+    values: NDArray[np.float32] | Tensor
+    """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
     """How often all environments had to begin anew: at every copy of another member's weights, at every new stage."""
     stage: int = 0
     """Stage of the member's curriculum, 0 is the first; it changes with a beginning only."""
+    ready: Any = None
+    """Event after which another stream may read `values`; None where they are ready."""
 
 
-@torch.no_grad()
 def flatten(module: nn.Module) -> NDArray[np.float32]:
     """All weights of `module` as a new float32 array [P]."""
-    parts = [value.detach().reshape(-1).float() for value in module.state_dict().values()]
-    return torch.cat(parts).cpu().numpy()  # one copy, from whatever device
+    return flat(module).cpu().numpy()  # one copy, from whatever device
 
 
 @torch.no_grad()
-def load(module: nn.Module, values: NDArray[np.float32]) -> None:
-    """Copy a vector made by `flatten` into `module`. Raises ValueError if the sizes differ."""
+def flat(module: nn.Module) -> Tensor:
+    """All weights of `module` as a new float32 tensor [P] on its device."""
+    return torch.cat([value.detach().reshape(-1).float() for value in module.state_dict().values()])
+
+
+@torch.no_grad()
+def load(module: nn.Module, values: NDArray[np.float32] | Tensor) -> None:
+    """Copy a vector made by `flatten` or `flat` into `module`. Raises ValueError if the sizes differ."""
     tensors = list(module.state_dict().values())
-    expected = sum(tensor.numel() for tensor in tensors)
-    if len(values) != expected:
-        raise ValueError(f"{len(values)} weights for an agent that has {expected}: another core or other options?")
-    start = 0
-    for tensor in tensors:
-        part = np.array(values[start : start + tensor.numel()])  # a copy: shared memory is read-only
-        tensor.copy_(torch.from_numpy(part).view(tensor.shape))
-        start += tensor.numel()
+    sizes = [tensor.numel() for tensor in tensors]
+    if len(values) != sum(sizes):
+        raise ValueError(f"{len(values)} weights for an agent that has {sum(sizes)}: another core or other options?")
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(np.array(values))  # a copy: shared memory is read-only
+    for tensor, part in zip(tensors, values.to(tensors[0].device).split(sizes), strict=True):
+        tensor.copy_(part.view(tensor.shape))

@@ -8,10 +8,10 @@ from ..base.messages import above, below, check_fields
 from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
+from .device.precision import Precision
 from .optimisers import OptimiserName, Schedule
 
 Reduction: TypeAlias = Literal["mean", "sum"]
-Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
     compile: bool = False
-    """Run a core's steps through torch.compile (on a GPU as CUDA graphs); where that fails, say why and do without."""
+    """Run a core's steps through torch.compile, on a GPU best with cuda_graph; if that fails, say why and go on."""
 
     cuda_graph: bool = False
     """Record the whole update as one CUDA graph and replay it; where that cannot be, say why and do without."""

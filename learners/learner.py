@@ -19,7 +19,8 @@ from ..agents.unrolling.compiled import compile_steps
 from .algorithms.algorithm import Targets
 from .batches import cause_of, learned_rewards, means, minibatch, valid_steps, with_bonus
 from .config import LearnerConfig
-from .device.recorded import Recorded
+from .device.precision import matrix_precision
+from .device.recorded import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
 from .group import Group
 from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
@@ -59,7 +60,7 @@ class Learner:
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
-        self._recorded = self._recording() if config.cuda_graph else None
+        self.recorded = self._recording() if config.cuda_graph else None
         self.optimiser = make_optimiser(
             config.optimiser,
             agent.parameters(),
@@ -68,7 +69,7 @@ class Learner:
             decay=config.rmsprop_decay,
             momentum=config.rmsprop_momentum,
             betas=(config.adam_beta1, ADAM_BETA2),
-            recorded=self._recorded is not None,
+            recorded=self.recorded is not None,
         )
         self.updates = 0
         """Batches learnt from; each makes a new version of the weights."""
@@ -82,7 +83,7 @@ class Learner:
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
         self._entropy_share: float | Tensor = 1.0
         self._lr: float | Tensor = config.lr
-        if self._recorded is not None:  # numbers that change from update to update are read from the device
+        if self.recorded is not None:  # numbers that change from update to update are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
         self._first_returns = self._no_returns()
         """Whether running units begin with the next batch."""
@@ -97,6 +98,9 @@ class Learner:
         """Learn from a share of every batch from now on, along with the other learners of the group."""
         self.group = group
         group.share_sums(self.agent)
+        if self.recorded is not None and group.size > 1:
+            self.recorded = None
+            print("engram: learners that exchange gradients record no CUDA graph", file=sys.stderr)
 
     @property
     def skipped(self) -> int:
@@ -112,7 +116,7 @@ class Learner:
     def learn(self, batch: Unroll) -> None:
         """As `step`, but the metrics wait on the device for `read`."""
         arrived, indices = self.receive(batch)
-        self.count(batch, (self._recorded or self._learn)(arrived, indices))
+        self.count(batch, (self.recorded or self._learn)(arrived, indices))
 
     def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
         """The batch to learn from next, and the environments of each of its updates, on the learner's device."""
@@ -211,7 +215,7 @@ class Learner:
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
-        with torch.no_grad():
+        with torch.no_grad(), matrix_precision(self.config.precision, self.device):
             now = evaluate(self.agent, batch, self.config, self.group).now
             targets = self.config.method.targets(now)
             units = self.agent.units
@@ -250,14 +254,14 @@ class Learner:
 
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":
-            return Recorded(self._learn)
+            return Recorded(self._learn, lambda: changing(self.agent, self.optimiser), cuda_graph(self.device))
         print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph changes nothing", file=sys.stderr)
         return None
 
     def _forget(self) -> None:
         """Tensors or settings that updates use are others now."""
-        if self._recorded is not None:
-            self._recorded.forget()
+        if self.recorded is not None:
+            self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
         """Go on with another learner's weights and optimiser state, but with this one's configuration and counters."""

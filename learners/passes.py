@@ -1,6 +1,5 @@
 """One pass of the network over a batch of unrolls, the loss that comes out of it, and the loss's gradient."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from ..agents.specs import best, log_policy, log_probability
 from .algorithms.algorithm import Imitated, Pass, Targets
 from .batches import learned_rewards
 from .config import LearnerConfig
-from .device.precision import lowered
+from .device.precision import lowered, matrix_precision
 from .group import Group
 from .returns import transitions, valid_sum
 
@@ -62,7 +61,7 @@ class Evaluation(NamedTuple):
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Evaluation:
     """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
     device = batch.env.reward.device
-    with contextlib.nullcontext() if config.precision == "float32" else lowered(config.precision, device):
+    with lowered(config.precision, device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     if config.precision == "bf16":
         out = out._replace(logits=out.logits.float(), value=out.value.float(), features=out.features.float())
@@ -167,6 +166,7 @@ class Gradient(NamedTuple):
 
     def alone(self) -> Found:
         """The answer for this agent."""
-        terms = self.loss()
-        gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
+        with matrix_precision(self.config.precision, self.batch.env.reward.device):
+            terms = self.loss()
+            gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
         return Found(gradients, terms.metrics, terms.returns)

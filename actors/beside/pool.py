@@ -8,13 +8,15 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ...agents.threads import become_helper
 from ...agents.values import Weights
 from ..members import MakeActor
+from ..packed import record_event, stream_module, take_over
 from ..pool import InProcess, LocalPool
-from ..unroll import Unroll
+from ..unroll import Unroll, tensors
 
 WAIT_SECONDS = 1.0
 """For which `next` waits for an unroll."""
@@ -25,6 +27,13 @@ class _Asked(NamedTuple):
 
     numbers: range
     weights: Sequence[Weights]
+
+
+class _Made(NamedTuple):
+    """Unrolls, and the event after which the learner's stream may read what is on the device."""
+
+    unrolls: list[Unroll]
+    event: Any
 
 
 class BesidePool(InProcess):
@@ -55,6 +64,8 @@ class BesidePool(InProcess):
         super().__init__(together)
         self.num_actors = num_actors
         self._actors = LocalPool(make_actor, num_actors, max_failures, report)
+        self.device, self.still = self._actors.device, threading.Lock()
+        self._streams = stream_module(self.device)
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
         self._unlearnt: Counter[int] = Counter()
         """Environments asked for and not learnt from, by member."""
@@ -63,7 +74,7 @@ class BesidePool(InProcess):
         self._streaming = self._over = False
         self._ready: list[Unroll] = []
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[list[Unroll] | BaseException] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Made | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._act, name="actors", daemon=True)
         self._thread.start()
 
@@ -100,10 +111,18 @@ class BesidePool(InProcess):
         return self._answer(None)
 
     def save(self) -> list[Any]:
-        return self._actors.save()
+        saved = self._actors.save()
+        self._wait()
+        return saved
 
     def restore(self, saved: list[Any]) -> None:
         self._actors.restore(saved)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait for what this thread has started: the actors' stream uses the same memory next."""
+        if (event := record_event(self.device)) is not None:
+            event.synchronize()
 
     def close(self) -> None:
         self._over = True  # requests that have not begun are dropped
@@ -140,13 +159,20 @@ class BesidePool(InProcess):
         answer = self._answers.get(timeout=seconds)
         if isinstance(answer, BaseException):
             raise answer
-        return answer
+        for unroll in answer.unrolls:
+            take_over(tensors(unroll), answer.event, self.device)
+        return answer.unrolls
 
     def _act(self) -> None:
         become_helper()
-        while (asked := self._asked.get()) is not None and not self._over:
-            try:
-                self._answers.put(self._actors.unrolls(asked.numbers, asked.weights))
-            except BaseException as problem:
-                self._answers.put(problem)
-                return
+        # The device starts an actor's few operations ahead of those of an update that is under way.
+        streams = self._streams
+        with streams.stream(streams.Stream(self.device, priority=-1)) if streams else nullcontext():
+            while (asked := self._asked.get()) is not None and not self._over:
+                try:
+                    with self.still:
+                        unrolls = self._actors.unrolls(asked.numbers, asked.weights)
+                    self._answers.put(_Made(unrolls, record_event(self.device)))
+                except BaseException as problem:
+                    self._answers.put(problem)
+                    return

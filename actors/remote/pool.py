@@ -11,9 +11,11 @@ failures follow each other. An answer that was lost is not made up for: nobody h
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import ray
+import torch
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
@@ -75,6 +77,7 @@ class RayPool:
         """Unrolls taken, by machine."""
         self._failures = Failures(max_failures, report)
         self._window = window
+        self.device, self.still = torch.device("cpu"), nullcontext()
         self._open: dict[ObjectRef[Any], Request] = {}
         """Requests without an answer, oldest first."""
         self._sent = 0

@@ -1,8 +1,8 @@
 """A core's step through torch.compile, for a learner that asks for it.
 
 A core with a loop over time starts dozens of small operations per step. On a GPU starting them takes longer than
-computing them; compiled, a step is one CUDA graph. Nothing of the core itself changes, neither its weights nor their
-names, and acting is as before.
+computing them; compiled, a step is a few fused ones, which `--cuda-graph` records with the rest of the update. Nothing
+of the core itself changes, neither its weights nor their names, and acting is as before.
 """
 
 import sys
@@ -50,18 +50,14 @@ class CompiledUnroll:
         check_call(self._core, "unroll", inputs, state, reset, bptt_length)
         if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
             return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
-        outputs, state, loss = self._unroll(inputs, reset, state, bptt_length)
-        # The next unroll may overwrite what a CUDA graph has returned.
-        return outputs, map_state(torch.clone, state), loss
+        return self._unroll(inputs, reset, state, bptt_length)
 
     def _unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         if self._compiled is None:
-            mode = "reduce-overhead" if inputs.is_cuda else None  # CUDA graphs
-            self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend, mode=mode)
-        if inputs.is_cuda:
-            torch.compiler.cudagraph_mark_step_begin()
+            # Not "reduce-overhead": one CUDA graph per step, where --cuda-graph records the whole update as one.
+            self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend)
         return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
 
     def _step(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:

@@ -131,6 +131,8 @@ class RunConfig:
             check_url("checkpoint_url", self.checkpoint_url)
         if self.local and self.act_on != "auto":
             raise ValueError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
+        if self.act_on == "cuda" and self.device == "cpu":
+            raise ValueError("act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
         if self.fixed_actors is None and (self.synchronous or self.in_process):
             others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
             why = "--local" if self.local else "--act-on" if self.in_process else others
@@ -254,6 +256,13 @@ class RunConfig:
         """The number of actor processes, None if it follows the cluster."""
         return None if self.num_actors == "auto" else int(self.num_actors)
 
+    @property
+    def _acting_device(self) -> str:
+        """Where actors query their networks; a Ray process sees the GPU that it claims as the first one."""
+        if self.act_on == "auto":
+            return "cuda" if self.actor_gpus else "cpu"
+        return self.device if self.act_on == "cuda" and self.device.startswith("cuda") else self.act_on
+
     def factory(self) -> ActorFactory:
         """The description of this run's actors."""
         return ActorFactory(
@@ -269,7 +278,7 @@ class RunConfig:
             env_workers=self.env_workers,
             unroll_length=self.unroll_length,
             seed=self.seed,
-            device=("cuda" if self.actor_gpus else "cpu") if self.act_on == "auto" else self.act_on,
+            device=self._acting_device,
         )
 
 

@@ -186,7 +186,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     if config.act_on != "auto":
         from ...actors.beside.pool import BesidePool
 
-        find_device(config.act_on)
+        find_device(factory.device)
         return BesidePool(
             factory.make_actor,
             config.fixed_actors or 1,

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...actors.packed import weights_for
 from ...actors.pool import ActorPool
 from ...actors.unroll import Unroll
-from ...agents.values import Weights, flatten
+from ...agents.values import Weights
 from ...learners.batcher import Batcher
 from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
@@ -74,10 +75,8 @@ class Member:
             self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since all environments began anew. What older ones did is another member's
-        doing, or of an easier stage."""
-        self._logged_at = 0
-        self._logged_time = math.inf
+        """The first version of the weights since all environments began anew; older ones are another member's or stage's."""
+        self._logged_at, self._logged_time = 0, math.inf
         """Of the last row or the first update; until then nothing is due."""
         self._skipped = float(learner.skipped)
 
@@ -109,10 +108,11 @@ class Member:
         """Number of the weights: every update, every copy and every new stage makes new ones."""
         return self.updates + self._beginnings
 
-    def weights(self) -> Weights:
-        """The newest weights, for the actors."""
+    def weights(self, pool: ActorPool | None = None) -> Weights:
+        """The newest weights, for the actors; those of a pool on the learner's device get them there."""
         stage = self.curriculum.stage if self.curriculum else 0
-        return Weights(self.version, self.number, flatten(self.learner.agent), self._beginnings, stage)
+        values, ready = weights_for(self.learner.agent, pool and pool.device)
+        return Weights(self.version, self.number, values, self._beginnings, stage, ready)
 
     def receive(self, unroll: Unroll) -> None:
         """Queue an unroll; one made with weights from before a copy or a new stage is dropped."""

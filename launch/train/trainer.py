@@ -88,6 +88,9 @@ class Trainer:
         self._waited = 0.0
         self._ready: dict[int, Unroll] = {}
         """Batches for the next update, by member."""
+        for member in members:
+            if member.learner.recorded is not None:
+                member.learner.recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1
@@ -125,9 +128,8 @@ class Trainer:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
                 due = due or (self.evaluator and self._best_now() is not self.best)  # before the next update
-                if (
-                    due and self.unsaved and not self.pool.gathering
-                ):  # the actors' state belongs to it, and can be had between batches
+                # The actors' state belongs to a checkpoint, and can be saved between batches.
+                if due and self.unsaved and not self.pool.gathering:
                     self.save()
             self._finish_gathering()
         finally:
@@ -333,7 +335,7 @@ class Trainer:
         if member.done:
             self.pool.retire(member.number)
         else:
-            self.pool.publish(member.weights(), learnt)
+            self.pool.publish(member.weights(self.pool), learnt)
 
     def _log(self, member: Member) -> None:
         """Write and show a member's metrics, and those of all members together when the last one has written."""

@@ -1,30 +1,45 @@
-"""The precision of the learner's pass over a batch; weights, gradients, losses and the memory's sums stay float32."""
+"""Precision of the learner's forward and backward pass; weights, gradients, losses and recurrent sums stay float32."""
 
 import contextlib
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-
-def lowered(precision: Literal["tf32", "bf16"], device: torch.device) -> AbstractContextManager[Any]:
-    """Compute what is inside the `with` statement so; the process is afterwards as it was.
-
-    tf32: a GPU's products round their factors to 10 bits and add up in float32. bf16: torso and heads in bfloat16,
-    by autocast; cores leave it (`full_precision`).
-    """
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _tf32()
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @contextlib.contextmanager
-def _tf32() -> Generator[None]:
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
-    for place in places:
-        place.allow_tf32 = True
+def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
+    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits with tf32 alone.
+
+    The flags belong to the process and a backward pass reads them too: leave the context after the gradients exist.
+    By default cuDNN rounds the factors of float32 convolutions. The flags are as before at the end.
+    """
+    places, name, rounded, exact = _flags()
+    value = rounded if precision == "tf32" else exact
+    before = [getattr(place, name) for place in places]
     try:
+        for place in () if device.type == "cpu" else places:
+            setattr(place, name, value)
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.allow_tf32 = value
+        for place, old in zip(places, before, strict=True):
+            setattr(place, name, old)
+
+
+def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
+    """The flags' owners, their name, and the values for tf32 and for float32.
+
+    From torch 2.9 on `allow_tf32` raises once `fp32_precision` was set.
+    """
+    backends: Any = torch.backends
+    if hasattr(backends.cudnn, "conv"):
+        return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision", "tf32", "ieee"
+    return (backends.cuda.matmul, backends.cudnn), "allow_tf32", True, False
+
+
+def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Compute torso and heads of a forward pass in bfloat16 with bf16; cores leave it (`full_precision`)."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

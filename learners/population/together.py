@@ -20,6 +20,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from ...actors.unroll import Unroll, tensors, with_tensors
 from ..algorithms.algorithm import Targets
 from ..config import LearnerConfig
+from ..device.precision import matrix_precision
 from ..learner import Learner
 from ..passes import Found, Gradient, LossTerms
 
@@ -87,8 +88,9 @@ def gradients(asked: Sequence[Gradient]) -> list[Found]:
         weights, moments, leaves, targets, numbers, share = member
         return functional_call(passes[0], (weights, moments), (leaves, targets, numbers, share))
 
-    terms: LossTerms = vmap(one)(weights, moments, leaves, targets, numbers, share)
-    found = torch.autograd.grad(terms.total.sum(), list(weights.values()), allow_unused=True)
+    with matrix_precision(asked[0].config.precision, leaves[0].device):
+        terms: LossTerms = vmap(one)(weights, moments, leaves, targets, numbers, share)
+        found = torch.autograd.grad(terms.total.sum(), list(weights.values()), allow_unused=True)
     unused: tuple[Tensor | None, ...] = (None,) * len(asked)
     given: Any = found  # pyright thinks that every parameter has a gradient
     own = zip(*(unused if each is None else each.unbind() for each in given), strict=True)

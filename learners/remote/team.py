@@ -83,6 +83,7 @@ class Team:
         report: Callable[[str], None],
         threads: int = 1,
     ) -> None:
+        self.device, self.still = torch.device("cpu"), pool.still
         self.pool, self._shares, self._synchronous, self._report = pool, shares, synchronous, report
         self._make_learner, self._make_pool, self._threads = make_learner, make_pool, threads
         self._own: list[Unroll] | None = None

@@ -20,7 +20,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 COMPARED = [
     *(f"core {name}" for name in core_names()),
     *(f"algorithm {name}" for name in ("vtrace", "a2c", "ppo")),
-    *("bptt", "rmsprop", "tf32", "sent ahead", "broken adam", "broken rmsprop_tf"),
+    *("bptt", "rmsprop", "tf32", "sent ahead", "acted here", "acted on another", "broken adam", "broken rmsprop_tf"),
 ]
 
 
@@ -67,6 +67,27 @@ def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):
     assert cases["recorded"] == {"replays": 3, "same": True}
 
 
+@pytest.mark.integration
+def test_a_recording_of_nothing_is_found_and_leaves_the_update_as_it_is(cases):
+    """A graph of another device's stream is empty: the first replay, which is compared with an update, is the last."""
+    assert cases["recorded nothing"] == {"replays": 1, "same": True}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("case", ["acting", "acting together"])
+def test_a_thread_acts_on_a_stream_of_its_own(cases, case):
+    """Nothing is read before it is written or used again too early; weights are those of a run that acts on the CPU.
+
+    The acting thread waits for actions alone: they are all that leaves the device.
+    """
+    found = cases[case]
+    assert "error" not in found, found["error"]
+    assert found["weights"] < 1e-5
+    assert found["hazards"] == []
+    assert "actors" not in found["blocked"]
+    assert found["copied"] == found["actions"]
+
+
 def make(**config):
     factory = ActorFactory(
         env="boxworld",
@@ -98,7 +119,7 @@ def test_results_of_replays_do_not_overwrite_each_other():
         return lambda: place.copy_(work()), place
 
     _, batches = make()
-    update = Recorded(lambda batch, _: batch.agent.logits.sum(), record)
+    update = Recorded(lambda batch, _: batch.agent.logits.sum(), list, record)
     results = [update(batch, []) for batch in batches]
     assert results == [batch.agent.logits.sum() for batch in batches]
 
@@ -109,7 +130,7 @@ def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
     def refuse(work):
         raise RuntimeError("no such\ngraph")
 
-    other._recorded = Recorded(other._learn, refuse)
+    other.recorded = Recorded(other._learn, list, refuse)
     assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
     said = capfd.readouterr().err.strip().splitlines()
     assert said == ["engram: the update is not recorded, its operations start one by one: RuntimeError: no such graph"]

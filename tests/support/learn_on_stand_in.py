@@ -5,24 +5,30 @@ arrival of a batch and the reading of its metrics.
 """
 
 import copy
+import gc
+import inspect
 import json
 import math
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from engram.actors.factory import ActorFactory
+from engram.actors.together import _Networks
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.registry import core_parameters
 from engram.agents.torsos import TorsoConfig
+from engram.agents.values import AgentOutput
 from engram.launch.api.training import make_learners, make_panel, make_trainer
 from engram.launch.run.config import RunConfig, to_dict
 from engram.launch.run.run_directory import RunDirectory
@@ -30,11 +36,11 @@ from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
-from engram.learners.device.recorded import WARM_UP, Recorded
+from engram.learners.device.recorded import WARM_UP, Recorded, changing
 from engram.learners.learner import Learner
 from engram.learners.population.config import PopulationConfig, Together
 from small_cores import SMALL
-from stand_in import DEVICE, StandInError, counts, learning
+from stand_in import DEVICE, SECOND, StandInError, counts, hazards, learning, use_streams, waits
 
 WORLD = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
 
@@ -85,13 +91,19 @@ class Guarded(Learner):
             return super()._learn(batch, indices)
 
 
-def compare(agent: Agent, batches: list[Unroll], config: LearnerConfig, sent: bool = False) -> dict[str, Any]:
-    """Learn on both; how far metrics and weights are from each other, and what was copied."""
+def compare(
+    agent: Agent, batches: list[Unroll], config: LearnerConfig, sent: bool = False, acted_on: torch.device | None = None
+) -> dict[str, Any]:
+    """Learn on both; how far metrics and weights are from each other, and what was copied.
+
+    Observations and actions are on `acted_on`, as those of an actor there.
+    """
     plain = Learner(copy.deepcopy(agent), config, 10_000)
     there = Guarded(copy.deepcopy(agent).to(DEVICE), config, 10_000)
+    arrived = batches if acted_on is None else [_acted_on(acted_on, batch) for batch in batches]
     before = dict(counts)
-    there.learn(batches[0])
-    for batch in batches[1:]:
+    there.learn(arrived[0])
+    for batch in arrived[1:]:
         if sent:
             there.send(batch)
         there.learn(batch)
@@ -114,6 +126,11 @@ def compare(agent: Agent, batches: list[Unroll], config: LearnerConfig, sent: bo
         "skipped": [plain.skipped, there.skipped],
         "steps": [plain.steps, there.steps],
     }
+
+
+def _acted_on(device: torch.device, batch: Unroll) -> Unroll:
+    env = batch.env._replace(observation=batch.env.observation.to(device))
+    return batch._replace(env=env, agent=AgentOutput(*(leaf.to(device) for leaf in batch.agent)))
 
 
 EVEN = LearnerConfig(optimiser="rmsprop_tf", eps=0.1)
@@ -160,8 +177,8 @@ def broken(optimiser: str) -> dict[str, Any]:
     return compare(agent, batches, LearnerConfig(optimiser=optimiser, rmsprop_momentum=0.5))  # type: ignore[arg-type]
 
 
-def recorded() -> dict[str, Any]:
-    """A recording that does its work again, from where it was recorded, stands for a CUDA graph."""
+def recorded(empty: bool = False) -> dict[str, Any]:
+    """A recording that does its work again, from where it was recorded, stands for a CUDA graph; or one of nothing."""
     agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=WARM_UP + 3)
     plain, there = (Guarded(copy.deepcopy(agent).to(DEVICE), LearnerConfig(), 10_000) for _ in range(2))
     replays = 0
@@ -172,11 +189,12 @@ def recorded() -> dict[str, Any]:
         def replay():
             nonlocal replays
             replays += 1
-            result.copy_(work())
+            if not empty:
+                result.copy_(work())
 
         return replay, result
 
-    there._recorded = Recorded(there._learn, record)
+    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimiser), record)
     rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
     same = all(
         torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
@@ -184,8 +202,8 @@ def recorded() -> dict[str, Any]:
     return {"replays": replays, "same": same and rows[0] == rows[1]}
 
 
-def trainer_of(config: RunConfig, path: Path, files: ExitStack) -> Trainer:
-    factory = config.factory()
+def trainer_of(config: RunConfig, path: Path, files: ExitStack, factory: ActorFactory | None = None) -> Trainer:
+    factory = factory or config.factory()
     batch = factory.make_batch()
     agents = []
     for member in range(config.num_members):
@@ -197,7 +215,7 @@ def trainer_of(config: RunConfig, path: Path, files: ExitStack) -> Trainer:
     learners = make_learners(config, agents)
     trainer = make_trainer(config, learners, tuple(batch.episode_fields), pool, directory, panel, None, files)
     for member in trainer.members:
-        pool.publish(member.weights())
+        pool.publish(member.weights(pool.device))
     return trainer
 
 
@@ -230,13 +248,52 @@ def population(sync: bool, together: Together) -> dict[str, Any]:
         other = trainer_of(config, Path(folder) / "two", files)
         other.load_state(saved)
         for member in other.members:
-            other.pool.publish(member.weights())
+            other.pool.publish(member.weights(other.pool.device))
         for each in (trainer, other):
             for _ in range(rounds):
                 each.update()
             found.append([[p.cpu() for p in member.learner.agent.parameters()] for member in each.members])
     same = all(torch.equal(a, b) for x, y in zip(*found, strict=True) for a, b in zip(x, y, strict=True))
     return {"same": same, "updates": [member.updates for member in trainer.members]}
+
+
+def acting(act_on: str, members: int = 1) -> dict[str, Any]:
+    """A thread acts on the device with a stream of its own while the learner learns there; the same without streams.
+
+    Weights stay on the device. Only what the learner's thread does waits for all that was started.
+    """
+    for owner, name in ((Agent, "step"), (_Networks, "answers")):  # a tensor subclass cannot be made in inference mode
+        setattr(owner, name, torch.no_grad()(inspect.unwrap(getattr(owner, name))))
+    config = RunConfig(
+        env="boxworld",
+        env_args=WORLD,
+        agent=AgentConfig(core="lstm", core_args=small("lstm")),
+        population=members if members > 1 else 0,
+        pbt=PopulationConfig(together="on") if members > 1 else PopulationConfig(),
+        act_on="cpu",
+        sync=True,
+        num_actors=2,
+        envs_per_actor=2,
+        unroll_length=12,
+        learner=LearnerConfig(lr_schedule="constant", optimiser="rmsprop_tf", eps=0.1),
+    )
+    found: list[list[torch.Tensor]] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
+        for device in ("cpu", act_on):
+            factory = replace(config.factory(), device=device)
+            trainer = trainer_of(config, Path(folder) / device.partition(":")[0], files, factory)
+            files.callback(trainer.pool.close)
+            before, blocked = dict(counts), len(waits)
+            for _ in range(4 * members):
+                trainer.update()
+            copied = counts["out"] - before["out"]
+            blocked_by = sorted(set(waits[blocked:]))
+            found.append([p.detach().cpu() for member in trainer.members for p in member.learner.agent.parameters()])
+        trainer.pool.save()
+    gc.collect()
+    far = max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+    actions = 4 * config.num_actors * config.unroll_length * members
+    return {"weights": far, "blocked": blocked_by, "hazards": hazards[:3], "copied": copied, "actions": actions}
 
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
@@ -256,19 +313,31 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "sent ahead": lambda: compare(
         *setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=5), LearnerConfig(), sent=True
     ),
+    "acted here": lambda: compare(
+        *setting(AgentConfig(core="lstm", core_args=small("lstm"))), LearnerConfig(), acted_on=DEVICE
+    ),
+    "acted on another": lambda: compare(
+        *setting(AgentConfig(core="lstm", core_args=small("lstm"))), LearnerConfig(), acted_on=SECOND
+    ),
     "broken adam": lambda: broken("adam"),
     "broken rmsprop_tf": lambda: broken("rmsprop_tf"),
     "recorded": recorded,
+    "recorded nothing": lambda: recorded(empty=True),
     "population": lambda: population(True, "off"),
     "population together": lambda: population(True, "on"),
+    "acting": lambda: acting("standin:0"),
+    "acting together": lambda: acting("standin:0", members=2),
     "peeking": lambda: refused(Peeking),
     "masking": lambda: refused(Masking),
     "mixing": lambda: refused(Mixing),
 }
 
 if __name__ == "__main__":
+    use_streams()
     results: dict[str, Any] = {}
     for case, run in CASES.items():
+        if sys.argv[1:] and case not in sys.argv[1:]:
+            continue
         try:
             results[case] = run()
         except Exception:
