@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from engram.actors.beside import pool as beside
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
@@ -66,8 +67,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--updates", type=int, default=4, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--shared-stream", action="store_true", help="the thread acts on the learner's stream")
     given, others = parser.parse_known_args()
     prepare_process(1)
+    if given.shared_stream:
+        beside.stream_module = lambda _: None
     words = ["--env", given.env, "--core", given.core, "--device", given.device, *others]
     found: dict[str, list[float]] = {"local": [], "act_on": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
@@ -90,6 +94,7 @@ def main() -> None:
         "core": given.core,
         "act_on_device": given.act_on,
         "device": given.device,
+        "shared_stream": given.shared_stream,
         "more": others,
     }
     print(json.dumps(provenance() | asked | result))

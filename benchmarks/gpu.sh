@@ -29,15 +29,36 @@ run() {
 }
 
 seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 small=() world=()
+torsos=(grid embedding atari-resnet) sizes=(32 256 1024) memories=(rmc lstm) update=(--repeats 20)
 if [ -n "${SMALL:-}" ]; then
   seconds=0.01 updates=1 turns=1 cores=(lstm) certified=(--cores lstm) resumed=(lstm) steps=300
+  torsos=(grid) sizes=(4) memories=(lstm) update=(--repeats 1)
   small=(--unroll-length 4 --envs-per-update 4)
   world=(--env-args path_lengths=1 num_distractors=0 max_steps=9)
 fi
-sizes=(32 1024)
-[ "$device" = cpu ] && sizes=(32)
 
-run cores rl-bench cores "${cores[@]}" --device "$device" --threads 1 --batch-sizes "${sizes[@]}" --seconds $seconds \
+# One update: of every core and torso; recorded against eager; of more and more environments.
+for torso in "${torsos[@]}"; do
+  run update-$torso python benchmarks/update_time.py --device "$device" --torso $torso --cores "${cores[@]}" \
+    "${update[@]}"
+done
+if [ "$device" != cpu ]; then
+  run update-recorded python benchmarks/update_time.py --device "$device" --cuda-graph "${update[@]}"
+fi
+run update-sizes python benchmarks/update_time.py --device "$device" --cores "${memories[@]}" --envs "${sizes[@]}" \
+  "${update[@]}"
+
+# Acting with a stream of its own and without.
+for stream in own shared; do
+  [ "$device" = cpu ] && continue
+  flags=()
+  [ $stream = shared ] && flags=(--shared-stream)
+  run acting-$stream python benchmarks/act_on.py --env boxworld --core lstm --device "$device" --act-on "$device" \
+    --num-actors 2 --updates $updates --turns $turns "${flags[@]}"
+done
+
+# The rest.
+run cores rl-bench cores "${cores[@]}" --device "$device" --threads 1 --batch-sizes 32 1024 --seconds $seconds \
   --json "$out/$name-cores.json"
 for core in rmc lstm; do
   for kind in plain cuda-graph tf32; do

@@ -1,5 +1,7 @@
 """The pool that acts in a thread of the learner's process: the unrolls of the plain pool, and how old they may be."""
 
+import time
+
 import pytest
 import torch
 
@@ -77,6 +79,18 @@ def test_what_was_asked_for_before_a_copy_does_not_count(make):
 def test_weights_that_act_are_at_most_one_update_old(make, batch_size, members):
     pool = make(ahead=2 * batch_size)
     assert max(lags(pool, batch_size, members, 12)) <= 1
+
+
+def test_nothing_acts_while_a_graph_is_recorded(make):
+    pool = make()
+    pool.publish(weights(1))
+    take(pool)
+    with pool.still:
+        before = pool.progress
+        pool.publish(weights(2), learnt=4)
+        time.sleep(0.2)
+        assert pool.progress == before
+    assert take(pool)
 
 
 def test_a_failed_actor_is_replaced(make):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_a_recording_of_nothing_is_found_and_leaves_the_update_as_it_is(cases):
 
 
 @pytest.mark.integration
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch below 2.9 has other flags")
+def test_forward_and_backward_pass_have_the_precision_that_is_configured(cases):
+    """Also where the process has set another one, which it has again after the update."""
+    assert cases["flags"] == {
+        "float32": [["ieee"] * 3, ["ieee"] * 3, ["tf32"] * 3],
+        "tf32": [["tf32"] * 3, ["tf32"] * 3, ["ieee"] * 3],
+    }
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("core", core_names())
+def test_an_update_starts_no_more_operations_than_its_budget(cases, core):
+    """Starting an operation takes a GPU longer than computing a small one; an update of 12 steps."""
+    assert cases[f"core {core}"]["operations"] <= OPERATIONS[core]
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("case", ["acting", "acting together"])
 def test_a_thread_acts_on_a_stream_of_its_own(cases, case):
     """Nothing is read before it is written or used again too early; weights are those of a run that acts on the CPU.
@@ -122,6 +140,22 @@ def test_results_of_replays_do_not_overwrite_each_other():
     update = Recorded(lambda batch, _: batch.agent.logits.sum(), list, record)
     results = [update(batch, []) for batch in batches]
     assert results == [batch.agent.logits.sum() for batch in batches]
+
+
+def test_nothing_else_uses_the_device_while_an_update_is_recorded():
+    lock, locked = threading.Lock(), []
+
+    def record(work):
+        locked.append(lock.locked())
+        place = work()
+        return lambda: locked.append(lock.locked()), place
+
+    _, batches = make()
+    update = Recorded(lambda batch, _: batch.agent.logits.sum(), list, record)
+    update.alone = lock
+    for batch in batches[: WARM_UP + 1]:
+        update(batch, [])
+    assert locked == [True, False]
 
 
 def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):

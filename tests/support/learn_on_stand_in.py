@@ -106,7 +106,9 @@ def compare(
     for batch in arrived[1:]:
         if sent:
             there.send(batch)
+        started = counts["operations"]
         there.learn(batch)
+    operations = counts["operations"] - started
     copies = counts["in"] - before["in"], counts["out"] - before["out"]
     wanted, found = [plain.step(batch) for batch in batches], there.read()
     far = [
@@ -120,6 +122,7 @@ def compare(
     return {
         "in": copies[0],
         "out": copies[1],
+        "operations": operations,
         "updates": len(batches),
         "metrics": max(far),
         "weights": float(max(weights).detach()),
@@ -200,6 +203,33 @@ def recorded(empty: bool = False) -> dict[str, Any]:
         torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
     )
     return {"replays": replays, "same": same and rows[0] == rows[1]}
+
+
+def flags() -> dict[str, Any]:
+    """Precision flags in the forward and the backward pass, and after the update, as the process had set them."""
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    found: dict[str, Any] = {}
+    for own, precision in (("tf32", "float32"), ("ieee", "tf32")):
+        agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=1)
+        learner = Learner(agent.to(DEVICE), LearnerConfig(precision=precision), 10_000)
+        seen: list[list[str]] = []
+
+        def note(*_: Any, seen: list[list[str]] = seen) -> None:
+            seen.append([place.fp32_precision for place in places])
+
+        def note_both(_: Any, __: Any, output: torch.Tensor, note: Callable[..., None] = note) -> None:
+            note()
+            output.register_hook(note)
+
+        for place in places:
+            place.fp32_precision = own
+        learner.agent.policy.register_forward_hook(note_both)
+        learner.step(batches[0])
+        note()
+        found[precision] = seen
+    for place in places:
+        place.fp32_precision = "none"
+    return found
 
 
 def trainer_of(config: RunConfig, path: Path, files: ExitStack, factory: ActorFactory | None = None) -> Trainer:
@@ -327,6 +357,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "population together": lambda: population(True, "on"),
     "acting": lambda: acting("standin:0"),
     "acting together": lambda: acting("standin:0", members=2),
+    "flags": flags,
     "peeking": lambda: refused(Peeking),
     "masking": lambda: refused(Masking),
     "mixing": lambda: refused(Mixing),
@@ -342,4 +373,5 @@ if __name__ == "__main__":
             results[case] = run()
         except Exception:
             results[case] = {"error": traceback.format_exc()}
+        print(case, file=sys.stderr, flush=True)
     print(json.dumps(results))

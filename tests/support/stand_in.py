@@ -48,13 +48,16 @@ counts = {"in": 0, "out": 0, "operations": 0}
 class Event:
     """What a stream had been given when the event was recorded, its own operations and those it waited for."""
 
-    def __init__(self, clock: Counter["Stream"], copies: list[Callable[[], Any]]) -> None:
-        self.clock, self.copies = clock, copies
+    def __init__(self, stream: "Stream") -> None:
+        self.stream, self.clock, self.copies = stream, stream.clock.copy(), stream.copies[:]
 
     def synchronize(self) -> None:
-        _done.update(self.clock | _done)
+        for stream, count in self.clock.items():
+            _done[stream] = max(_done[stream], count)
         for copy in self.copies:
-            copy()
+            if copy in self.stream.copies:
+                self.stream.copies.remove(copy)
+                copy()
 
 
 class Stream:
@@ -67,7 +70,7 @@ class Stream:
         """Copies to the host that have not arrived."""
 
     def record_event(self) -> Event:
-        return Event(self.clock.copy(), self.copies[:])
+        return Event(self)
 
     def wait_event(self, event: Event) -> None:
         self.clock |= event.clock

@@ -5,7 +5,10 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-RUNS = ("cores", "boxworld-rmc-plain", "boxworld-lstm-plain", "t-maze-population-on", "resume", "certificate")
+RUNS = (
+    *("update-grid", "update-sizes", "cores", "boxworld-rmc-plain", "boxworld-lstm-plain", "t-maze-population-on"),
+    *("resume", "certificate"),
+)
 
 
 def script(out: Path, **settings: str) -> tuple[int, list[str]]:
@@ -31,6 +34,6 @@ def test_a_run_that_takes_too_long_leaves_no_result_and_the_others_go_on(tmp_pat
     for name in RUNS[1:]:
         (tmp_path / f"small-cpu-{name}.json").write_text("{}")
     code, lines = script(tmp_path, LIMIT="0.01")
-    assert (code, lines[0]) == (1, f"cores failed: {tmp_path}/small-cpu-cores.log")
+    assert (code, lines[0]) == (1, f"update-grid failed: {tmp_path}/small-cpu-update-grid.log")
     assert lines[1:] == [f"{name}: there already" for name in RUNS[1:]]
-    assert not (tmp_path / "small-cpu-cores.json").exists()
+    assert not (tmp_path / "small-cpu-update-grid.json").exists()

@@ -24,6 +24,17 @@ def test_actors_share_the_environments_of_an_update() -> None:
     assert RunConfig(envs_per_update=64, envs_per_actor=5).actor_envs == 5
 
 
+def test_a_thread_acts_on_the_learners_gpu() -> None:
+    def acting_device(**settings: str) -> str:
+        return RunConfig(env="boxworld", **settings).factory().device  # type: ignore[arg-type]
+
+    assert acting_device(act_on="cuda", device="cuda:1") == "cuda:1"
+    assert acting_device(act_on="cuda", device="auto") == "cuda"
+    assert acting_device(act_on="cpu", device="cuda:1") == "cpu"
+    with pytest.raises(ValueError, match="act_on is 'cuda'; allowed with device 'cpu': auto, cpu"):
+        acting_device(act_on="cuda", device="cpu")
+
+
 def test_the_bound_on_policy_lag() -> None:
     assert RunConfig(envs_per_update=64, num_actors=3).lag_bound == 1
     assert RunConfig(envs_per_update=8, envs_per_actor=64).lag_bound == 8
