@@ -39,7 +39,7 @@ class Packer:
     def send(self, leaves: Sequence[Tensor]) -> Sent:
         """Start copying on the current stream; waits for the copy before, if it is still under way.
 
-        Leaves of the device stay where they are; those of another one are copied by themselves.
+        Leaves of other devices than the CPU stay where they are.
         """
         if self._last is not None:
             self._last.synchronize()
@@ -54,7 +54,7 @@ class Packer:
                 _view(self._buffer, begin, leaf).copy_(leaf)
         there = self._buffer[:end].to(self.device, non_blocking=True)
         moved = [
-            _view(there, begin, leaf) if leaf.device.type == "cpu" else leaf.to(self.device, non_blocking=True)
+            _view(there, begin, leaf) if leaf.device.type == "cpu" else leaf
             for leaf, begin in zip(leaves, begins, strict=True)
         ]
         self._last = record_event(self.device)

@@ -75,7 +75,7 @@ class Member:
             self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since all environments began anew; older ones are another member's or stage's."""
+        """The first version of the weights since all environments began anew; older ones do not count."""
         self._logged_at, self._logged_time = 0, math.inf
         """Of the last row or the first update; until then nothing is due."""
         self._skipped = float(learner.skipped)
@@ -111,7 +111,7 @@ class Member:
     def weights(self, pool: ActorPool | None = None) -> Weights:
         """The newest weights, for the actors; those of a pool on the learner's device get them there."""
         stage = self.curriculum.stage if self.curriculum else 0
-        values, ready = weights_for(self.learner.agent, pool and pool.device)
+        values, ready = weights_for(self.learner.agent, pool.device if pool else None)
         return Weights(self.version, self.number, values, self._beginnings, stage, ready)
 
     def receive(self, unroll: Unroll) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...actors.packed import Packer, stream_module, take_over
-from ...actors.unroll import Unroll, tensors, with_tensors
+from ...actors.unroll import Unroll, map_tensors, tensors, with_tensors
 
 
 class _Sent(NamedTuple):
@@ -50,7 +50,8 @@ class Transfer:
         sent = self._sent if self._sent is not None and self._sent.batch is batch else self._send(batch, indices)
         self._sent = None
         take_over((*tensors(sent.arrived), *sent.indices), sent.event, self._device)
-        return sent.arrived, sent.indices
+        # An actor's tensors are on this device, or on another one.
+        return map_tensors(lambda leaf: leaf.to(self._device, non_blocking=True), sent.arrived), sent.indices
 
     def _send(self, batch: Unroll, indices: Sequence[Tensor]) -> _Sent:
         self._packers.reverse()

@@ -24,6 +24,36 @@ COMPARED = [
     *("bptt", "rmsprop", "tf32", "sent ahead", "acted here", "acted on another", "broken adam", "broken rmsprop_tf"),
 ]
 
+OPERATIONS = {
+    "agalite": 11632,
+    "concrete": 1535,
+    "conv-lstm": 1409,
+    "delta-net": 7416,
+    "elman": 835,
+    "feedforward": 548,
+    "ffm": 1014,
+    "frame-stack": 961,
+    "fwm": 3377,
+    "gru": 1277,
+    "gtrxl": 1999,
+    "ind-rnn": 1556,
+    "lru": 1202,
+    "lstm": 1295,
+    "mamba2": 6361,
+    "mgu": 1220,
+    "min-gru": 1190,
+    "mlstm": 6037,
+    "mnm-g": 4717,
+    "mnm-p": 4649,
+    "parallel": 1535,
+    "rmc": 3241,
+    "rtu": 1398,
+    "s5": 6084,
+    "shm": 4985,
+    "slstm": 1981,
+}
+"""Operations of an update of 12 steps, by core; another version of torch may need a few more."""
+
 
 @pytest.fixture(scope="module")
 def cases():
@@ -88,7 +118,7 @@ def test_forward_and_backward_pass_have_the_precision_that_is_configured(cases):
 @pytest.mark.parametrize("core", core_names())
 def test_an_update_starts_no_more_operations_than_its_budget(cases, core):
     """Starting an operation takes a GPU longer than computing a small one; an update of 12 steps."""
-    assert cases[f"core {core}"]["operations"] <= OPERATIONS[core]
+    assert cases[f"core {core}"]["operations"] <= 1.05 * OPERATIONS[core]
 
 
 @pytest.mark.integration
@@ -103,7 +133,8 @@ def test_a_thread_acts_on_a_stream_of_its_own(cases, case):
     assert found["weights"] < 1e-5
     assert found["hazards"] == []
     assert "actors" not in found["blocked"]
-    assert found["copied"] == found["actions"]
+    if case == "acting":  # a population reads more
+        assert found["copied"] == found["actions"]
 
 
 def make(**config):

@@ -245,7 +245,7 @@ def trainer_of(config: RunConfig, path: Path, files: ExitStack, factory: ActorFa
     learners = make_learners(config, agents)
     trainer = make_trainer(config, learners, tuple(batch.episode_fields), pool, directory, panel, None, files)
     for member in trainer.members:
-        pool.publish(member.weights(pool.device))
+        pool.publish(member.weights(pool))
     return trainer
 
 
@@ -278,7 +278,7 @@ def population(sync: bool, together: Together) -> dict[str, Any]:
         other = trainer_of(config, Path(folder) / "two", files)
         other.load_state(saved)
         for member in other.members:
-            other.pool.publish(member.weights(other.pool.device))
+            other.pool.publish(member.weights(other.pool))
         for each in (trainer, other):
             for _ in range(rounds):
                 each.update()

@@ -99,6 +99,9 @@ class Memory:
         self.kept_for: set[Stream] = {self.owner}
         self.names: dict[tuple[Stream, int], str] = {}
 
+    def __deepcopy__(self, _: Any) -> "Memory":
+        return Memory()
+
     def use(self, name: str, writes: bool) -> None:
         here = current_stream()
         now = here, here.clock[here]
