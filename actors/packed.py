@@ -91,7 +91,7 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None
-    return values, record_event(device)
+    return values, record_event(values.device)
 
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:

@@ -147,7 +147,7 @@ def _near(before: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Te
     Half of the change is allowed: Adam's first steps have the full length where the gradient is rounding alone.
     """
     change, error = (
-        float(torch.stack([(a - b).double().square().sum().cpu() for a, b in zip(pair, wanted, strict=True)]).sum())
+        sum(float((a - b).double().square().sum()) for a, b in zip(pair, wanted, strict=True))
         for pair in (before, found)
     )
     return error <= 0.25 * change
