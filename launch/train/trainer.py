@@ -81,16 +81,14 @@ class Trainer:
         """Held while the learner computes and a checkpoint is written: what others may not come between."""
         self.rescuing = False
         """Whether the actors may no longer be asked for anything."""
-        self._stop = StopFlag(())
-        self._looked = 0
+        self._stop, self._looked = StopFlag(()), 0
         """Steps of environments in evaluations."""
         self._warned: set[str] = set()
         self._waited = 0.0
         self._ready: dict[int, Unroll] = {}
         """Batches for the next update, by member."""
-        for member in members:
-            if member.learner.recorded is not None:
-                member.learner.recorded.alone = pool.still
+        for recorded in filter(None, [member.learner.recorded for member in members]):
+            recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1

@@ -83,14 +83,13 @@ class Team:
         report: Callable[[str], None],
         threads: int = 1,
     ) -> None:
-        self.device, self.still = torch.device("cpu"), pool.still
-        self.pool, self._shares, self._synchronous, self._report = pool, shares, synchronous, report
+        self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
+        self._shares, self._synchronous, self._report, self._silent = shares, synchronous, report, BEGIN_SECONDS
         self._make_learner, self._make_pool, self._threads = make_learner, make_pool, threads
         self._own: list[Unroll] | None = None
         self._header: Weights | None = None
         self._due = self._held = False
         self._learned = self._groups = self._lost = self._losses = 0
-        self._silent = BEGIN_SECONDS
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, for the caller to take."""
