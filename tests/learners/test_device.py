@@ -60,7 +60,7 @@ def cases():
     """Findings of tests/support/learn_on_stand_in.py, in a process of its own: torch keeps a new device for good."""
     words = [sys.executable, str(SUPPORT / "learn_on_stand_in.py")]
     environment = os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

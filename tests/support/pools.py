@@ -73,7 +73,7 @@ def weights(version: int, member: int = 0) -> Weights:
     return Weights(version, member, flatten(FACTORY.make_agent(FACTORY.make_batch())))
 
 
-def take(pool: ActorPool, seconds: float = 120.0) -> Unroll:
+def take(pool: ActorPool, seconds: float = 600.0) -> Unroll:
     """The next unroll, even if it takes a while; TimeoutError if it does not come."""
     deadline = time.monotonic() + seconds
     while (unroll := pool.next()) is None:
