@@ -6,7 +6,6 @@ Files of JSON lines are in the order of their steps: rows that a stopped run wro
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,6 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(directory)  # the new name is on disk only when its directory is
     finally:
         os.close(directory)
-
-
-def replace_part(page: Path, begin: str, text: str, end: str) -> None:
-    """Put `text` between the marks `begin` and `end` of a page, with them at its end if it has none. Raises OSError."""
-    old, part = page.read_text(), f"{begin}\n{text}\n{end}"
-    between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    new = between.sub(lambda _: part, old) if between.search(old) else f"{old.rstrip()}\n\n{part}\n"
-    replace_file(page, new.encode())
 
 
 class AppendedFile:

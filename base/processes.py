@@ -75,16 +75,6 @@ def tree_memory(pid: int) -> int:
     return total
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """Processor seconds that process `pid` and its living descendants have used; 0 if it has ended."""
-    total = 0.0
-    for process in tree(pid):
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
-
-
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for the next step; False where there is no glibc.
 

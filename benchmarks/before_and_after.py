@@ -9,7 +9,7 @@ later rate / earlier rate; reported are the median of the ratios, their quartile
 they go into results/house.json.
 
 Measured are: every core that both versions have, one step for acting and an unroll with its gradient for learning (the
-settings of `rl-bench cores`, one thread); every world that both have, in batches; and `rl-train --env boxworld --core
+settings of `speed/cores.py`, one thread); every world that both have, in batches; and `rl-train --env boxworld --core
 rmc --local`, between two rows of its metrics.
 """
 
@@ -183,7 +183,8 @@ def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -
 
 def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
     """Every core in batches of 32 and 128."""
-    from engram.launch.bench.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
+    from speed.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
+
     from engram.launch.run.presets.lookup import preset
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]

@@ -58,7 +58,7 @@ for stream in own shared; do
 done
 
 # The rest.
-run cores rl-bench cores "${cores[@]}" --device "$device" --threads 1 --batch-sizes 32 1024 --seconds $seconds \
+run cores python benchmarks/speed/cores.py "${cores[@]}" --device "$device" --threads 1 --batch-sizes 32 1024 --seconds $seconds \
   --json "$out/$name-cores.json"
 for core in rmc lstm; do
   for kind in plain cuda-graph tf32; do

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from PIL import Image
 
+sys.path.append(str(Path(__file__).parent / "site"))
+import layouts
+from figures_page import replace_part
+
 from engram import zoo
-from engram.base.files import replace_part
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
-from engram.launch.figures import layouts
 from engram.launch.run.command_line import parse
 from engram.launch.run.config import RunConfig, from_dict
 from engram.launch.run.trained import open_run

@@ -11,10 +11,9 @@ from gymnasium.vector.utils import batch_space
 
 from ..base.messages import check_integer, check_keys
 from .arrays import Array
-from .drawing import Canvas
+from .drawing import Canvas, Colour
 from .loops import ArrayForm, Copies
 from .masks import KEY
-from .player_help import PlayerHelp
 
 HIDDEN = ("num_envs", "first_index", "render_mode")
 """Parameters of every batch, which say nothing of the world."""
@@ -37,6 +36,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
+    symbols: ClassVar[tuple[tuple[Colour, str], ...]] = ()
+    """Colors of the board and what they stand for, for a player."""
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
@@ -184,10 +185,6 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         Args:
             seen: uint8 [N, *map_shape, layers]: 0 for a cell not seen yet, else 1 + a class of the layer.
         """
-        raise NotImplementedError
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
         raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:

@@ -125,7 +125,6 @@ COMPOSERS = {
         f"launch/api/{name}.py": {"train", "population", "evaluate", "look"}
         for name in ("training", "run", "evaluation")
     },
-    "launch/api/child.py": {"train"},
     "launch/train/command.py": {"api", "trials"},
     "launch/trials/command.py": {"api", "train"},
     "launch/play/agent.py": {"api"},

@@ -11,7 +11,6 @@ from ..arrays import Array, check_cell
 from ..drawing import BLACK, WHITE, Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..seen_map import layers, mark_window
 from ..single import SingleEnv
 from . import rules
@@ -94,6 +93,14 @@ class BoxWorldBatch(BatchedEnv):
         "Relational recurrent neural networks", A.3 (the window and the defaults).
     """
 
+    symbols = (
+        (rgb(PALETTE[PLAYER] // 2), "you"),
+        (WHITE, "gem"),
+        (rgb(PALETTE[KEY]), "a to t: key (20 colours)"),
+        (rgb(PALETTE[LOCK]), "A to T: lock of that key"),
+        (rgb(PALETTE[FLOOR]), "floor"),
+        (rgb(PALETTE[NOTHING]), "wall"),
+    )
     episode_fields = ("solved", "path_length", "num_distractors")
     level_fields = ("path_length", "num_distractors")
     fact_values = {  # noqa: RUF012
@@ -221,37 +228,6 @@ class BoxWorldBatch(BatchedEnv):
         else:
             mark_window(seen, shown, places, WINDOW // 2)
         return places
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        steps: int = self.params.max_steps  # pyright: ignore[reportAttributeAccessIssue]
-        return PlayerHelp(
-            goal=(
-                "Collect the gem: a key opens the lock with its letter, and frees the next key.",
-                "Some boxes are traps that end the game."
-                if self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
-                else "You see 5 x 5 cells of the room, and some boxes are traps that end the game.",
-            ),
-            rules=(
-                "A box is two cells: on the left its content, on the right its lock. A lock",
-                "is a capital letter; walk onto it with the key of the same small letter.",
-                "You hold one key at a time, and a lock uses it up. The loose key has no lock.",
-                f"The game ends with the gem, with a trap, or at step {steps + 1}.",
-            ),
-            symbols=(
-                (rgb(PALETTE[PLAYER] // 2), "you"),
-                (WHITE, "gem"),
-                (rgb(PALETTE[KEY]), "a to t: key (20 colours)"),
-                (rgb(PALETTE[LOCK]), "A to T: lock of that key"),
-                (rgb(PALETTE[FLOOR]), "floor"),
-                (rgb(PALETTE[NOTHING]), "wall"),
-            ),
-            rewards=(
-                f"{rules.GEM_REWARD:+g} the gem",
-                f"{rules.LOCK_REWARD:+g} a lock on the way to it",
-                f"{rules.BAIT_REWARD:+g} a trap, and the end",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`: the whole board, or what the agent sees; a key in hand is shown below."""

@@ -11,7 +11,6 @@ from ..arrays import Array
 from ..drawing import BLACK, WHITE, Canvas, Colour
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from . import rules
 from .rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
@@ -66,6 +65,12 @@ class CuedCatchBatch(BatchedEnv):
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.1 and B.1.
     """
 
+    symbols = (
+        (WHITE, "you"),
+        (_COLOURS[rules.BALL_A], "top ball"),
+        (_COLOURS[rules.BALL_B], "bottom ball"),
+        (_GREEN, "cue; taught: 3-4 its ball"),
+    )
     episode_fields = ("solved", "caught")
     fact_values = {  # noqa: RUF012
         **{f"ball_{cue}": ("top", "bottom") for cue in range(1, NUM_CUES + 1)},
@@ -141,34 +146,6 @@ class CuedCatchBatch(BatchedEnv):
         cue = np.where(trial < 0, taught, state.cues[everywhere, trial]).astype(np.int64)
         balls = {f"ball_{k}": state.balls[:, k - 1].astype(np.int64) for k in range(1, NUM_CUES + 1)}
         return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                "Catch the ball that the cue names: be in its row when the balls arrive.",
-                "Each cue means top or bottom; the symbol of the ball is shown with it."
-                if self.params.always_show_ball_symbol
-                else "Each cue means top or bottom; the game teaches them once, at the start.",
-            ),
-            rules=(
-                f"First each cue is shown with the symbol of its ball. Then follow {self.params.num_trials} trials",
-                "of 7 steps, each with a cue: two balls fly towards you, and you stand in the",
-                "top or in the bottom row. The trials without reward are for practice.",
-                "The cue is the green bar in the lowest rows; its place says which cue it is.",
-            ),
-            symbols=(
-                (WHITE, "you"),
-                (_COLOURS[rules.BALL_A], "top ball"),
-                (_COLOURS[rules.BALL_B], "bottom ball"),
-                (_GREEN, "cue; taught: 3-4 its ball"),
-            ),
-            rewards=(
-                "+1 the right ball",
-                "0 the wrong ball",
-                f"0 in the first {self.params.reward_free_trials} trials",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`; the agent sees the whole board, but `full` also says what the cue means."""

@@ -11,7 +11,6 @@ from ..arrays import Array, check_cell
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from . import rules
 
@@ -70,6 +69,12 @@ class MazeBatch(BatchedEnv):
         "found": ("no", "yes"),
     }
     action_names = rules.ACTION_NAMES
+    symbols = (
+        (AGENT, "you"),
+        (FLOOR, "free cell"),
+        (WALL, "wall or pillar"),
+        (GOAL, "goal (only with v or the twin)"),
+    )
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
     drawn_keys = ("teleports",)
@@ -146,32 +151,6 @@ class MazeBatch(BatchedEnv):
             "column": state.col.copy(),
             "found": (state.successes > 0).astype(np.int64),
         }
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                "Find the hidden goal, again and again: it stays in one cell for all the game.",
-                "You see the 3 x 3 cells around you, and the goal when it is among them."
-                if self.params.show_goal
-                else "You see the 3 x 3 cells around you, and the goal looks like any other cell.",
-            ),
-            rules=(
-                "Whenever you step on the goal you are moved to a random cell; remember where",
-                "the goal was and walk back. The maze has a wall around it and a pillar in",
-                f"every second row and column. The game ends after {self.params.num_steps} steps.",
-            ),
-            symbols=(
-                (AGENT, "you"),
-                (FLOOR, "free cell"),
-                (WALL, "wall or pillar"),
-                (GOAL, "goal (only with v or the twin)"),
-            ),
-            rewards=(
-                f"{rules.GOAL_REWARD:+g} the goal",
-                f"{-self.params.wall_penalty:+g} walking into a wall",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """The whole maze, or the cells around the agent; the goal as far as it is seen."""

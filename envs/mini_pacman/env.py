@@ -11,7 +11,6 @@ from ..arrays import Array, check_cell
 from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..seen_map import mark_window
 from ..single import SingleEnv
 from . import rules
@@ -89,6 +88,14 @@ class MiniPacmanBatch(BatchedEnv):
         as released with it); Santoro et al. 2018, "Relational recurrent neural networks", 4.2 (the window).
     """
 
+    symbols = (
+        (PACMAN_COLOUR, "you"),
+        ((255, 0, 0), "ghost: dangerous"),
+        ((255, 255, 0), "ghost: can be eaten"),
+        (PILL_COLOUR, "pill"),
+        (rgb(PALETTE[FOOD]), "food"),
+        (rgb(PALETTE[WALL] // 2), "wall"),
+    )
     episode_fields = ("levels_done",)
     later_fields = ("reflection",)
     map_shape = ROWS, COLS
@@ -237,37 +244,6 @@ class MiniPacmanBatch(BatchedEnv):
             mark_window(seen, shown, places, WINDOW // 2)
         return places
 
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                f"Collect reward; a level is done {_level_end(self.params)}.",
-                "The ghosts move at random times and turn towards you."
-                if self.params.full_view
-                else "You see 5 x 5 cells; the ghosts move at random times and turn towards you.",
-            ),
-            rules=(
-                f"Meeting a ghost ends the game. A pill gives power for {self.params.power_steps} steps: ghosts turn",
-                "yellow, flee, and can be eaten. In every new level food and pills are back,",
-                f"and ghosts are faster, and more of them. At most {self.params.frame_cap} steps.",
-            ),
-            symbols=(
-                (PACMAN_COLOUR, "you"),
-                ((255, 0, 0), "ghost: dangerous"),
-                ((255, 255, 0), "ghost: can be eaten"),
-                (PILL_COLOUR, "pill"),
-                (rgb(PALETTE[FOOD]), "food"),
-                (rgb(PALETTE[WALL] // 2), "wall"),
-            ),
-            rewards=(
-                f"{self.params.food_reward:+g} food",
-                f"{self.params.pill_reward:+g} pill",
-                f"{self.params.ghost_reward:+g} eating a ghost",
-                f"{self.params.death_reward:+g} being caught",
-                f"{self.params.step_reward:+g} every step",
-            ),
-        )
-
     def _shown(self, index: int, place: int) -> int:
         """Where copy `index` shows a place: elsewhere if its episode is reflected."""
         (row, col), flips = divmod(int(place), WIDTH), self.state.reflection[index]
@@ -308,13 +284,6 @@ class MiniPacmanBatch(BatchedEnv):
 class MiniPacman(SingleEnv):
     __doc__ = (MiniPacmanBatch.__doc__ or "").replace("N games", "One game", 1)
     batch_class = MiniPacmanBatch
-
-
-def _level_end(params: Params) -> str:
-    """Say what completes a level."""
-    wanted = {"all food": params.all_food, "all pills": params.all_pills, "all ghosts": params.all_ghosts}
-    eaten = f"with {' and '.join(name for name, needed in wanted.items() if needed)} eaten"
-    return eaten if params.level_limit < 0 else f"{eaten}, or after {params.level_limit} steps"
 
 
 def _cell(place: int) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from ..arrays import Array
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from . import rules
 from .picture import AGENT, GOAL, NODE, paint_graph, state_name
@@ -73,6 +72,11 @@ class PomdpGraphBatch(BatchedEnv):
     """
 
     action_names = ("0", "1", "2")
+    symbols = (
+        (AGENT, "you are here"),
+        (GOAL, "the goal"),
+        (NODE, "another state"),
+    )
     episode_fields = ("successes", "timeouts", "invalid_actions")
     level_keys = ("adjacency", "goal", "agent", "redraws")
     drawn_keys = ("redraws",)
@@ -174,31 +178,6 @@ class PomdpGraphBatch(BatchedEnv):
         ends = np.where(state.successors < 0, nowhere, state.successors).astype(np.int64)
         moment = {"goal": state.goal.copy(), "agent": state.agent.copy(), "successes": state.successes.copy()}
         return moment | {name: ends[:, s, a].copy() for name, (s, a) in self.edges.items()}
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                f"Travel to the yellow state, again and again, by the actions 0 to {len(self.action_names) - 1}.",
-                "The arrows say which action leads where, the same for the whole game."
-                if self.params.show_graph
-                else "Which action leads where is hidden, and stays the same for the whole game.",
-            ),
-            rules=(
-                "An action leads from a state always to the same other state, or nowhere.",
-                "You and the goal are placed anew when you reach it, and after",
-                f"{self.params.patience} steps without success. The game ends after {self.params.num_steps} steps.",
-            ),
-            symbols=(
-                (AGENT, "you are here"),
-                (GOAL, "the goal"),
-                (NODE, "another state"),
-            ),
-            rewards=(
-                f"{rules.SUCCESS_REWARD:+g} the goal",
-                f"{rules.INVALID_REWARD:+g} an action that leads nowhere",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """The states, and with `full` the edges between them."""

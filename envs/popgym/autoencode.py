@@ -3,10 +3,9 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, help_of
+from .game import CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int) -> Params:
@@ -67,6 +66,7 @@ class PopgymAutoencodeBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
+    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012
     action_names = SUITS.names
     loops = batch_loops(start, advance, observe)
@@ -75,15 +75,6 @@ class PopgymAutoencodeBatch(CardBatch):
     def groups(cls, params: Params) -> list[int]:
         """Whether to watch, and a suit."""
         return [2, params.classes]
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            ("Watch the suits of all cards, then name them in reverse order.", f"There are {self.params.size} cards."),
-            ("Above: left answer, right watch. Below: the suit of the card.",),
-            tuple((CLASS + k, name) for k, name in enumerate(SUITS.names)),
-            self.params,
-        )
 
 
 class PopgymAutoencode(SingleEnv):

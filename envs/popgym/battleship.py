@@ -3,11 +3,10 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..randomness import integer
 from ..single import SingleEnv
 from .cards import Params, State, clear, one_hot
-from .game import CLASS, BoardBatch, help_of
+from .game import CLASS, BoardBatch, symbols_of
 
 SHIPS = (2, 3, 3, 4)
 """Cells of each ship."""
@@ -91,25 +90,11 @@ class PopgymBattleshipBatch(BoardBatch):
         truncated as well.
     """
 
+    symbols = symbols_of((CLASS, "miss"), (CLASS + 1, "hit; with v a ship"), (CLASS + 2, "with v: a ship that was hit"))
     tasks = {"easy": _task(8), "medium": _task(10), "hard": _task(12)}  # noqa: RUF012
     action_names = BoardBatch.actions(tasks["easy"])
     level_keys = ("ships",)
     loops = batch_loops(start, advance, observe)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            (
-                "Sink ships of 2, 3, 3 and 4 cells. You see only whether the last shot hit.",
-                "Remember where you have shot.",
-            ),
-            (
-                f"Cells are numbered row by row, from 0; each row has {self.params.side} cells.",
-                "Left: miss; right: hit.",
-            ),
-            ((CLASS, "miss"), (CLASS + 1, "hit; with v a ship"), (CLASS + 2, "with v: a ship that was hit")),
-            self.params,
-        )
 
 
 class PopgymBattleship(SingleEnv):

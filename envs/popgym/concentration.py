@@ -5,10 +5,9 @@ import numpy as np
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import COLORS, DECK, NONE, RANKS, Kind, Params, State, class_of, clear, shuffle
-from .game import BACK, CLASS, CardBatch, help_of
+from .game import BACK, CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int, kind: Kind) -> Params:
@@ -101,6 +100,7 @@ class PopgymConcentrationBatch(CardBatch):
         except that an episode that ends both ways in its last step is terminated here, not truncated as well.
     """
 
+    symbols = symbols_of((BACK, "a card face down"), (CLASS, "a card of the first class"))
     tasks = {"easy": _task(1, COLORS), "medium": _task(2, COLORS), "hard": _task(1, RANKS)}  # noqa: RUF012
     action_names = tuple(map(str, range(DECK)))
     loops = batch_loops(start, advance, observe)
@@ -128,21 +128,6 @@ class PopgymConcentrationBatch(CardBatch):
     def begin(self, index: int) -> None:
         """Go to step 0 of the level in `hidden` of copy `index`."""
         begin(self.state, self.params, index)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            (
-                "Turn up two cards of the same color, again and again, until all are face up.",
-                "Others are turned down again.",
-            ),
-            (
-                "Positions are numbered row by row, from 0; each row has 13 cards.",
-                f"The game takes {self.params.num_steps} steps at most.",
-            ),
-            ((BACK, "a card face down"), (CLASS, "a card of the first class")),
-            self.params,
-        )
 
 
 class PopgymConcentration(SingleEnv):

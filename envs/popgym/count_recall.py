@@ -6,10 +6,9 @@ from typing import Any
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import COLORS, DECK, RANKS, SUITS, Kind, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, PopgymBatch, help_of
+from .game import CLASS, PopgymBatch, symbols_of
 
 
 def _task(decks: int, kind: Kind) -> Params:
@@ -78,6 +77,7 @@ class PopgymCountRecallBatch(PopgymBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
+    symbols = symbols_of((CLASS, "the first class"), (CLASS + 1, "the second class"))
     tasks = {"easy": _task(1, COLORS), "medium": _task(2, SUITS), "hard": _task(4, RANKS)}  # noqa: RUF012
     action_names = tuple(map(str, range(27)))
     level_keys = ("values", "queries")
@@ -109,18 +109,6 @@ class PopgymCountRecallBatch(PopgymBatch):
         self.put_deck(index, level, "values", 0, half)
         self.put_deck(index, level, "queries", half, half)
         begin(self.state, self.params, index)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            (
-                "Above is a value, below a query: say how many values of the",
-                "query's class were dealt so far, the present one included.",
-            ),
-            (f"There are {self.params.classes} classes of cards.",),
-            ((CLASS, "the first class"), (CLASS + 1, "the second class")),
-            self.params,
-        )
 
 
 class PopgymCountRecall(SingleEnv):

@@ -10,7 +10,6 @@ from ...base.messages import check_choice, check_numbers
 from ..arrays import Array, check_cell
 from ..drawing import BLACK, Canvas, Colour
 from ..engine import BatchedEnv
-from ..player_help import PlayerHelp
 from .cards import Params, State, clear, new_state
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -165,10 +164,6 @@ class BoardBatch(PopgymBatch):
         self.begin(index)
 
 
-def help_of(
-    goal: tuple[str, str], rules: tuple[str, ...], symbols: tuple[tuple[int, str], ...], params: Params
-) -> PlayerHelp:
-    """The task explained to a player; symbols are colors of PALETTE."""
-    rewards = [f"{params.right:+.4g} right", f"{params.wrong:+.4g} wrong"]
-    rewards += [f"{params.lost:+.4g} lost"] if params.lost else []
-    return PlayerHelp(goal, rules, tuple((PALETTE[color], text) for color, text in symbols), tuple(rewards))
+def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Colour, str], ...]:
+    """Colors of PALETTE, by index, and what they stand for."""
+    return tuple((PALETTE[color], text) for color, text in symbols)

@@ -3,10 +3,9 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import DECK, RANKS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, help_of
+from .game import CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int) -> Params:
@@ -66,24 +65,10 @@ class PopgymHigherLowerBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
+    symbols = symbols_of((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest"))
     tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012
     action_names = ("higher", "lower")
     loops = batch_loops(start, advance, observe)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            (
-                "Guess whether the next card is higher (0) or lower (1) than this one.",
-                "Cards that are gone do not come back.",
-            ),
-            (
-                "The lit cell is the rank of the card: ace is on the left, king on the right.",
-                "Equal ranks earn nothing.",
-            ),
-            ((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest")),
-            self.params,
-        )
 
 
 class PopgymHigherLower(SingleEnv):

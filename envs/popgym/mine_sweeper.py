@@ -3,11 +3,10 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..randomness import integer
 from ..single import SingleEnv
 from .cards import Params, State, clear, one_hot
-from .game import BACK, CLASS, BoardBatch, help_of
+from .game import BACK, CLASS, BoardBatch, symbols_of
 
 
 def _task(side: int, mines: int) -> Params:
@@ -89,25 +88,13 @@ class PopgymMineSweeperBatch(BoardBatch):
         actions there are (row, column).
     """
 
+    symbols = symbols_of(
+        (CLASS, "no mine near"), (CLASS + 1, "one; with v a mine"), (BACK, "with v: a cell that was opened")
+    )
     tasks = {"easy": _task(4, 2), "medium": _task(6, 6), "hard": _task(8, 10)}  # noqa: RUF012
     action_names = BoardBatch.actions(tasks["easy"])
     level_keys = ("mines",)
     loops = batch_loops(start, advance, observe)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            (
-                "Open all cells without a mine. You see only how many mines are around the",
-                "cell opened last, itself included.",
-            ),
-            (
-                f"Cells are numbered row by row, from 0; each row has {self.params.side} cells.",
-                "The lit cell counts mines, from 0 on the left.",
-            ),
-            ((CLASS, "no mine near"), (CLASS + 1, "one; with v a mine"), (BACK, "with v: a cell that was opened")),
-            self.params,
-        )
 
 
 class PopgymMineSweeper(SingleEnv):

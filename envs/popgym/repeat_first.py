@@ -3,10 +3,9 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, help_of
+from .game import CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int) -> Params:
@@ -61,18 +60,10 @@ class PopgymRepeatFirstBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
+    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1), "medium": _task(8), "hard": _task(16)}  # noqa: RUF012
     action_names = SUITS.names
     loops = batch_loops(start, advance, observe)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        return help_of(
-            ("Name the suit of the very first card in every step.", "Other cards are dealt all the time."),
-            (f"The game takes {self.params.num_steps} steps.",),
-            tuple((CLASS + k, name) for k, name in enumerate(SUITS.names)),
-            self.params,
-        )
 
 
 class PopgymRepeatFirst(SingleEnv):

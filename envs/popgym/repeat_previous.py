@@ -3,10 +3,9 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, help_of
+from .game import CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int, lag: int) -> Params:
@@ -66,22 +65,10 @@ class PopgymRepeatPreviousBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
+    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1, 4), "medium": _task(2, 32), "hard": _task(3, 64)}  # noqa: RUF012
     action_names = SUITS.names
     loops = batch_loops(start, advance, observe)
-
-    def player_help(self) -> PlayerHelp:
-        """The task explained to a player."""
-        lag = self.params.lag
-        return help_of(
-            (
-                "Name the suit of an earlier card while new ones are dealt.",
-                f"The card is {lag - 1} steps older than the one in sight.",
-            ),
-            (f"Nothing counts before {lag} cards were dealt.",),
-            tuple((CLASS + k, name) for k, name in enumerate(SUITS.names)),
-            self.params,
-        )
 
 
 class PopgymRepeatPrevious(SingleEnv):

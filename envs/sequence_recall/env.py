@@ -12,7 +12,6 @@ from ..arrays import Array
 from ..drawing import BLACK, Canvas, Colour
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from ..timeout import last_frame
 from . import rules
@@ -74,6 +73,15 @@ class SequenceRecallBatch(BatchedEnv):
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.3 and B.3.
     """
 
+    symbols = (
+        (_PLAYER, "you"),
+        (_LIT[0], "left light, on"),
+        (_LIT[1], "top light, on"),
+        (_LIT[2], "right light, on"),
+        (_LIT[3], "bottom light, on"),
+        (_UNLIT[0], "dark: a light that is off"),
+        (_WALL, "wall"),
+    )
     episode_fields = ("solved", "correct")
     action_names = rules.ACTION_NAMES
     level_keys = ("sequence",)
@@ -159,35 +167,6 @@ class SequenceRecallBatch(BatchedEnv):
         sequence = check_numbers("level['sequence']", level["sequence"], self.params.sequence_length, NUM_LIGHTS)
         self.state.sequence[index] = sequence
         rules.begin(self.state, self.params, index)
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                f"Watch {self.params.sequence_length} lights go on, then walk into them in the same order.",
-                "The upper wall shows those that remain; your pen opens after a while."
-                if self.params.show_sequence
-                else "The demonstration takes a while (f waits 10 steps); then your pen opens.",
-            ),
-            rules=(
-                "Entering a light counts for the next place of the sequence, right or wrong.",
-                "To enter the same light twice, step onto the floor in between.",
-                "You cannot move before the wall around you is gone.",
-            ),
-            symbols=(
-                (_PLAYER, "you"),
-                (_LIT[0], "left light, on"),
-                (_LIT[1], "top light, on"),
-                (_LIT[2], "right light, on"),
-                (_LIT[3], "bottom light, on"),
-                (_UNLIT[0], "dark: a light that is off"),
-                (_WALL, "wall"),
-            ),
-            rewards=(
-                f"{rules.RIGHT_LIGHT_REWARD:+g} the light that is next",
-                f"{rules.STEP_REWARD:+g} every step",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`; with `full`, the sequence is shown below the board."""

@@ -11,7 +11,6 @@ from ..arrays import Array
 from ..drawing import BLACK, Canvas, Colour
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..player_help import PlayerHelp
 from ..single import SingleEnv
 from ..timeout import last_frame
 from . import rules
@@ -83,6 +82,12 @@ class TMazeBatch(BatchedEnv):
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """
 
+    symbols = (
+        (_PLAYER, "you"),
+        (_COLOURS[rules.CUE], "cue, at the left or right"),
+        (_COLOURS[rules.PAD], "teleporter or goal pad"),
+        (_WALL, "wall, or a look-alike"),
+    )
     episode_fields = ("solved", "finished")
     later_fields = ("begun", "decisions", "correct")
     fact_values = {  # noqa: RUF012
@@ -187,34 +192,6 @@ class TMazeBatch(BatchedEnv):
             "cue": (in_room | rules.cue_after_teleport).astype(np.int64),
             "reached": state.finished.astype(np.int64) + state.solved,
         }
-
-    def player_help(self) -> PlayerHelp:
-        """The world explained to a person who plays it."""
-        return PlayerHelp(
-            goal=(
-                "Walk to the goal pad on the side, left or right, that the green cue showed.",
-                "A teleporter in the upper wall takes you to the maze; the cue stays in sight."
-                if self.params.rules.cue_after_teleport
-                else "The cue is gone once the teleporter in the upper wall has taken you away.",
-            ),
-            rules=(
-                "Note the cue's side, and step on the teleporter when it appears. You come to",
-                "limbo, where you can only wait (f waits 10 steps), and then to the middle of",
-                "a corridor: go to its end on the cue's side and then down to the pad.",
-                "Outside the maze some cells look like wall and mean nothing.",
-            ),
-            symbols=(
-                (_PLAYER, "you"),
-                (_COLOURS[rules.CUE], "cue, at the left or right"),
-                (_COLOURS[rules.PAD], "teleporter or goal pad"),
-                (_WALL, "wall, or a look-alike"),
-            ),
-            rewards=(
-                f"{rules.PAD_REWARD:+g} the right pad",
-                f"{-rules.PAD_REWARD:+g} the wrong pad",
-                f"{rules.STEP_REWARD:+g} every step",
-            ),
-        )
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`: the map with the agent's view framed, or the view alone."""

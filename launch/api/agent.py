@@ -14,12 +14,12 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.specs import ChoiceSpec
 from ...agents.values import AgentOutput, EnvOutput, map_leaves
+from ...base.messages import check_integer, check_whole
 from ...envs.foreign import ForeignBatch
 from ...envs.masks import KEY, check_masks, flat_masks
 from ..run.config import RunConfig
 from ..run.trained import make_actor, open_run
 from ..run.trainees import chosen_members
-from .given import check_observation, check_trained, checked_action
 
 Array = NDArray[Any]
 
@@ -76,7 +76,7 @@ class TrainedAgent:
             The action as the world takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
         """
         count, many = self._count(observation)
-        check_observation(self.observation_space, observation)
+        _refuse_cast(self.observation_space, observation)
         first = np.zeros(count, np.bool_) if began is None else _column("began", began, count, np.bool_)
         if self._state is None:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
@@ -111,7 +111,7 @@ class TrainedAgent:
         if self._state is None:
             raise ValueError(f"action is {action!r} before anything was asked; act() comes first")
         old = self._state.previous_action
-        values = torch.as_tensor(checked_action(self.network.action_spec, action, tuple(old.shape)), dtype=old.dtype)
+        values = torch.as_tensor(_checked_action(self.network.action_spec, action, tuple(old.shape)), dtype=old.dtype)
         self._state = self._state._replace(previous_action=values)
 
     @property
@@ -194,6 +194,16 @@ def _with_axis(observation: Any) -> Any:
     return np.asarray(observation)[None]
 
 
+def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
+    """Raise ValueError for an array that integers of the space cannot represent, such as an image scaled to 0..1."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) or not np.issubdtype(space.dtype, np.integer):
+        return
+    given = np.asarray(values)
+    with np.errstate(invalid="ignore"):
+        if given.dtype.kind not in "biuf" or not np.array_equal(given.astype(space.dtype), given):
+            raise ValueError(f"observation of {given.dtype} is cast to other values; expected those of {space}")
+
+
 def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
     column = np.asarray(values, dtype).reshape(-1)
     if len(column) != count:
@@ -231,3 +241,42 @@ def load_agent(
         actor = make_actor(factory, weights, seed=seed, greedy=greedy, num_envs=1, unroll_length=1)
     with closing(actor):  # its environment has told its spaces, and is not stepped
         return TrainedAgent(trained.config, actor)
+
+
+def check_path(name: str, value: object) -> None:
+    """Raise ValueError unless it is the path of a file or directory."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"{name} is {value!r}; expected a path")
+
+
+def check_trained(run: object, checkpoint: object, member: object, seed: object, env_args: object) -> None:
+    """Raise ValueError for arguments that cannot mean a trained agent."""
+    check_path("run", run)
+    if not isinstance(checkpoint, str):
+        check_whole("checkpoint", checkpoint, 0)
+    check_integer("member", member, -1)
+    check_whole("seed", seed, 0)
+    check_parameters("env_args", env_args)
+
+
+def check_parameters(name: str, value: Any) -> None:
+    """Raise ValueError unless it is None or a dict with names as keys."""
+    if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
+        raise ValueError(f"{name} is {value!r}; expected a dict of parameters by name")
+
+
+def _checked_action(spec: Any, action: Any, shape: tuple[int, ...]) -> Any:
+    """`action` as an array [B] or [B, K], as the network numbers actions; ValueError for one that there is not."""
+    try:
+        values = np.asarray(action).reshape(shape)
+    except ValueError as problem:
+        raise ValueError(f"action is {action!r}; expected an array {list(shape)}") from problem
+    if isinstance(spec, ChoiceSpec):
+        choices = np.array(spec.choices)
+        inside = values.dtype.kind in "iu" and ((values >= 0) & (values < choices)).all()
+        allowed = "integers " + ", ".join(f"0..{n - 1}" for n in spec.choices)
+    else:
+        inside, allowed = values.dtype.kind in "iuf" and np.isfinite(values).all(), "finite numbers"
+    if not inside:
+        raise ValueError(f"action is {action!r}; allowed: {allowed}")
+    return values

@@ -10,7 +10,7 @@ from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
 from ..run.trained import evaluation_factory, open_run
 from ..run.trainees import chosen_members
-from .given import check_trained
+from .agent import check_trained
 
 
 def evaluate(

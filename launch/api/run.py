@@ -1,10 +1,10 @@
 """`engram.train` starts a run, `engram.Run` is one: its configuration, metrics, checkpoints, and what to do with it."""
 
+import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +25,10 @@ from ..run.stop_flag import StopFlag
 from ..run.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from ..train.resume import NO_EFFECT, resumed_config
-from .agent import TrainedAgent, load_agent
-from .child import Child, Order, sent
+from .agent import TrainedAgent, check_parameters, check_path, load_agent
+from .background import Background, resumed, started
 from .evaluation import evaluate
-from .given import check_parameters, check_path
-from .training import Outcome, make_panel, refuse_taken
+from .training import make_panel, refuse_taken
 from .training import train as train_here
 
 Array = NDArray[np.float64]
@@ -57,18 +56,18 @@ class Run:
 
     Args:
         path: run directory.
-        child, outcome: for `engram.train`: the process that trains it, how it has ended.
+        process, reason: for `engram.train`: the process that trains it, why it has ended.
 
     Raises:
         ValueError: there is no run.
     """
 
-    def __init__(self, path: str | Path, *, child: Child | None = None, outcome: Outcome | None = None) -> None:
+    def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
         check_path("path", path)
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
         """The run directory."""
-        self._child, self._outcome = child, outcome
+        self._process, self._reason = process, reason
 
     def __repr__(self) -> str:
         now = self.progress()
@@ -97,14 +96,12 @@ class Run:
     @property
     def reason(self) -> str:
         """Why it ended: "done", "time limit", "SIGINT", "stop()"; empty while it runs or if it was only opened."""
-        return self._outcome.reason if self._outcome else ""
+        return self._reason
 
     def progress(self) -> Progress:
         """How far it is now."""
         config = self.config
         total = config.total_steps * config.num_members
-        if self._child is not None and self._child.running:
-            return Progress(self._child.step, total, True, dict(self._child.metrics))
         rows = self._rows()
         steps = [rows[-1]["step"]] if rows else []
         steps += [int(path.name[5:]) for path in self.checkpoints]
@@ -113,8 +110,8 @@ class Run:
 
     def stop(self) -> "Run":
         """End a run of `train(wait=False)` with a checkpoint; returns when it has ended. Nothing if it has already."""
-        if self._child is not None:
-            self._child.stop()
+        if self._process is not None:
+            self._process.stop()
             return self.wait()
         if self._directory.in_use:
             raise ValueError(f"{self.path} is trained by another process; allowed: stop() of the Run that started it")
@@ -122,9 +119,10 @@ class Run:
 
     def wait(self) -> "Run":
         """Wait for the end of a run of `train(wait=False)`; Ctrl-C ends it with a checkpoint. Raises what ended it."""
-        if self._child is not None:
-            _join(self._child)
-            self._outcome, self._child = self._child.result(), None
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.wait()
+            self._reason = process.reason
         return self
 
     def resume(self, *, wait: bool = True, show: bool = True, **settings: Any) -> "Run":
@@ -140,7 +138,11 @@ class Run:
         fixed = [name for flag in NO_EFFECT if (name := flag.strip("-").replace("-", "_")) in settings]
         with RunDirectory.open(self.path) as directory:
             config = resumed_config(directory, lambda base: with_settings(settings, base), fixed)
-        return _start(config, self.path, wait=wait, show=show, callbacks=callbacks)
+        if wait:
+            return _in_this_process(config, self.path, show, callbacks)
+        _check_background(config, callbacks)
+        process = resumed(self.path, [word for name, value in settings.items() for word in _flag(name, value)])
+        return Run(self.path, process=process)
 
     def evaluate(self, **options: Any) -> Summary:
         """`engram.evaluate` of this run."""
@@ -197,11 +199,10 @@ def train(
 ) -> Run:
     """Train an agent with memory.
 
-    In this process, without Ray, as `rl-train --local` does and with the same numbers; with `wait=False` or
-    `local=False` in a process of its own, since training beside the caller's code would share its interpreter, torch's
-    threads and random numbers, and Ray changes the process that it is started in. Either way this process is afterwards
-    as it was: signal handlers, threads, random numbers, environment variables. Ctrl-C ends the run with a checkpoint,
-    and it is returned.
+    In this process, as `rl-train` does and with the same numbers; with `wait=False` in a process of its own, since
+    training alongside the caller's code would share its interpreter, torch's threads and random numbers. Either way
+    this process is afterwards as it was: signal handlers, threads, random numbers, environment variables. Ctrl-C ends
+    the run with a checkpoint, and it is returned.
 
     Args:
         env: world: short name, Gymnasium id, "module:Class", or a class; None for the default.
@@ -213,8 +214,7 @@ def train(
         on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with a
             checkpoint, as an exception does, which is then raised here. Callbacks need `wait=True`.
         on_update: called after every update with an `Update`: step, member, learner, agent, batch, path. May return
-            metrics for the next row, {name: value}. With `local=False` it is a function of a module, called in the
-            training process; the other two are called in this one.
+            metrics for the next row, {name: value}.
         on_checkpoint: called with the directory of every checkpoint.
         **settings: `rl-train`'s flags by name: preset="easy", total_steps=1_000_000, lr=1e-3, run_dir="runs/mine",
             env_args={...}, core_args={...}, population=4, pbt={"interval": 500}.
@@ -229,76 +229,56 @@ def train(
     config = configure(env, core, local=local, **settings)
     refuse_taken(config.checkpoint_url)
     callbacks = Callbacks(on_row=on_row, on_update=on_update, on_checkpoint=on_checkpoint)
-    return _start(config, None, wait=wait, show=show, callbacks=callbacks)
+    if wait:
+        return _in_this_process(config, None, show, callbacks)
+    _check_background(config, callbacks)
+    process = started(config)
+    return Run(process.path, process=process)
 
 
-def _start(config: RunConfig, path: Path | None, *, wait: bool, show: bool, callbacks: Callbacks) -> Run:
-    """Train in this process if the caller waits and needs no Ray, else in another."""
-    if wait and config.local:
-        return _in_this_process(config, path, show, callbacks)
-    if callbacks and not wait:
+def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
+    if callbacks:
         raise UsageError("wait is False; expected wait=True with on_row, on_update and on_checkpoint")
     main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
     if main:
-        raise UsageError(
-            f"{main[0]} is known to this process only; allowed with wait=False or Ray: a class in a module"
-        )
-    child = Child(Order(config, path, False, "", sys.path, sent(callbacks)), callbacks)
-    if wait:
-        panel = make_panel(config, path, 0) if show else Silent(config)
-        with panel:
-            _join(child, panel)
-    else:
-        _join(child, until=lambda: child.training)
-    if wait or not child.running:
-        return _ended(child.result())
-    assert child.path is not None
-    return Run(child.path, child=child)
+        raise UsageError(f"{main[0]} is known to this process only; allowed with wait=False: a class in a module")
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """A setting that `resume` may change as arguments of `rl-train`."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        group, dot, last = flag.rpartition(".")
+        return [f"--{flag}" if value else f"--{group}{dot}no-{last}"]
+    return [f"--{flag}", str(value)]
 
 
 def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks: Callbacks) -> Run:
-    hears = threading.current_thread() is threading.main_thread()
-    stop = StopFlag((signal.SIGINT,) if hears else ())
-    with settings_of_a_command(), nullcontext() if path is None else RunDirectory.open(path) as directory:
+    main_thread = threading.current_thread() is threading.main_thread()
+    stop = StopFlag((signal.SIGINT,) if main_thread else ())
+    if not config.in_process:
+        import ray
+
+        if ray.is_initialized():
+            raise UsageError("this process has a Ray of its own; allowed in it: local=True or wait=False")
+    environment = dict(os.environ)
+    with settings_of_a_command(), ExitStack() as stack:
+        directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = make_panel if show else lambda *_: Silent(config)
-        outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
+        try:
+            outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+            if not config.in_process:
+                from ..cluster.ray_session import end_clean_ups
+
+                end_clean_ups()
     if outcome.failure:
         raise outcome.failure
-    return _ended(outcome)
-
-
-def _ended(outcome: Outcome) -> Run:
     if outcome.path is None:
         raise KeyboardInterrupt
-    return Run(outcome.path, outcome=outcome)
-
-
-def _join(child: Child, panel: Panel | None = None, until: Any = lambda: False) -> None:
-    """Wait for a child; Ctrl-C asks it to stop, a second one is not held up."""
-    shown, phase = 0, ""
-
-    def look() -> None:
-        nonlocal shown, phase
-        if panel is None:
-            return
-        for text in child.messages[shown:]:
-            panel.message(text)
-            shown += 1
-        panel.run_path = child.path
-        if child.phase != phase:
-            phase = child.phase
-            panel.phase(phase)
-        if child.step:
-            panel.update(child.step, child.metrics)
-
-    try:
-        child.join(look, until)
-    except BaseException as problem:  # Ctrl-C, or what a callback has raised
-        child.stop()
-        child.join(look)
-        if not isinstance(problem, KeyboardInterrupt):
-            raise
-    look()
+    return Run(outcome.path, reason=outcome.reason)
 
 
 class Silent(Panel):

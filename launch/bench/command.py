@@ -1,198 +1,142 @@
 """`rl-bench`: how close training comes to the speed of light of this machine (docs/explanation/speed.md)."""
 
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
+from rich.console import Console
+from rich.table import Table
 
 from ...agents.process import prepare_process
-from ...base.messages import duration_in_words
 from ...base.processes import num_cores
-from ...base.units import Seconds, count, duration
+from ...base.units import Seconds, duration
 from ..metrics.provenance import provenance
-from ..metrics.roofline import roofline
-from ..metrics.speed import Cost, Parts, Work, measure, open_parts, with_fused_core
 from ..run.command_line import UsageError, make_console, run_command, value_of, without
 from ..run.config import RunConfig, to_dict
 from ..run.device import find_device
 from ..run.run_flags import parse_run
-from .busy_cores import BusyCores
-from .table import processor_time, rates_and_fractions, show
-from .training_speed import TrainingSpeed, time_to_first_update, training_speed
+from .parts import Parts, measure, open_parts, speed_of_light
+from .training_speed import training_speed
 
-OWN_FLAGS = {"--seconds": "30", "--rounds": "", "--warm-up": "", "--part-seconds": "", "--json": ""}
-"""Flags of rl-bench and what they are if not given; every other flag is rl-train's."""
+OWN_FLAGS = ("--seconds", "--json")
+"""Flags of rl-bench; every other flag is rl-train's."""
 SLICES = 6
 """Turns that each part takes, per measurement."""
-SHORT = 20.0
-"""Fewer seconds of training are measured in one round."""
-START_SECONDS = 12.0
-"""From the command `rl-train` to its first row of metrics, about."""
+MOST_WARM_UP, MOST_PART = 5.0, 3.0
+"""Seconds of warm-up, and of each part per measurement, at most; less where --seconds is short."""
 MEMORY_SAMPLES = 60
-"""Points of the memory's course that are kept."""
+"""Samples of the memory in the JSON file."""
+ROWS = {
+    "env": "environments, alone on 1 core",
+    "infer": "inference, alone on 1 core",
+    "learn": "learner, alone on 1 core",
+    "ideal": "ideal: {} times what one core does alone",
+    "reached": "reached by rl-train",
+}
 
-_HELP = """usage: rl-bench [--seconds S] [--rounds N] [--warm-up S] [--part-seconds S] [--json FILE] [flags of rl-train]
-       rl-bench cores ...
+_HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
-Measures the parts of training alone on one core, then rl-train end to end, and says how much of the ideal is reached.
+Measures the parts of training alone on one core, then rl-train end to end, and reports the fraction of the ideal.
 
-  --seconds S   training that counts, per round, such as 30s or 2m; a plain number counts seconds (30s)
-  --rounds N    rounds of training, each between two measurements of the parts (2, or 1 if --seconds is less than 20)
-  --warm-up S   training before that (5s, or a quarter of --seconds if that is less)
-  --part-seconds S
-                time of each part, per measurement (3s, or a tenth of --seconds if that is less)
+  --seconds S   training that counts, such as 30s or 2m; a plain number counts seconds (30s)
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
 
 
-class Plan(NamedTuple):
-    """How long to measure."""
-
-    seconds: float
-    """Of training that count, per round."""
-    rounds: int
-    """Of training; the parts are measured before, between and after."""
-    warm_up: float
-    """Seconds of training before those that count."""
-    part_seconds: float
-    """For each part, per measurement."""
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Measure as the words say; returns the exit code."""
-    if arguments and arguments[0] == "cores":
-        return _cores(arguments[1:])
+    """Measure as the arguments say; returns the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
-    own = {flag: value_of(flag, arguments) or default for flag, default in OWN_FLAGS.items()}
-    words = without(arguments, tuple(OWN_FLAGS))
-    config = parse_run(words, other_flags=tuple(OWN_FLAGS))
+    seconds = _seconds(value_of("--seconds", arguments) or "30")
+    target = value_of("--json", arguments)
+    words = without(arguments, OWN_FLAGS)
+    config = parse_run(words, other_flags=OWN_FLAGS)
     if value_of("--env", words) is None and value_of("--config", words) is None:
         words = ["--env", config.env, *words]  # rl-train has no default
-    seconds = _seconds("--seconds", own["--seconds"], 1)
-    try:
-        rounds = count(own["--rounds"] or ("2" if seconds >= SHORT else "1"))
-    except ValueError as problem:
-        raise UsageError(f"--rounds: {problem}") from problem
-    if rounds < 1:
-        raise UsageError(f"--rounds is {rounds}; allowed: at least 1")
-    plan = Plan(
-        seconds=seconds,
-        rounds=rounds,
-        warm_up=_seconds("--warm-up", own["--warm-up"] or f"{min(5, seconds / 4)}", 0),
-        part_seconds=_seconds("--part-seconds", own["--part-seconds"] or f"{min(3, seconds / 10)}", 0.1),
-    )
-    file = Path(own["--json"]) if own["--json"] else None
-    if file is not None and not file.parent.is_dir():
-        raise UsageError(f"--json {file}: there is no directory {file.parent}")
+    if target and not Path(target).parent.is_dir():
+        raise UsageError(f"--json {target}: there is no directory {Path(target).parent}")
     console = make_console()
-    result = bench(config, words, plan, console.print)
+    result = bench(config, words, seconds, console.print)
     show(result, console)
-    if file is not None:
-        file.write_text(json.dumps(result, indent=1) + "\n")
+    if target:
+        Path(target).write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def bench(config: RunConfig, words: Sequence[str], plan: Plan, report: Callable[[str], None] = print) -> dict[str, Any]:
-    """Everything that `rl-bench` finds out, ready for JSON.
+def bench(
+    config: RunConfig, words: Sequence[str], seconds: float, report: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Rates of the parts and of training, ready for JSON.
 
     Args:
         config: the run's configuration.
-        words: the same as words for `rl-train`.
-        plan: how long to measure.
-        report: told what is being measured.
+        words: the same as arguments of `rl-train`.
+        seconds: of training that count; the parts are measured before and after them.
+        report: called with what is being measured.
     """
     prepare_process(1)
     device = find_device(config.device)
-    with ExitStack() as files:
-        try:
-            others = dict[str, Work]()
-            if (fused := with_fused_core(config)) is not None:
-                with open_parts(fused, device) as parts:  # what remains needs no environments
-                    others = {f"{name}_fused": do for name, do in parts.items() if name != "env"}
-            work = files.enter_context(open_parts(config, device)) | others
-        except (ValueError, TypeError) as problem:
-            raise UsageError(str(problem)) from problem
-        return _bench(config, words, plan, report, device, work)
-
-
-def _bench(
-    config: RunConfig,
-    words: Sequence[str],
-    plan: Plan,
-    report: Callable[[str], None],
-    device: torch.device,
-    work: dict[str, Work],
-) -> dict[str, Any]:
-    """As `bench`, with the parts ready to be measured."""
-    report(f"this takes about {duration_in_words(forecast(plan, len(work) + len(Parts._fields)))}")
-    report("rl-train to its first update")
-    startup = time_to_first_update(words)
-    report(f"parts: {', '.join(work)}; first on one core, then on all of them")
-
-    def measured() -> dict[str, Cost]:
-        alone = measure(work, plan.part_seconds, SLICES)
-        with BusyCores(config, device):
-            own = measure({name: work[name] for name in Parts._fields}, plan.part_seconds, SLICES)
-        return alone | {f"{name}_busy": cost for name, cost in own.items()}
-
-    costs, speeds = [measured()], list[TrainingSpeed]()
-    for i in range(plan.rounds):
-        report(f"rl-train for {plan.seconds:g} s, then the parts again (round {i + 1} of {plan.rounds})")
-        speeds.append(training_speed(words, plan.seconds, plan.warm_up))
-        costs.append(measured())
-    mean = {name: sum(cost[name].wall for cost in costs) / len(costs) for name in costs[0]}
-    best = {name: min(cost[name].wall for cost in costs) for name in costs[0]}
-    reached = sum(speed.steps for speed in speeds) / sum(speed.seconds for speed in speeds)
-    most = max(speed.steps_per_second for speed in speeds)
-    where = (num_cores(), device.type != "cpu")
-    report("what the device can do at most")
+    part_seconds = min(MOST_PART, seconds / 10)
+    try:
+        with open_parts(config, device) as work:
+            report(f"measuring {', '.join(work)}")
+            before = measure(work, part_seconds, SLICES)
+            report(f"rl-train for {seconds:g} s")
+            speed = training_speed(words, seconds, min(MOST_WARM_UP, seconds / 4))
+            after = measure(work, part_seconds, SLICES)
+    except (ValueError, TypeError) as problem:
+        raise UsageError(str(problem)) from problem
+    parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
+    ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
+    rates = {name: 1 / each for name, each in parts._asdict().items()} | {
+        "ideal": ideal,
+        "reached": speed.steps_per_second,
+    }
+    memory = speed.memory_mb[:: max(1, len(speed.memory_mb) // MEMORY_SAMPLES)]
     return provenance() | {
         "command": ["rl-train", *words],
         "seed": config.seed,
         "configuration": to_dict(replace(config, run_dir=None, envs_per_update=config.columns)),
-        "seconds_to_first_update": round(startup, 2),
-        "mean": rates_and_fractions(mean, reached, *where),
-        "best": rates_and_fractions(best, most, *where),
-        "roofline": roofline(config, device, best, plan.part_seconds),
-        "cpu_us_per_step": processor_time(costs, [speed.cpu_seconds_per_step for speed in speeds]),
-        "parts": [{name: round(1 / cost.wall, 1) for name, cost in each.items()} for each in costs],
-        "training": [speed._replace(memory_mb=_thinned(speed.memory_mb))._asdict() for speed in speeds],
+        "steps_per_second": {name: round(rate, 1) for name, rate in rates.items()},
+        "fraction": round(speed.steps_per_second / ideal, 4),
+        "training": speed._replace(memory_mb=memory)._asdict(),
     }
 
 
-def forecast(plan: Plan, parts: int) -> float:
-    """Seconds that a measurement takes, with `parts` kinds of work measured before and after each round."""
-    training = plan.rounds * (START_SECONDS + plan.warm_up + plan.seconds)
-    return START_SECONDS + training + (plan.rounds + 1) * parts * plan.part_seconds
+def show(result: dict[str, Any], console: Console) -> None:
+    """The result of `bench` as a table."""
+    config, machine, training = result["configuration"], result["machine"], result["training"]
+    table = Table(
+        title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
+        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
+        title_justify="left",
+    )
+    table.add_column("")
+    table.add_column("steps/s", justify="right", no_wrap=True)
+    for name, label in ROWS.items():
+        table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
+    table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
+    console.print(table)
+    later = [mb for _, mb in training["memory_mb"][len(training["memory_mb"]) // 4 :]]  # the first quarter is the start
+    console.print(
+        f"{machine['processor']}, {machine['cores']} core(s); first row of metrics "
+        f"{training['seconds_to_first_row']:.1f} s after the command; "
+        + (f"memory {later[0]:,.0f} to {later[-1]:,.0f} MB" if later and later[-1] else "memory unknown"),
+        highlight=False,
+    )
 
 
-def _thinned(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """About MEMORY_SAMPLES of them."""
-    return samples[:: max(1, len(samples) // MEMORY_SAMPLES)]
-
-
-def _cores(arguments: Sequence[str]) -> int:
-    """`rl-bench cores`: speed and memory of every core alone."""
-    if importlib.util.find_spec(f"{__package__}.cores") is None:
-        raise UsageError("'cores' is not part of this installation")
-    return importlib.import_module(f"{__package__}.cores").main(arguments)
-
-
-def _seconds(flag: str, text: str, low: float) -> float:
+def _seconds(text: str) -> float:
     try:
         value = duration(text, Seconds)
     except ValueError as problem:
-        raise UsageError(f"{flag}: {problem}") from problem
-    if not value >= low:
-        raise UsageError(f"{flag} is {text}; allowed: at least {low}s")
+        raise UsageError(f"--seconds: {problem}") from problem
+    if not value >= 1:
+        raise UsageError(f"--seconds is {text}; allowed: at least 1s")
     return value
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...base.processes import tree_cpu_seconds, tree_memory
+from ...base.processes import tree_memory
 from ..run.command_line import UsageError, without
 from ..run.run_directory import RunDirectory
 
@@ -31,20 +31,12 @@ class TrainingSpeed(NamedTuple):
     steps: int
     seconds: float
     """Between the first and the last row of metrics that count."""
-    cpu_seconds_per_step: float
-    """Processor time of the whole tree of processes."""
     metrics: dict[str, float]
     """Means of the `perf/` metrics over those rows."""
+    seconds_to_first_row: float
+    """From the command to its first row of metrics."""
     memory_mb: list[tuple[float, float]]
     """(seconds since the command was started, MB of the whole tree of processes)."""
-
-
-def time_to_first_update(words: Sequence[str]) -> float:
-    """Seconds from the command `rl-train` to its first update on disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        with _Command([*without(words, OWN_FLAGS), "--total-steps", "1"], Path(folder)) as command:
-            command.wait_for_rows()
-            return command.rows()[0]["time"] - command.started
 
 
 def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
@@ -59,19 +51,17 @@ def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> Trai
         often = ["--log-seconds", str(seconds / (3 * ROWS)), "--total-steps", str(ENDLESS)]
         with _Command([*without(words, OWN_FLAGS), *often], Path(folder)) as command:
             command.wait_for_rows()
+            startup = command.rows()[0]["time"] - command.started
             begin = time.time() + warm_up
             command.wait_until(begin)
-            cpu, wall = -command.cpu_seconds(), -time.time()
             command.wait_until(begin + seconds)
             command.wait_for_rows(ROWS, since=begin)
-            cpu, wall = cpu + command.cpu_seconds(), wall + time.time()
             rows = command.rows(begin)
     first, last = rows[0], rows[-1]
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
     names = [name for name in last["metrics"] if name.startswith("perf/")]
     means = {name: sum(row["metrics"].get(name, 0.0) for row in rows[1:]) / (len(rows) - 1) for name in names}
-    rate = steps / elapsed
-    return TrainingSpeed(rate, steps, elapsed, cpu / wall / rate, means, command.memory_mb)
+    return TrainingSpeed(steps / elapsed, steps, elapsed, means, startup, command.memory_mb)
 
 
 class _Command:
@@ -116,10 +106,6 @@ class _Command:
             if not self.memory_mb or now - self.started - self.memory_mb[-1][0] >= 4 * POLL_SECONDS:
                 self.memory_mb.append((round(now - self.started, 2), round(tree_memory(self._process.pid) / 1e6, 1)))
             time.sleep(min(POLL_SECONDS, max(end - now, 0.0)))
-
-    def cpu_seconds(self) -> float:
-        """Processor time used so far."""
-        return tree_cpu_seconds(self._process.pid)
 
     def rows(self, since: float = 0.0) -> list[dict[str, Any]]:
         """The whole rows of metrics so far that were written after `since`, in seconds since 1970."""

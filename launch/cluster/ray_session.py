@@ -9,7 +9,9 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -94,7 +96,7 @@ def start_private(num_cpus: int) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
     sessions = private_folder() / "ray"  # Ray opens its own folder to everyone
     orphans.remove_stale(sessions)
-    orphans.start_clean_up(sessions)
+    _clean_ups.append((orphans.start_clean_up(sessions), sessions))
     for _ in range(START_ATTEMPTS):
         try:
             with loopback_only(), without_signal_handlers():
@@ -162,6 +164,20 @@ def stop_ray() -> bool:
     ending.start()
     ending.join(STOP_SECONDS)
     return not ending.is_alive()
+
+
+_clean_ups: list[tuple["subprocess.Popen[bytes]", Path]] = []
+"""Orphan clean-ups of this process, and where its private Rays have their folders."""
+
+
+def end_clean_ups() -> None:
+    """End the orphan clean-ups of private Rays that have stopped, in a program that continues."""
+    while _clean_ups:
+        process, sessions = _clean_ups.pop()
+        process.kill()
+        process.communicate()
+        for folder in sessions.glob(f"session_*_{os.getpid()}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def dead_part() -> str:

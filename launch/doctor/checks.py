@@ -1,29 +1,33 @@
-"""rl-doctor's judgement: what is wrong with the machines for a run, and what to change. No looking, only comparing."""
+"""Facts of the machines for a run, and what rl-doctor reports of them. `look` runs on every node of a cluster."""
 
 import os
+import platform
 import shutil
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import torch
+
+from ...base.memory import memory as memory_here
+from ...base.messages import size_in_words
 from ...base.places import cache_folder, writable_home
+from ...base.processes import num_cores
+from ...envs.foreign.check import Pace
 from ...envs.registration import takes_workers
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
+from ..metrics.pace import slow_environment
+from ..metrics.provenance import PACKAGES, machine, package_version
 from ..run.config import RunConfig
-from .facts import PORTS, Facts
-from .prediction import Prediction
+from .estimate import Estimate
 
-FILES = 1024
-"""Open files that Ray's processes need; below it connections fail."""
-FILES_PER_ACTOR = 32
-SPILL_LIMIT = 0.95
-"""Ray refuses to put objects aside on a disk that is fuller than this."""
+FILES, FILES_PER_ACTOR = 1024, 32
+"""Open files that Ray's processes need; with fewer, connections fail."""
 MEMORY_LIMIT = 0.95
 """Fraction of a machine's memory at which Ray kills processes."""
-
 SLOW_STEP = 2e-4
 """Seconds of an environment step from which workers save more than their messages cost."""
-
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -38,42 +42,97 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+class Facts(NamedTuple):
+    """One machine, as a process on it sees it. Sizes are bytes."""
+
+    name: str
+    versions: dict[str, str | None]
+    """Of Python and the packages."""
+    cores: int
+    """That this run's processes may use."""
+    gpus: list[str]
+    memory: int
+    """Free, as the system and the container's limit allow."""
+    shared_memory: int
+    """Free in /dev/shm."""
+    files: int
+    """Files that a process may open, after raising its own limit, as Ray does."""
+
+
+def look() -> Facts:
+    """The facts of the machine that this process is on."""
+    import resource  # not on Windows
+
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Facts(
+        name=socket.gethostname(),
+        versions={"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES},
+        cores=num_cores(),
+        gpus=machine()["gpus"],
+        memory=memory_here().free,
+        shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
+        files=2**20 if files == resource.RLIM_INFINITY else files,
+    )
+
+
 def examine(
-    config: RunConfig, here: Facts, nodes: Sequence[Facts], prediction: Prediction, actors: int
+    config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, pace: Pace | None, actors: int
 ) -> list[Finding]:
-    """Everything that rl-doctor has to say.
+    """All findings.
 
     Args:
         config: the run.
-        here: the machine that the learner will be on.
+        here: the learner's machine.
         nodes: all machines of the cluster, or this one alone.
-        prediction: what the run will take.
+        estimate: memory and disk of the run.
+        pace: of an environment that is not engram's own.
         actors: actor processes.
     """
-    return [
-        *versions(here, nodes),
-        processors(config, here, nodes, actors),
-        *learners(config, nodes, prediction),
-        *slow_environment(config, prediction, nodes, actors),
-        threads(here, actors),
-        *(memory(node, share_of(prediction, node, here, nodes)) for node in nodes),
-        *(shared_memory(config, node, prediction) for node in nodes),
-        *(open_files(node, actors) for node in nodes),
-        *(temporary_disk(node) for node in nodes),
-        run_disk(config, prediction),
-        ports(config, here),
-        home(),
-        token(config),
-    ]
+    needed = FILES + FILES_PER_ACTOR * actors
+    found = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
+    found += [] if pace is None else environment(config, pace, nodes, actors)
+    found.append(
+        _if(
+            os.environ.get("OMP_NUM_THREADS") not in (None, "1"),
+            "threads",
+            "warning",
+            f"OMP_NUM_THREADS = {os.environ.get('OMP_NUM_THREADS', '1 (default)')}, for each of {actors} actors",
+            "unset OMP_NUM_THREADS: actors then take one thread each",
+        )
+    )
+    for node in nodes:
+        share = share_of(estimate, node, here, nodes)
+        found.append(
+            _if(
+                share > MEMORY_LIMIT * node.memory,
+                "memory",
+                "problem",
+                f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed",
+                LESS,
+            )
+        )
+        found.append(shared_memory(config, node, estimate))
+        found.append(
+            _if(
+                node.files < needed,
+                "open files",
+                "problem",
+                f"{node.files:,} allowed on {node.name}, {needed:,} needed",
+                "ulimit -n 65536, or nofile in /etc/security/limits.conf",
+            )
+        )
+    return [*found, run_disk(config, estimate), home(), token(config), *gpu()]
+
+
+def _if(wrong: bool, what: str, verdict: Verdict, found: str, advice: str) -> Finding:
+    return Finding(what, found, verdict, advice) if wrong else Finding(what, found, "ok")
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
     """Whether all nodes run the same Python and packages, to the last digit."""
     findings: list[Finding] = []
-    for name in ("python", *here.versions):
-        of = {node.name: node.python if name == "python" else node.versions.get(name) for node in nodes}
-        own = here.python if name == "python" else here.versions[name]
-        other = [f"{version} on {node}" for node, version in of.items() if version != own]
+    for name, own in here.versions.items():
+        other = [f"{node.versions.get(name)} on {node.name}" for node in nodes if node.versions.get(name) != own]
         if own is None:
             findings.append(Finding(name, "not installed", "problem", f"pip install -c constraints.txt {name}"))
         elif other:
@@ -85,130 +144,88 @@ def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
 
 
 def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: int) -> Finding:
-    """Whether there is a core for every actor, and the GPU that was asked for."""
+    """Whether there is a core for every actor."""
     cores = sum(node.cores for node in nodes)
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
-    found = f"{cores} cores on {len(nodes)} machine(s){gpus}"
-    wanted = actors * config.actor_cpus
-    if wanted > cores:
-        verdict: Verdict = "problem" if config.ray_address else "warning"
-        why = "the others wait for ever" if config.ray_address else "they take turns"
-        return Finding("processors", f"{found} for {actors} actors", verdict, f"--num-actors {cores}: {why}")
-    return Finding("processors", f"{found} for {actors} actors", "ok")
+    verdict: Verdict = "problem" if config.ray_address else "warning"
+    why = "the others wait for ever" if config.ray_address else "they take turns"
+    return _if(
+        actors * config.actor_cpus > cores,
+        "processors",
+        verdict,
+        f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors",
+        f"--num-actors {cores}: {why}",
+    )
 
 
-def learners(config: RunConfig, nodes: Sequence[Facts], prediction: Prediction) -> list[Finding]:
-    """Whether there is a CPU for every additional learner beside the actors', and what is expected of them."""
+def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
+    """Whether there is a CPU for every additional learner besides the actors', and what is expected of them."""
     if config.num_learners == 1:
         return []
     cores, actors = sum(node.cores for node in nodes), (config.fixed_actors or 1) * config.actor_cpus
-    part = (
-        f"{config.share_envs} environments of an update each, {size(4 * prediction.parameters)} of gradient exchanged"
-    )
+    gradient = size_in_words(4 * estimate.parameters)
+    part = f"{config.share_envs} environments of an update each, {gradient} of gradient exchanged"
     if config.population:
         part = f"{-(-config.population // config.num_learners)} members each at most"
-    found = f"{config.num_learners}: {part}"
-    if config.num_learners - 1 + actors > cores:
-        verdict: Verdict = "problem" if config.ray_address else "warning"
-        room = max(1, int(cores - actors) + 1)
-        return [
-            Finding("learners", found, verdict, f"--num-learners {room}: each but the first claims a CPU of {cores}")
-        ]
-    return [Finding("learners", found, "ok")]
+    room = max(1, int(cores - actors) + 1)
+    advice = f"--num-learners {room}: each but the first claims a CPU of {cores}"
+    verdict: Verdict = "problem" if config.ray_address else "warning"
+    full = config.num_learners - 1 + actors > cores
+    return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
 
 
-def slow_environment(config: RunConfig, prediction: Prediction, nodes: Sequence[Facts], actors: int) -> list[Finding]:
-    """Whether --env-workers pays: a slow step, and a core more for each actor."""
-    free = min(sum(node.cores for node in nodes) // actors, config.actor_envs)
-    if config.env_workers > 1 or free < 2 or prediction.env_seconds < SLOW_STEP or not takes_workers(config.env):
+def environment(config: RunConfig, pace: Pace, nodes: Sequence[Facts], actors: int) -> list[Finding]:
+    """Whether --env-workers or another flag pays: a slow step, and cores for it."""
+    cores = sum(node.cores for node in nodes) // actors
+    if slow := slow_environment(config, pace, cores):
+        return [Finding("environment", slow.found, "warning", slow.advice)]
+    free = min(cores, config.actor_envs)
+    if config.env_workers > 1 or free < 2 or pace.step < SLOW_STEP or not takes_workers(config.env):
         return []
-    found = f"{1000 * prediction.env_seconds:.2g} ms per step, {config.actor_envs} environments one after the other"
+    found = f"{1000 * pace.step:.2g} ms per step, {config.actor_envs} environments one after the other"
     return [Finding("environment", found, "warning", f"--env-workers {free} steps them in {free} processes per actor")]
 
 
-def threads(here: Facts, actors: int) -> Finding:
-    """Whether each actor keeps to one thread."""
-    if here.threads not in (None, "1"):
-        found = f"OMP_NUM_THREADS = {here.threads}, for each of {actors} actors"
-        return Finding("threads", found, "warning", "unset OMP_NUM_THREADS: actors then take one thread each")
-    return Finding("threads", "1 per actor", "ok")
-
-
-def share_of(prediction: Prediction, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
-    """Bytes of the run on one node: the learner and what it has asked for are here, actors spread over the cores."""
+def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
+    """Bytes of the run on one node: the learner and its unrolls are here, actors are distributed over the cores."""
     if len(nodes) == 1:
-        return prediction.memory
-    own = prediction.learner + prediction.object_store
-    share = (prediction.memory - own) * node.cores // max(1, sum(each.cores for each in nodes))
+        return estimate.memory
+    own = estimate.learner + estimate.object_store
+    share = (estimate.memory - own) * node.cores // max(1, sum(each.cores for each in nodes))
     return share + (own if node.name == here.name else 0)
 
 
-def memory(node: Facts, needed: int) -> Finding:
-    """Whether the processes fit."""
-    found = f"{size(node.memory)} free on {node.name}, {size(needed)} needed"
-    if needed > MEMORY_LIMIT * node.memory:
-        return Finding("memory", found, "problem", LESS)
-    return Finding("memory", found, "ok")
-
-
-def shared_memory(config: RunConfig, node: Facts, prediction: Prediction) -> Finding:
+def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding:
     """Whether unrolls can go through memory: Ray falls back to files where /dev/shm is too small."""
     if config.in_process:
         return Finding("shared memory", "not used with --local", "ok")
-    needed = max(prediction.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
-    found = f"{size(node.shared_memory)} free in /dev/shm of {node.name}, {size(needed)} needed"
-    if prediction.object_store > OBJECT_STORE_BYTES and not config.ray_address:
-        return Finding("shared memory", f"{found}, {size(OBJECT_STORE_BYTES)} allowed", "problem", LESS)
-    if node.shared_memory < needed:
-        gigabytes = max(2, round(1.5 * needed / 2**30))
-        return Finding("shared memory", found, "warning", f"docker run --shm-size={gigabytes}g, or Ray uses slow files")
-    return Finding("shared memory", found, "ok")
+    needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
+    found = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
+    if estimate.object_store > OBJECT_STORE_BYTES and not config.ray_address:
+        found += f", {size_in_words(OBJECT_STORE_BYTES)} allowed"
+        return Finding("shared memory", found, "problem", LESS)
+    gigabytes = max(2, round(1.5 * needed / 2**30))
+    advice = f"docker run --shm-size={gigabytes}g, or Ray uses slow files"
+    return _if(node.shared_memory < needed, "shared memory", "warning", found, advice)
 
 
-def open_files(node: Facts, actors: int) -> Finding:
-    """Whether Ray may open its sockets."""
-    needed = FILES + FILES_PER_ACTOR * actors
-    found = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
-    if node.files < needed:
-        return Finding("open files", found, "problem", "ulimit -n 65536, or nofile in /etc/security/limits.conf")
-    return Finding("open files", found, "ok")
-
-
-def temporary_disk(node: Facts) -> Finding:
-    """Whether Ray has room for its logs and for objects put aside."""
-    found = f"{size(node.temporary)} free for temporary files on {node.name}, {node.temporary_used:.0%} taken"
-    if node.temporary < 2**30 or node.temporary_used > SPILL_LIMIT:
-        return Finding("temporary disk", found, "warning", "make room, or set RAY_TMPDIR to a larger disk")
-    return Finding("temporary disk", found, "ok")
-
-
-def run_disk(config: RunConfig, prediction: Prediction) -> Finding:
+def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
     """Whether the checkpoints fit, and can be written."""
     place = Path(config.run_dir or "runs").absolute()
     while not place.exists():
         place = place.parent
-    free = shutil.disk_usage(place).free
-    found = f"{size(free)} free under {place}, {size(prediction.disk)} for checkpoints"
     if not os.access(place, os.W_OK):
         return Finding("run directory", f"{place} cannot be written", "problem", "another --run-dir")
-    if free < prediction.disk + 2**28:
-        return Finding("run directory", found, "problem", "another --run-dir, or fewer --keep-checkpoints")
-    return Finding("run directory", found, "ok")
-
-
-def ports(config: RunConfig, here: Facts) -> Finding:
-    """Which of the usual ports are taken; only a cluster's head needs them."""
-    taken = [f"{port} ({PORTS[port]})" for port in here.taken_ports]
-    if taken and config.ray_address is None:
-        advice = "--ray-address auto, if it is your cluster; a private Ray uses other ports"
-        return Finding("ports", f"taken: {', '.join(taken)}", "warning" if 6379 in here.taken_ports else "ok", advice)
-    return Finding("ports", f"taken: {', '.join(taken)}" if taken else "6006, 6379 and 8265 are free", "ok")
+    free = shutil.disk_usage(place).free
+    found = f"{size_in_words(free)} free under {place}, {size_in_words(estimate.disk)} for checkpoints"
+    advice = "another --run-dir, or fewer --keep-checkpoints"
+    return _if(free < estimate.disk + 2**28, "run directory", "problem", found, advice)
 
 
 def home() -> Finding:
     """Whether tokens and caches can be kept in the home directory."""
-    if found := writable_home():
-        return Finding("home directory", str(found), "ok")
+    if folder := writable_home():
+        return Finding("home directory", str(folder), "ok")
     try:
         instead = f"caches are under {cache_folder()}"
     except OSError as problem:
@@ -218,7 +235,7 @@ def home() -> Finding:
 
 
 def token(config: RunConfig) -> Finding:
-    """Whether Ray will ask for its token, and whether others can read it."""
+    """Whether Ray asks for its token, and whether others can read it."""
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         found = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
         return Finding("token", found, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
@@ -233,10 +250,9 @@ def token(config: RunConfig) -> Finding:
     return Finding("token", "asked for", "ok")
 
 
-def size(number: float) -> str:
-    """Bytes for a person."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} GB"
+def gpu() -> list[Finding]:
+    """Why torch finds no GPU although the machine has one, or nothing."""
+    if torch.cuda.is_available() or not Path("/proc/driver/nvidia/version").exists():
+        return []
+    why = f"torch {torch.__version__} has no CUDA" if torch.version.cuda is None else "torch cannot use its driver"
+    return [Finding("GPU", why, "warning", "install torch for the GPU's driver, or --device cpu")]

@@ -1,7 +1,6 @@
 """`rl-doctor`: what is wrong with this machine or cluster for a run, what the run will take, and what to change."""
 
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -11,17 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ...agents.process import prepare_process
-from ..metrics.pace import measured_pace, slow_environment
+from ...base.messages import size_in_words
+from ..metrics.pace import measured_pace
 from ..metrics.rows import read_rows
 from ..run.command_line import UsageError, make_console, run_command
-from ..run.device import find_device
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
 from ..run.sizes import check_memory
 from ..run.trained import run_config
-from .checks import Finding, Verdict, examine, size
-from .facts import Facts, cuda_problem, look
-from .prediction import Prediction, predict
+from .checks import Facts, Finding, Verdict, examine, look
+from .estimate import Estimate, estimate
 from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0
@@ -37,8 +35,8 @@ nothing does, else 1.
 Without one:
 
 Looks at this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
-limits, disks, ports, token. Predicts the memory, the object store and the steps per second of the run that the flags
-of rl-train stand for (rl-train --help), and says what to change.
+limits, disk, token. Estimates the memory, the object store and the checkpoints of the run that the flags of rl-train
+stand for (rl-train --help), and says what to change. rl-bench measures the steps per second.
 
   --json        print one JSON object instead of tables
 
@@ -54,32 +52,24 @@ def main(arguments: Sequence[str]) -> int:
         return examine_run(arguments[0], arguments[1:])
     config = parse_run([word for word in arguments if word != "--json"], other_flags=("--json",))
     prepare_process(1)
-    device = find_device(config.device)
     here = look()
     nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
-    print("rl-doctor: a few seconds of the run's own work are measured", file=sys.stderr, flush=True)
     try:
         with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-            check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
+            work = check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
             pace = measured_pace(config, batch)
-        slow = slow_environment(config, pace, cores // actors) if pace else None
-        prediction = predict(config, device, actors, cores, slow=pace if slow else None)
+        cost = estimate(config, work, actors)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
     except MemoryError as problem:
         raise UsageError(f"one actor and one update do not fit into memory: {problem}") from problem
-    findings = [*lost, *examine(config, here, nodes, prediction, actors)]
-    if slow:
-        findings = [each for each in findings if each.what != "environment"]
-        findings.append(Finding("environment", slow.found, "warning", slow.advice))
-    if problem := cuda_problem():
-        findings.append(Finding("GPU", problem, "warning", "install torch for the GPU's driver, or --device cpu"))
+    findings = [*lost, *examine(config, here, nodes, cost, pace, actors)]
     if "--json" in arguments:
-        print(json.dumps(as_json(findings, prediction, nodes), indent=1))
+        print(json.dumps(as_json(findings, cost, nodes), indent=1))
     else:
-        show(findings, prediction, make_console())
+        show(findings, cost, make_console())
     return int(worst(findings) == "problem")
 
 
@@ -142,34 +132,25 @@ def worst(findings: Sequence[Finding]) -> Verdict:
     return max((finding.verdict for finding in findings), key=list(_COLOURS).index)
 
 
-def as_json(findings: Sequence[Finding], prediction: Prediction, nodes: Sequence[Facts]) -> dict[str, Any]:
+def as_json(findings: Sequence[Finding], cost: Estimate, nodes: Sequence[Facts]) -> dict[str, Any]:
     """Everything, for programs."""
     return {
         "verdict": worst(findings),
         "findings": [finding._asdict() for finding in findings],
-        "prediction": prediction._asdict(),
+        "estimate": cost._asdict(),
         "nodes": [node._asdict() for node in nodes],
     }
 
 
-def show(findings: Sequence[Finding], prediction: Prediction, console: Console) -> None:
-    """Two tables: the findings, and the prediction."""
+def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
+    """Two tables: the findings, and the estimate."""
     show_findings(findings, console)
-    rows = Table("this run will take and give", "", box=None)
-    rows.add_row("parameters", f"{prediction.parameters:,}")
-    rows.add_row("one unroll", size(prediction.unroll))
-    rows.add_row("object store", f"at most {size(prediction.object_store)}")
-    rows.add_row("memory", f"about {size(prediction.memory)}, on all machines together")
-    if prediction.gpu_memory:
-        rows.add_row("GPU memory", f"about {size(prediction.gpu_memory)}")
-    rows.add_row("checkpoints", f"at most {size(prediction.disk)}")
-    rows.add_row("steps/s", f"{prediction.slowest:,.0f} to {prediction.fastest:,.0f}")
-    most = prediction.flops / prediction.flops_per_step if prediction.flops_per_step else 0.0
-    rows.add_row(
-        "learner's device",
-        f"{1e-9 * prediction.flops:,.0f} GFLOP/s, {1e-9 * prediction.bandwidth:,.0f} GB/s; "
-        f"at that its products alone take {most:,.0f} steps/s",
-    )
+    rows = Table("this run takes", "", box=None)
+    rows.add_row("parameters", f"{cost.parameters:,}")
+    rows.add_row("one unroll", size_in_words(cost.unroll))
+    rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
+    rows.add_row("memory", f"about {size_in_words(cost.memory)}, on all machines together")
+    rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
     console.print()
     console.print(rows)
 

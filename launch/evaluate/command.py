@@ -1,10 +1,9 @@
 """`rl-eval`: how well a trained agent does in episodes with randomness that training never used."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from rich.progress import Progress
 
 from ... import zoo
 from ...actors.actor import Actor
-from ...actors.episodes import UnfinishedError, play
+from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
 from ...base.messages import SEEDS, check_fields, check_new_file
@@ -29,16 +28,9 @@ from .gif import record
 from .offline import minari_module, write_dataset
 from .report import plain_member
 from .study import decoding_study, intervention_study
-from .tables import said, show, show_members
-from .zoo_table import zoo_table
+from .tables import show, show_members, zoo_table
 
 UNROLL_LENGTH = 20
-OTHER_EPISODES = 200
-"""Episodes at most with the other way to choose actions."""
-OTHER_STEPS, OTHER_TIMES = 20_000, 10
-"""Steps that they are given in each environment: so many, or so many times those of the episodes that were asked for,
-whichever is more. There may be no end to an episode with the other way to choose actions."""
-
 DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels drawn with
 another seed than those of training, and on the test split where the environment has one."""
@@ -62,8 +54,7 @@ class EvaluationConfig:
     all: bool = False
     """Every member of a population, each in a row."""
     greedy: bool = False
-    """Take the likeliest action instead of drawing one from the policy. Drawing is what was trained and what is meant
-    to be used; where the two differ, both are shown."""
+    """Take the likeliest action instead of sampling one from the policy. Sampling is what was trained."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment that differ from the training run's, KEY=VALUE. The graphs of pomdp-graph are those
     of the test split unless split=train is given."""
@@ -139,8 +130,6 @@ def main(arguments: Sequence[str]) -> int:
     else:
         who = described(trainees, chosen[0])
         show(summaries[chosen[0]], f"{title}{who and ', '}{who}", console)
-        if text := comparison(factory, trainees[chosen[0]].weights, config, summaries[chosen[0]], console):
-            console.print(text)
     if trained.learner.imitate:
         console.print(f"imitates {trained.learner.imitate}: {DIAGNOSIS}", highlight=False, soft_wrap=True)
     if best:
@@ -160,17 +149,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def evaluated(
-    factory: ActorFactory,
-    weights: dict[str, Any],
-    config: EvaluationConfig,
-    console: Console,
-    most_steps: float = math.inf,
-) -> Summary:
+def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
     """Summary of the episodes of these weights; the same levels for all weights."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
-        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done), most_steps)
+        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
 
 
 def evaluate(
@@ -178,12 +161,11 @@ def evaluate(
     weights: dict[str, Any],
     config: EvaluationConfig,
     report: Callable[[int], None] = lambda _: None,
-    most_steps: float = math.inf,
 ) -> Summary:
-    """Summary of the episodes of these weights; `report` and `most_steps` as in `play`."""
+    """Summary of the episodes of these weights; `report` as in `play`."""
     num_envs = evaluation_envs(factory, config.episodes)
     with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
-        episodes = play(actor, config.episodes, report, most_steps)
+        episodes = play(actor, config.episodes, report)
     level_fields, fixed = (getattr(actor.batch, name, ()) for name in ("level_fields", "fixed_levels"))
     return summarise(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 
@@ -240,30 +222,6 @@ def study(
             Path(config.json).write_text(json.dumps(provenance() | written, indent=1) + "\n")
     except OSError as problem:
         raise UsageError(f"cannot write {problem.filename}: {problem.strerror}") from problem
-
-
-def comparison(
-    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, own: Summary, console: Console
-) -> str:
-    """Line about the other way to choose actions; empty where it makes no difference."""
-    other = replace(config, greedy=not config.greedy, episodes=min(config.episodes, OTHER_EPISODES))
-    played = own.all.estimates["length"].mean * own.all.episodes / evaluation_envs(factory, config.episodes)
-    try:
-        found = evaluated(factory, weights, other, console, max(OTHER_STEPS, OTHER_TIMES * played))
-    except UnfinishedError as problem:
-        return f"no comparison with {'drawn actions' if config.greedy else '--greedy'}: {problem}"
-    return compared(own, found, config.greedy)
-
-
-def compared(own: Summary, other: Summary, greedy: bool) -> str:
-    """Drawn and likeliest actions side by side, if they differ by more than their intervals; else nothing."""
-    name = "solved" if "solved" in own.all.estimates.keys() & other.all.estimates.keys() else "return"
-    a, b = own.all.estimates[name], other.all.estimates[name]
-    if not (a.low > b.high or b.low > a.high):
-        return ""
-    drawn, likeliest = (b, a) if greedy else (a, b)
-    use = "draw them, which is what was trained" if drawn.mean > likeliest.mean else "--greedy does better here"
-    return f"{name}: {said(name, drawn)} with drawn actions, {said(name, likeliest)} with --greedy; {use}"
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> str:

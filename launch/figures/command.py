@@ -1,4 +1,4 @@
-"""`rl-reproduce`: a figure of the papers, from training to picture and page."""
+"""`rl-reproduce`: a figure of the papers, from training to plot."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -16,14 +16,13 @@ from ...base.files import replace_file
 from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..run.command_line import UsageError, make_console, parse, run_command
-from . import page, results
+from . import results
 from .figure import Figure, load, names
 from .runs import FigureRun
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on fresh levels, and draw them beside the
 paper's numbers. Run the same command again after any stop, and it goes on where it was."""
 _RESULTS = Path("benchmarks/results/figures")
-_PAGE = Path("docs/results.md")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,6 @@ class ReproduceConfig:
     """Where the run directories are."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = _RESULTS
     """Where FIGURE.json and FIGURE.png go."""
-    page: Annotated[Path, tyro.conf.arg(metavar="FILE")] = _PAGE
-    """Page whose part about the figure is renewed, if there is such a page."""
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -144,11 +141,10 @@ def listing(folder: Path) -> Table:
 
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
-    """FIGURE.json, FIGURE.png and the figure's part of the page, from the runs that have begun and what is recorded."""
-    stems = {"full": figure.name, "quick": f"{figure.name}-quick"}
-    stem = stems[config.size]
-    recorded = _recorded(config.results, stems)
-    before = recorded.get(config.size, {})
+    """FIGURE.json and FIGURE.png, from the runs that have begun and what is recorded."""
+    stem = figure.name if config.size == "full" else f"{figure.name}-quick"
+    file = config.results / f"{stem}.json"
+    before = json.loads(file.read_text()) if file.is_file() else {}
     document = results.collect(figure, config.size, runs, before)
     for name in results.outdated(figure, config.size, before):
         console.print(f"{name}: what was recorded had other settings and is listed as replaced now", highlight=False)
@@ -162,20 +158,11 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     picture = config.results / f"{stem}.png"
     try:
         config.results.mkdir(parents=True, exist_ok=True)
-        replace_file(config.results / f"{stem}.json", (json.dumps(document, indent=1) + "\n").encode())
+        replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
         results.draw(document, figure.title, picture)
-        recorded |= {config.size: document}
-        if "full" in recorded and config.page.is_file():
-            page.write(config.page, config.results, figure, recorded)
     except OSError as problem:
         raise UsageError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
-
-
-def _recorded(folder: Path, stems: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """The results that are there, by size."""
-    files = {size: folder / f"{stem}.json" for size, stem in stems.items()}
-    return {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}
 
 
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:

@@ -21,7 +21,7 @@ from ...envs.foreign.options import check_options
 from ..run.command_line import UsageError, make_console, parse, run_command
 from ..run.trained import evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
-from . import film, page
+from . import page, plots
 from .recording import MOST_STEPS, Recording, marks, record
 from .seen import seen_panels
 
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
     if config.gif:
         try:
-            write(Path(config.gif), film.film(recordings[0], film_panels(actor, recordings[0])), "--gif")
+            write(Path(config.gif), plots.film(recordings[0], film_panels(actor, recordings[0])), "--gif")
         except ValueError as problem:
             raise UsageError(f"--gif: {problem}") from problem
         console.print(f"wrote {config.gif}", highlight=False)

@@ -27,9 +27,9 @@ from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
 from ..run.trained import make_actor
 from .command import option_names
+from .plots import figure, png
 from .recording import marks, record
 from .seen import seen_panels
-from .sheet import sheet
 
 TAG = "memory"
 """Of the picture in TensorBoard."""
@@ -128,9 +128,9 @@ class Watcher:
         shown = [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
         found = marks(recording, dict(getattr(actor.batch, "fact_values", {})))
         title = f"{self.name}, step {member.learner.steps:,}, return {recording.rewards[1:].sum():.3g}"
-        made = sheet(title, shown, found, len(recording.values))
+        made = png(figure(shown, title, found))
         self.pictures += 1
-        member.writer.show(events.picture(member.learner.steps, TAG, made.png, made.width, made.height))
+        member.writer.show(events.picture(member.learner.steps, TAG, *made))
 
     def _staleness(self, agent: Agent, first: Unroll, second: Unroll) -> float | None:
         """Of the states that the second unroll begins with; None if the first one did not end there."""

@@ -1,9 +1,7 @@
 """`rl-play`: a person plays a world in a terminal, and sees no more than an agent does."""
 
-import contextlib
-import curses
+import inspect
 import json
-import locale
 import os
 import sys
 import textwrap
@@ -21,25 +19,25 @@ from ...envs.registration import is_world, world_names
 from ..run.command_line import UsageError, parse, run_command
 from .agent import Player
 from .game import Game, load_recording
-from .screen import Screen, legend_of, words
+from .terminal import Terminal
 
 KEYS = {
-    "up": (curses.KEY_UP, ord("w"), ord("k")),
-    "down": (curses.KEY_DOWN, ord("s"), ord("j")),
-    "left": (curses.KEY_LEFT, ord("a"), ord("h")),
-    "right": (curses.KEY_RIGHT, ord("d"), ord("l")),
-    "stay": (ord(" "), ord(".")),
+    "up": ("up", "w", "k"),
+    "down": ("down", "s", "j"),
+    "left": ("left", "a", "h"),
+    "right": ("right", "d", "l"),
+    "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros from ten actions on."""
-NEXT, QUIT, VIEW, RULES, WAIT = (ord("n"), ord("\n")), (ord("q"), 27), ord("v"), ord("?"), ord("f")
+NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
 WAITS = 10
 """Steps of staying for one key, in worlds that make a player wait."""
 REPLAY_FPS = AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
 HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules   q quit"
-PAUSE, TAKE_OVER = ord(" "), ord("t")
-SPEEDS = {ord("+"): 2.0, ord("="): 2.0, ord("-"): 0.5}
+PAUSE, TAKE_OVER = " ", "t"
+SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 
 _HELP = f"""Play a world ({", ".join(world_names())}), or watch a trained agent and take over from it."""
 
@@ -91,14 +89,10 @@ class PlayConfig:
 def main(arguments: Sequence[str]) -> int:
     """Play or replay as the words say; returns the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
-    _use_unicode()
     try:
         return replay(config) if config.replay else play(config)
     except (ValueError, TypeError) as problem:
         raise UsageError(str(problem)) from problem
-    except curses.error as problem:
-        terminal = os.environ.get("TERM", "")
-        raise UsageError(f"no colours in this terminal (TERM is {terminal!r}): {problem}") from problem
 
 
 def play(config: PlayConfig) -> int:
@@ -111,7 +105,12 @@ def play(config: PlayConfig) -> int:
         raise ValueError("a person plays in a terminal, and this is none; --replay FILE works without")
     game.begin()
     try:
-        curses.wrapper(lambda window: _sit(_Table(game, Screen(window), config.full, player), config.fps))
+        with Terminal() as terminal:
+            table = _Table(game, terminal, config.full, player)
+            if player:
+                table.watch(player, config.fps or AGENT_FPS)
+            else:
+                table.play(config.fps)
     except KeyboardInterrupt:
         pass
     finally:
@@ -127,7 +126,8 @@ def replay(config: PlayConfig) -> int:
     game.begin()
     rest = list(saved["actions"])
     if sys.stdin.isatty() and sys.stdout.isatty():
-        rest = curses.wrapper(lambda window: _Table(game, Screen(window), config.full).replay(rest, config.fps))
+        with Terminal() as terminal:
+            rest = _Table(game, terminal, config.full).replay(rest, config.fps)
     for action in rest:
         game.act(action)
     print(_result(game))
@@ -150,18 +150,11 @@ def _player(config: PlayConfig) -> Player:
     )
 
 
-def _sit(table: "_Table", fps: float) -> None:
-    if table.player:
-        table.watch(table.player, fps or AGENT_FPS)
-    else:
-        table.play(fps)
-
-
 class _Table:
     """Where the player, the game and the screen meet."""
 
-    def __init__(self, game: Game, screen: Screen, full: bool, player: Player | None = None) -> None:
-        self.game, self.screen, self.full, self.player = game, screen, full, player
+    def __init__(self, game: Game, terminal: Terminal, full: bool, player: Player | None = None) -> None:
+        self.game, self.terminal, self.full, self.player = game, terminal, full, player
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
         self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
@@ -173,10 +166,10 @@ class _Table:
         wait = round(1000 / fps) if fps else -1
         while True:
             self._show(self._keys())
-            key = self.screen.key(-1 if self.game.over else wait)
+            key = self.terminal.key(-1 if self.game.over else wait)
             if key in QUIT:
                 return
-            if key == -1 and self.stay is not None and not self.game.over:
+            if key == "" and self.stay is not None and not self.game.over:
                 self.game.act(self.stay)
             self._press(key)
 
@@ -186,14 +179,14 @@ class _Table:
         while actions:
             state = "paused, space goes on" if pause else "space pauses"
             self._show(f"replay, {len(actions)} steps left   {state}   v view   q quit")
-            key = self.screen.key(-1 if pause else wait)
+            key = self.terminal.key(-1 if pause else wait)
             if key in QUIT:
                 return actions
-            if key == ord(" "):
+            if key == PAUSE:
                 pause = not pause
             elif key == VIEW:
                 self.full = not self.full
-            elif key == -1:
+            elif key == "":
                 self.game.act(actions.pop(0))
         return actions
 
@@ -204,7 +197,7 @@ class _Table:
             waits = by_hand or pause
             who = "you play" if by_hand else "the agent waits" if pause else f"the agent plays, {fps:g} steps/s"
             self._show(HAND_KEYS if by_hand else AGENT_KEYS, f"   {who}")
-            key = self.screen.key(-1 if waits else max(round(1000 / fps), 1))
+            key = self.terminal.key(-1 if waits else max(round(1000 / fps), 1))
             if key in QUIT:
                 return
             if key == TAKE_OVER:
@@ -220,11 +213,11 @@ class _Table:
                     self.game.act(player.choose(move))
             elif key == PAUSE:
                 pause = not pause
-            elif key in NEXT or key == -1:
+            elif key in NEXT or key == "":
                 self.game.act(player.choose())
                 pause = pause or self.game.over
 
-    def _press(self, key: int) -> None:
+    def _press(self, key: str) -> None:
         if key == VIEW:
             self.full = not self.full
         elif key == RULES:
@@ -239,11 +232,11 @@ class _Table:
                 if not self.game.over:
                     self.game.act(self.stay)
 
-    def _move(self, key: int) -> int | None:
+    def _move(self, key: str) -> int | None:
         """The action of a key, or of the digits typed so far; None while the number is incomplete or no action."""
-        if key in self.moves or not ord("0") <= key <= ord("9"):
+        if key in self.moves or key not in "0123456789" or not key:
             return self.moves.get(key)
-        self.typed += chr(key)
+        self.typed += key
         if len(self.typed) < self.num_digits:
             return None
         action, self.typed = int(self.typed), ""
@@ -256,8 +249,7 @@ class _Table:
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
-        texts = game.batch.player_help()
-        self.screen.show([title, *texts.goal], game.batch.paint(0, self.full), [status, keys], legend_of(texts))
+        self.terminal.show([title, _purpose(game)], game.batch.paint(0, self.full), game.batch.symbols, status, keys)
 
     def _keys(self) -> str:
         if self.game.over:
@@ -269,30 +261,25 @@ class _Table:
         return f"{moves}{stay}   v view   ? rules   q quit"
 
     def _show_rules(self) -> None:
-        """The world explained to a player: one screen of 80x24, more where the terminal is smaller."""
-        texts, game = self.game.batch.player_help(), self.game
-        height, width = self.screen.size()
-        room = max(width - 1, 20)
-        told = [part for text in (game.name, *texts.goal, *texts.rules) for part in _wrapped(text, room)]
-        lines = [*map(words, told), *legend_of(texts)]
+        """The environment's docstring, page by page."""
+        height, width = self.terminal.size
+        text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
+        lines = [part for line in (_purpose(self.game), "", *text.splitlines()) for part in _wrapped(line, width)]
         page = max(height - 1, 1)
         for start in range(0, len(lines), page):
-            self.screen.lines([*lines[start : start + page], words("any key goes on")])
-            self.screen.key(-1)
+            self.terminal.lines(*lines[start : start + page], "any key continues")
+            self.terminal.key(-1)
+
+
+def _purpose(game: Game) -> str:
+    """The first line of the environment's module."""
+    return (sys.modules[type(game.batch).__module__].__doc__ or "").partition("\n")[0]
 
 
 def _wrapped(line: str, width: int) -> list[str]:
     """A line in parts of at most `width` characters, each indented like the first."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(line, width, subsequent_indent=indent) or [""]
-
-
-def _use_unicode() -> None:
-    """Let curses write block characters, also where the user's locale does not."""
-    locale.setlocale(locale.LC_ALL, "")
-    if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
-        with contextlib.suppress(locale.Error):
-            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
 def _result(game: Game) -> str:

@@ -17,38 +17,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
 """Fields of every kind of event, besides `event`, `time` and `step`."""
 
 
-TYPES: dict[str, type] = {
-    "step": int,
-    "members": int,
-    "seed": int,
-    "generation": int,
-    "pbt": dict,
-    "values": list,
-    "evaluated": list,
-    "scores": list,
-    "member_steps": list,
-    "episodes": list,
-    "decisions": list,
-    "effective": dict,
-    "new": dict,
-    "old": dict,
+SHAPES: dict[str, Any] = {
+    **{name: int for name in ("step", "members", "seed", "generation")},
+    **{name: [int] for name in ("evaluated", "member_steps", "episodes")},
+    **{name: {} for name in ("effective", "new", "old")},
+    **{"pbt": dict, "values": [{}], "scores": [list], "decisions": [dict]},
 }
-"""Of those fields that a reader relies on."""
-
-
-ELEMENTS: dict[str, type] = {
-    "values": dict,
-    "evaluated": int,
-    "scores": list,
-    "member_steps": int,
-    "episodes": int,
-    "decisions": dict,
-}
-"""Type of the elements of those that are lists."""
-
-
-SETTINGS = {"values", "effective", "new", "old"}
-"""Those that are settings: numbers by name, `values` for each member."""
+"""What a reader relies on: a type, a list of it, or {}: settings, which are numbers by name."""
 
 
 class Entry(NamedTuple):
@@ -137,17 +112,18 @@ def _event(line: bytes, where: str, members: int) -> dict[str, Any]:
     for name in ("member", "from"):
         if name in event and event[name] not in range(members):
             raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; allowed: 0..{members - 1}")
-    for name in event.keys() & TYPES.keys():
-        if not isinstance(event[name], TYPES[name]) or isinstance(event[name], bool):
-            raise RunDirectoryError(f"{where}: {name} is {event[name]!r}; expected {TYPES[name].__name__}")
-    for name in event.keys() & ELEMENTS.keys():
-        for element in event[name]:
-            if not isinstance(element, ELEMENTS[name]) or isinstance(element, bool):
-                raise RunDirectoryError(f"{where}: {name} holds {element!r}; expected {ELEMENTS[name].__name__}")
-    for name in event.keys() & SETTINGS:
-        for member in event[name] if name == "values" else [event[name]]:
-            if not all(isinstance(value, int | float) for value in member.values()):
-                raise RunDirectoryError(f"{where}: {name} holds {member!r}; expected numbers by name")
+    for name in event.keys() & SHAPES.keys():
+        if not _fits(event[name], SHAPES[name]):
+            raise RunDirectoryError(f"{where}: {name} is {event[name]!r}, which it cannot be")
     if kind == "start" and (event["members"] < 1 or len(event["values"]) != event["members"]):
         raise RunDirectoryError(f"{where}: members is {event['members']}, values are of {len(event['values'])}")
     return event
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value is of one of SHAPES."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)  # pyright: ignore
+    if shape == {}:
+        return isinstance(value, dict) and all(isinstance(each, int | float) for each in value.values())  # pyright: ignore
+    return isinstance(value, shape) and not isinstance(value, bool)

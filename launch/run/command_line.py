@@ -10,7 +10,9 @@ import faulthandler
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -20,7 +22,6 @@ from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from ...base.messages import OTHER_NAMES
-from ...base.paragraphs import wrapped
 from ...base.places import cache_folder, writable_home
 from ...base.units import count, duration, in_words, is_duration, number
 
@@ -129,7 +130,7 @@ def parse(
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
-            description=wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
+            description=_wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
             args=words,
             **given,
             return_unknown_args=True,
@@ -138,6 +139,19 @@ def parse(
     if unknown:
         raise UsageError(unknown_word(unknown[0], known, prog))
     return config
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs as wide as the terminal, at most 100 columns; those in columns keep their lines.
+
+    Every line begins with a space: tyro puts lines that begin with a letter behind one another.
+    """
+    width = min(100, shutil.get_terminal_size().columns) - 2
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        aligned = "  " in paragraph
+        lines += ["", *(paragraph.splitlines() if aligned else textwrap.wrap(paragraph, width))]
+    return "\n".join(line and f" {line}" for line in lines[1:])
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:

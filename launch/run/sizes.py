@@ -2,17 +2,22 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from ...actors.factory import ActorFactory
 from ...agents.agent import Agent
-from ...agents.sizes import check_fits, training_bytes, without_memory
 from ...agents.values import map_leaves
 from ...base.memory import Memory, memory, own_memory
 from ...base.messages import size_in_words
 from .config import RunConfig
 from .device import find_device
 
+COPIES = 4
+"""Of every parameter: itself, its gradient and two moments of the optimizer."""
+Network = TypeVar("Network", bound=nn.Module)
 FLOAT = 4
 """Bytes of a number in a network."""
 LARGE_NETWORK = 10_000_000
@@ -44,8 +49,8 @@ def check_memory(
     batch: Any,
     available: Memory | None = None,
     say: Callable[[str], None] = print,
-) -> None:
-    """Raise ValueError with the bytes that a run would take if they are more than this process may use.
+) -> int:
+    """Bytes of a run's networks and batches. Raises ValueError if they are more than this process may use.
 
     Args:
         config: the run's configuration.
@@ -83,6 +88,35 @@ def check_memory(
             f"memory may run out, and the system then kills a process: this run takes about {size_in_words(needed)}, "
             f"{available}; --local, fewer --num-actors and a smaller --envs-per-actor, --envs-per-update or "
             "--unroll-length take less"
+        )
+    return together
+
+
+def without_memory(make: Callable[[], Network], what: str) -> Network | None:
+    """The network that `make` returns, with shapes and no numbers; None for one that cannot be made so.
+
+    Raises ValueError naming `what` if it has more parameters than any machine holds.
+    """
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception as problem:  # a core of one's own may do anything when it is made
+        if "verflow" in str(problem):
+            raise ValueError(f"{what} has more parameters than any machine holds") from problem
+        return None  # what is wrong shows where it is made in earnest
+
+
+def training_bytes(network: nn.Module) -> int:
+    """Bytes of a network in training, its optimiser included."""
+    return COPIES * sum(p.numel() * p.element_size() for p in network.parameters())
+
+
+def check_fits(what: str, count: int, of: str, each: int, available: Memory) -> None:
+    """Raise ValueError with the bytes that `count` times `each` takes if they are more than the limit."""
+    if count * each > available.total:
+        raise ValueError(
+            f"{what} would take {size_in_words(count * each)}, {size_in_words(each)} for each of {count:,} {of}; "
+            f"{available}"
         )
 
 

@@ -12,12 +12,11 @@ import torch
 import engram
 import slow_envs
 from engram.actors.factory import ActorFactory
+from engram.launch.bench.parts import open_parts
 from engram.launch.doctor import command as doctor
 from engram.launch.evaluate import command as evaluate
 from engram.launch.export import command as export
 from engram.launch.look import command as look
-from engram.launch.metrics.roofline import demands
-from engram.launch.metrics.speed import open_parts
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
@@ -80,7 +79,6 @@ def test_parts_of_rl_bench(log: Path, more: list[str]) -> None:
     config = parse_run([*WORDS, "--env-args", f"log={log}", *more])
     with open_parts(config, torch.device("cpu")) as work:
         work["env"]()
-    demands(config)
 
 
 @pytest.mark.parametrize("where", [("--act-on", "cpu"), ("--local", "--eval-every", "8", "--look-every", "8")])

@@ -13,7 +13,6 @@ from gymnasium import spaces
 import engram
 from engram.agents.agent import AgentConfig
 from engram.launch.api.agent import TrainedAgent
-from engram.launch.api.given import check_observation
 from engram.launch.run.config import RunConfig
 from masked_envs import ENVIRONMENTS
 
@@ -138,20 +137,6 @@ def test_mistakes():
         engram.load_agent("zoo:graph-fwn")
 
 
-class Mission(spaces.Space[str]):
-    """Text that is no spaces.Text, as MiniGrid has it."""
-
-    def __init__(self) -> None:
-        super().__init__(dtype=str)
-
-
-def test_text_of_any_kind_is_left_out_of_the_check() -> None:
-    space = spaces.Dict({"a": spaces.Discrete(3), "mission": Mission(), "words": spaces.Text(4)})
-    check_observation(space, {"a": 2, "mission": "get the key", "words": "go"})
-    with pytest.raises(ValueError, match="'a'"):
-        check_observation(space, {"a": "two", "mission": "", "words": ""})
-
-
 class Mixed(gymnasium.Env):
     """Observations in parts, a Box of actions in bounds of its own."""
 
@@ -186,13 +171,8 @@ def test_actions_that_there_are_not_are_refused():
 def test_observations_that_would_be_cast_to_others_are_refused():
     seen, _ = observations(CONFIG, 1, 2)
     agent = new_agent()
-    for wrong, said in (
-        (np.full(seen[0].shape, np.nan), "observation holds nan; expected numbers of Box"),
-        (np.full(seen[0].shape, -1), "observation holds -1; expected numbers of Box"),
-        (seen[0] + 0.5, r"observation holds [01]\.5; expected"),
-        (seen[0].astype(str), "observation is of <U.*; expected numbers"),
-    ):
-        with pytest.raises(ValueError, match=said):
+    for wrong in (np.full(seen[0].shape, np.nan), np.full(seen[0].shape, -1), seen[0] + 0.5, seen[0].astype(str)):
+        with pytest.raises(ValueError, match=r"observation of .* is cast to other values; expected those of Box"):
             agent.act(wrong)
     np.testing.assert_array_equal(agent.act(seen[0].astype(float)), new_agent().act(seen[0]))
 

@@ -1,4 +1,4 @@
-"""Callbacks of engram.train: real runs, in this process and with Ray in another one."""
+"""Callbacks of engram.train: real runs, in this process and with Ray."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SMALL = {
 
 
 def batch_reward(update):
-    """A metric of a module's function, which the training process of a run with Ray imports."""
+    """A metric of one's own."""
     return {"custom/reward": update.batch.env.reward.mean()}
 
 
@@ -104,7 +104,6 @@ def test_resumed_runs_have_callbacks_and_populations_stop_together(tmp_path):
     [
         ({"on_row": 3}, "on_row is 3; expected a function"),
         ({"on_row": print, "wait": False}, "wait is False; expected wait=True with on_row"),
-        ({"on_update": lambda _: None, "local": False}, "expected with Ray: a function of a module"),
         ({"on_row": lambda _: 3, "total_steps": 60}, "on_row returned 3; expected True, False, None"),
     ],
 )

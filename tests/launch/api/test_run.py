@@ -1,6 +1,5 @@
 """engram.train and engram.Run: real runs, the numbers of `rl-train`, and a process that is afterwards as it was."""
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -170,7 +169,6 @@ def test_it_trains_in_a_thread_that_hears_no_signals(tmp_path):
 
 
 def test_a_run_in_a_process_of_its_own(tmp_path):
-    """It is stopped also while a forked process (of a data loader, of AsyncVectorEnv) has its pipe open."""
     run = engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "a"))
     began = run.progress()
     assert began.running
@@ -179,14 +177,7 @@ def test_a_run_in_a_process_of_its_own(tmp_path):
     assert "running" in repr(run)
     with pytest.raises(ValueError, match="trained by another process"):
         engram.Run(run.path).stop()
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
-    worker.start()
-    try:
-        assert run.stop() is run
-        assert worker.is_alive()
-    finally:
-        worker.kill()
-        worker.join()
+    assert run.stop() is run
     assert run.reason == "stop()"
     assert steps_saved(run.path) == [run.progress().steps]
     assert not run.progress().running
@@ -209,7 +200,7 @@ PARENT = """
 import os, sys, engram
 run = engram.train("boxworld", "lstm", conv_channels=(2,), unroll_length=6, envs_per_update=4, log_every=1, wait=False,
                    run_dir=sys.argv[1])
-print(run._child._process.pid, flush=True)
+print(run._process.process.pid, flush=True)
 os._exit(0)
 """
 
@@ -230,6 +221,13 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
         engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "taken"))
     with pytest.raises(ValueError, match="known to this process only"):
         engram.train("__main__:Mine", wait=False)
+
+
+def test_a_run_is_resumed_in_a_process_of_its_own(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "a")
+    again = engram.Run(copy).resume(wait=False, total_steps=400, log_every=2, sync=False)
+    assert again.wait().reason == "done"
+    assert again.progress().steps >= 400
 
 
 @pytest.mark.parametrize(

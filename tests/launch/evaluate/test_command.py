@@ -13,8 +13,7 @@ from rich.console import Console
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.evaluate import command as evaluation
-from engram.launch.evaluate.command import compared, run, show_members
+from engram.launch.evaluate.command import run, show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
 from engram.launch.evaluate.gif import record
 from engram.launch.metrics import accumulator
@@ -322,26 +321,6 @@ def summary(solved: float, episodes: int = 200) -> Summary:
     outcomes = np.arange(episodes) < solved * episodes
     estimates = {"return": mean_interval(outcomes * 1.0), "solved": rate_interval(outcomes * 1.0)}
     return Summary(Group(episodes, estimates), {})
-
-
-def test_drawn_and_likeliest_actions_are_both_shown_where_they_differ() -> None:
-    text = compared(summary(0.97), summary(0.3), greedy=False)
-    assert "97.0% [93.6, 98.6] with drawn actions, 30.0% [24.1, 36.7] with --greedy; draw them" in text
-    assert compared(summary(0.3), summary(0.97), greedy=True) == text
-    assert "--greedy does better" in compared(summary(0.3), summary(0.97), greedy=False)
-    assert compared(summary(0.5), summary(0.52), greedy=False) == ""
-
-
-def test_a_comparison_that_does_not_end_is_left_out_with_a_line(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    endless = ["--env-args", "max_steps=1000"]  # 4 episodes of about as many steps each
-    monkeypatch.setattr(evaluation, "OTHER_STEPS", 5)
-    monkeypatch.setattr(evaluation, "OTHER_TIMES", 0)
-    assert evaluate(trained, "--episodes", 4, *endless) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "no comparison with --greedy: 4 of 4 episodes did not end within 20 steps" in said
-    assert "evaluation seed 0" in said, "the rest is told all the same"
 
 
 def test_a_table_of_members_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:

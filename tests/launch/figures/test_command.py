@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import figures_page
 import psutil
 import pytest
 import torch
 
-from engram.launch.figures import command, figure, page, results
+from engram.launch.figures import command, figure, results
 from engram.launch.figures.runs import FigureRun
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
@@ -141,7 +142,7 @@ def test_a_data_file_needs_nothing_but_curves() -> None:
     assert line == "mine: 1 runs, 0.0 M steps to go."
     run = {"steps": 1000, "planned_steps": 1000, "seconds": 1.0, "evaluation": None}
     document = {"size": "full", "measure": "return", "source": small.source, "curves": {"lstm": {"runs": {"1": run}}}}
-    page_text = page.text("results", small, {"full": document})
+    page_text = figures_page.text("results", small, {"full": document})
     assert "The paper" not in page_text
     assert "Stopping rule: A run ends at its `--total-steps`." in page_text
 
@@ -161,10 +162,9 @@ def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, results, text = tmp_path / "small.toml", tmp_path / "results", tmp_path / "page.md"
+    file, results = tmp_path / "small.toml", tmp_path / "results"
     file.write_text(SMALL)
-    text.write_text("# Results\n\nWords that stay.\n")
-    words = [file, "--runs", tmp_path / "runs", "--results", results, "--page", text, "--jobs", 1]
+    words = [file, "--runs", tmp_path / "runs", "--results", results, "--jobs", 1]
 
     program = Path(sys.executable).with_name("rl-reproduce")
     first = subprocess.Popen([program, *map(str, words)], stdout=subprocess.PIPE, text=True)
@@ -191,18 +191,17 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.
     assert lstm["evaluation"]["step"] == newest_step(tmp_path / "runs/small/full/lstm-3")
     assert (results / "small.png").read_bytes().startswith(b"\x89PNG")
 
-    once = text.read_text()
-    assert "Words that stay." in once
-    assert "| lstm | 3 |" in once
-    page.write(text, results, figure.load(str(file)), {"full": document})
-    assert text.read_text() == once  # renewed in its place
-
     assert reproduce(capsys, *words, "--quick")[0] == 0
-    renewed = text.read_text()
-    assert renewed.startswith(once.partition("<!-- end small -->")[0])
-    assert "`rl-reproduce small --quick`" in renewed
-    assert "lstm: " in renewed.partition("An easier variant")[2]
-    assert "(results/small-quick.png)). One trial." in " ".join(renewed.split())
+    page = tmp_path / "page.md"
+    page.write_text("# Results\n\nWords that stay.\n")
+    quick = json.loads((results / "small-quick.json").read_text())
+    for _ in range(2):  # the second time in its place
+        figures_page.write(page, results, figure.load(str(file)), {"full": document, "quick": quick})
+    text = page.read_text()
+    assert text.startswith("# Results\n\nWords that stay.\n")
+    assert text.count("| lstm | 3 |") == 1
+    assert "`rl-reproduce small --quick`" in text
+    assert "(results/small-quick.png)). One trial." in " ".join(text.split())
 
     file.write_text(SMALL.replace("steps 16000", "steps 18000"))  # the figure asks for more now
     assert reproduce(capsys, *words)[0] == 0
@@ -238,9 +237,9 @@ def test_the_page_says_whose_weights_were_played() -> None:
     evaluation = {"mean": 0.5, "low": 0.4, "high": 0.6, "episodes": 20, "step": 20_000_000, "weights_step": 15_500_000}
     run = {"steps": 20_000_000, "planned_steps": 20_000_000, "seconds": 3600.0, "evaluation": evaluation}
     document = {"size": "full", "measure": "return", "source": "s", "curves": {"a": {"runs": {"1": run}}}}
-    assert "| 20.0 M, the weights of 15.5 M |" in page.text("results", small, {"full": document})
+    assert "| 20.0 M, the weights of 15.5 M |" in figures_page.text("results", small, {"full": document})
     evaluation["weights_step"] = 20_000_000
-    assert "the weights of" not in page.text("results", small, {"full": document})
+    assert "the weights of" not in figures_page.text("results", small, {"full": document})
 
 
 def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(
@@ -293,7 +292,7 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
         "source": "s",
         "curves": {"a": {"runs": {"1": run}}},
     }
-    assert "10.0 M of 60.0 M: stopped early" in page.text("results", small, {"full": document})
+    assert "10.0 M of 60.0 M: stopped early" in figures_page.text("results", small, {"full": document})
 
 
 def test_no_two_curves_of_a_picture_look_the_same() -> None:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import figures_page
+import layouts
 import pytest
 
-from engram.launch.figures import figure, layouts, page, results
+from engram.launch.figures import figure, results
 from engram.launch.run.command_line import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -22,10 +24,10 @@ def documents(name: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", figure.names())
 def test_the_page_is_what_the_data_file_and_the_recorded_runs_make(name: str) -> None:
-    """Otherwise: rl-reproduce NAME --collect."""
-    part = page.text("../benchmarks/results/figures", figure.load(name), documents(name))
+    """Otherwise: python docs/site/figures_page.py NAME."""
+    part = figures_page.text("../benchmarks/results/figures", figure.load(name), documents(name))
     assert part in (ROOT / "docs" / "results.md").read_text()
-    assert page.INTERVALS in part
+    assert figures_page.INTERVALS in part
 
 
 @pytest.mark.parametrize("name", figure.names())
@@ -38,12 +40,12 @@ def test_a_figure_without_a_stopping_rule_is_refused(name: str) -> None:
 
 def test_a_run_of_before_the_repair_is_marked_until_it_is_renewed() -> None:
     mini_pacman, recorded = figure.load("mini-pacman"), documents("mini-pacman")
-    assert f"| rmc{layouts.MARK} | 1 |" in page.text("", mini_pacman, recorded)
+    assert f"| rmc{layouts.MARK} | 1 |" in figures_page.text("", mini_pacman, recorded)
     for document in recorded.values():
         for curve in document["curves"].values():
             for run in curve["runs"].values():
                 run["begun"] = AFTER
-    assert layouts.MARK not in page.text("", mini_pacman, recorded)
+    assert layouts.MARK not in figures_page.text("", mini_pacman, recorded)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_the_readmes_table_has_the_marks_of_the_page() -> None:
     for title, name in titles.items():
         row = next(row for row in rows if row.startswith(f"| {title}"))
         full = {"full": documents(name)["full"]}
-        assert (layouts.MARK in row) == (layouts.MARK in page.text("", figure.load(name), full)), row
+        assert (layouts.MARK in row) == (layouts.MARK in figures_page.text("", figure.load(name), full)), row
 
 
 def test_a_run_that_is_replaced_stays_on_the_page() -> None:
@@ -83,7 +85,8 @@ def test_a_run_that_is_replaced_stays_on_the_page() -> None:
     recorded["curves"]["lstm"]["command"] = "rl-train with other settings"
     document = results.collect(maze, "full", [], recorded)
     assert "lstm" not in document["curves"]
-    assert "; lstm, seed 1: 265 [261, 268] after 12.5 M steps, replaced." in page.text("", maze, {"full": document})
+    text = figures_page.text("", maze, {"full": document})
+    assert "; lstm, seed 1: 265 [261, 268] after 12.5 M steps, replaced." in text
 
 
 def test_curves_at_several_cuts_of_the_gradient_have_a_panel_for_each() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.look import drawing
 from engram.launch.look.command import all_panels, as_data, option_names
 from engram.launch.look.page import written
+from engram.launch.look.plots import figure, png
 from engram.launch.look.recording import record
 
 
@@ -34,7 +34,7 @@ def test_a_page_is_valid_json(bad: float) -> None:
     episode = json.loads(data, parse_constant=refuse)["episodes"][0]
     assert episode["rewards"][3] is None
     assert episode["rewards"][2] == 1.0
-    for panel in all_panels(actor, recording):
-        draw = drawing.curves if panel.kind == "lines" else drawing.heat_map
-        picture = draw(panel, 60, 30, "#fff", "#000") if panel.kind == "lines" else draw(panel, 60, 30)
-        assert picture.shape == (30, 60, 3)
+    panels = all_panels(actor, recording)
+    drawn = figure(panels)
+    assert len(drawn.axes) == len(panels)
+    assert png(drawn)[0].startswith(b"\x89PNG")

@@ -69,6 +69,5 @@ def test_rl_doctor_names_it_and_does_not_wait_for_its_unrolls(
     assert line["verdict"] == "warning"
     assert re.match(r"0\.3\d? s per step, 0\.5\d? s per reset: an unroll of 64 steps x 8 environ", line["found"])
     assert "--env-workers 8: about" in line["advice"]
-    assert found["prediction"]["unroll"] > 0
-    assert found["prediction"]["fastest"] < 1 / 0.3
+    assert found["estimate"]["unroll"] > 0
     assert slow_envs.noted(log, "made") == slow_envs.noted(log, "closed") > 0

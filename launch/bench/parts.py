@@ -13,18 +13,14 @@ import itertools
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory, action_spec
 from ...actors.unroll import Unroll
-from ...agents.cores.core import Core, CoreState
-from ...agents.cores.lstm import LSTMState
 from ...agents.specs import BoxSpec
 from ...agents.values import EnvOutput, map_leaves
 from ...envs.masks import random_valid
@@ -39,15 +35,6 @@ EARLIER_UNROLLS = 4
 
 Work = Callable[[], float]
 """Does a piece of a part's work; returns the environment steps that it was worth."""
-
-
-class Cost(NamedTuple):
-    """Cost of an environment step."""
-
-    wall: float
-    """Seconds that pass."""
-    cpu: float
-    """Seconds of a processor: what is left of the above when others want the processor too."""
 
 
 class Parts(NamedTuple):
@@ -68,60 +55,15 @@ def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
     return min(cores / acting, 1 / parts.learn) if learner_has_device else cores / (acting + parts.learn)
 
 
-class FusedLSTM(Core):
-    """torch.nn.LSTM over a whole unroll, blind to the ends of episodes: the yardstick for the `lstm` core.
-
-    No agent should be trained with it; it is the fastest that torch computes this network on the machine at hand.
-    """
-
-    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
-        super().__init__()
-        self.output_size = hidden_size
-        self.lstm = torch.nn.LSTM(input_size, hidden_size)
-
-    def initial_state(self, batch_size: int) -> LSTMState:
-        """Zeros."""
-        zeros = torch.zeros(batch_size, self.output_size, device=next(self.parameters()).device)
-        return LSTMState(zeros, zeros.clone())
-
-    def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, CoreState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        outputs, state = self._run(inputs.unsqueeze(0), state)
-        return outputs[0], state
-
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """inputs [T, B, input_size] -> outputs [T, B, hidden_size], last state, no loss; `reset` is not looked at."""
-        return *self._run(inputs, state), None
-
-    def _run(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        outputs, (h, c) = self.lstm(inputs, (state.h.unsqueeze(0), state.c.unsqueeze(0)))
-        return outputs, LSTMState(h[0], c[0])
-
-
-FUSED = {"lstm": f"{__name__}:FusedLSTM"}
-"""Cores that torch has a fused kernel for, and the yardstick that runs it."""
-
-
-def with_fused_core(config: RunConfig) -> RunConfig | None:
-    """The same run with torch's fused kernel in the place of its core, or None if there is no such kernel."""
-    fused = FUSED.get(config.agent.core)
-    return None if fused is None else replace(config, agent=replace(config.agent, core=fused))
-
-
 @contextmanager
-def open_parts(
-    config: RunConfig, device: torch.device, factory: ActorFactory | None = None
-) -> Generator[dict[str, Work]]:
+def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, Work]]:
     """The work of each field of Parts, with the networks and batch sizes of `config`; closes the environments.
 
     Args:
         config: the run.
         device: the learner's.
-        factory: makes the actor and the environments; that of `config` if None.
     """
-    factory = factory or config.factory()
+    factory = config.factory()
     torch.manual_seed(config.seed)
     with closing(factory.make_actor(0)) as actor:
         for _ in range(EARLIER_UNROLLS):
@@ -135,22 +77,21 @@ def open_parts(
         yield {"env": env, "infer": _infer_work(actor, unrolls, worth), "learn": learn}
 
 
-def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, Cost]:
-    """The cost of an environment step in each kind of work, which take turns: `slices` turns of `seconds` in all each.
+def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
+    """Seconds per environment step of each kind of work, measured in `slices` turns of `seconds / slices` each.
 
-    Taking turns, a busy neighbour slows all of them alike. The first call of each is not counted.
+    Taking turns, a busy neighbor slows all of them alike. The first call of each is not counted.
     """
     for do in work.values():
         do()
-    wall, cpu, steps = (dict.fromkeys(work, 0.0) for _ in range(3))
+    wall, steps = dict.fromkeys(work, 0.0), dict.fromkeys(work, 0.0)
     for _ in range(slices):
         for name, do in work.items():
-            started, cpu_started = time.perf_counter(), time.process_time()
+            started = time.perf_counter()
             while time.perf_counter() - started < seconds / slices:
                 steps[name] += do()
             wall[name] += time.perf_counter() - started
-            cpu[name] += time.process_time() - cpu_started
-    return {name: Cost(wall[name] / steps[name], cpu[name] / steps[name]) for name in work}
+    return {name: wall[name] / steps[name] for name in work}
 
 
 def _env_work(factory: ActorFactory, batch: Any, worth: float) -> Work:

@@ -1,4 +1,4 @@
-"""`rl-bench cores`: size and speed of every memory core alone, at its paper's setting."""
+"""Size and speed of every memory core alone, at its paper's setting: `python benchmarks/speed/cores.py --help`."""
 
 import json
 import time
@@ -13,16 +13,16 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from ...agents.certificate.certificate import core_size
-from ...agents.cores.core import Core, map_state, unroll_step_by_step
-from ...agents.cores.registry import core_names, make_core
-from ...agents.kernels import linear
-from ...agents.process import prepare_process
-from ...base.units import Seconds
-from ..metrics.provenance import provenance
-from ..run.command_line import UsageError, make_console, parse
-from ..run.device import find_device
-from ..run.presets.lookup import preset
+from engram.agents.certificate.certificate import core_size
+from engram.agents.cores.core import Core, map_state, unroll_step_by_step
+from engram.agents.cores.registry import core_names, make_core
+from engram.agents.kernels import linear
+from engram.agents.process import prepare_process
+from engram.base.units import Seconds
+from engram.launch.metrics.provenance import provenance
+from engram.launch.run.command_line import UsageError, make_console, parse, run_command
+from engram.launch.run.device import find_device
+from engram.launch.run.presets.lookup import preset
 
 SETTINGS = {
     "concrete": ("t-maze", 128),
@@ -194,7 +194,7 @@ def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure as the words say; returns the exit code."""
-    config = parse(CoresConfig, arguments, "rl-bench cores", _HELP)
+    config = parse(CoresConfig, arguments, "cores.py", _HELP)
     console = make_console()
     device = find_device(config.device)
     prepare_process(1)
@@ -262,3 +262,7 @@ def _core_table(results: dict[str, Any]) -> Table:
                 head = [""] * len(head)
         table.add_section()
     return table
+
+
+if __name__ == "__main__":
+    run_command("cores.py", main)

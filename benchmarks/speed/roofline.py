@@ -1,4 +1,6 @@
-"""Limits of a device, measured, and the demands of acting and learning on it.
+"""Limits of a device, measured, and the demands of acting and learning on it, as JSON.
+
+    python benchmarks/speed/roofline.py [flags of rl-train]
 
     roof     operations per second of one large product of matrices; bytes per second of one large copy
     demand   floating-point operations of a step's products, and bytes that its operations read and write
@@ -8,6 +10,8 @@ every operation brought its operands from memory: a compiled route, which keeps 
 torso that is asked for distinct observations only, can exceed a roof. Shapes: T steps, B environments.
 """
 
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -19,10 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...agents.agent import Agent
-from ...agents.kernels import linear
-from ...agents.values import EnvOutput, map_leaves
-from ..run.config import RunConfig
+from engram.agents.agent import Agent
+from engram.agents.kernels import linear
+from engram.agents.values import EnvOutput, map_leaves
+from engram.launch.bench.parts import measure, open_parts
+from engram.launch.run.config import RunConfig
+from engram.launch.run.device import find_device
+from engram.launch.run.run_flags import parse_run
 
 SIZES = {"cpu": (1024, 2**24), "cuda": (8192, 2**28)}
 """Rows and columns of the product's factors, and float32 numbers that are copied."""
@@ -138,3 +145,16 @@ def _shortest(work: Callable[[], Any], seconds: float, device: torch.device) -> 
         spent = (time.process_time() - processor) if device.type == "cpu" else (time.perf_counter() - wall)
         best = min(best, spent)
     return best
+
+
+def main() -> None:
+    """Measure acting and learning with these flags, and print what they reach of the device's limits."""
+    config = parse_run(sys.argv[1:])
+    device = find_device(config.device)
+    with open_parts(config, device) as parts:
+        seconds = measure(parts, 3.0, 6)
+    print(json.dumps(roofline(config, device, seconds, 3.0), indent=1))
+
+
+if __name__ == "__main__":
+    main()

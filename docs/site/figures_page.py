@@ -1,14 +1,23 @@
-"""The part of docs/results.md that belongs to a figure, between two marks."""
+"""Renew the parts of docs/results.md that belong to figures, between two marks, from benchmarks/results/figures.
 
+python docs/site/figures_page.py [FIGURE ...]      all figures without a name
+"""
+
+import json
 import os
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.files import replace_part
-from . import layouts
-from .figure import Figure
+import layouts
 
+from engram.base.files import replace_file
+from engram.launch.figures.figure import Figure, load, names
+
+ROOT = Path(__file__).parents[2]
+PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results" / "figures"
 INTERVALS = "Intervals (95%) are over the episodes of one set of weights, not over training runs."
 
 
@@ -125,3 +134,24 @@ def _row(name: str, seed: str, run: dict[str, Any], marks: Mapping[str, list[str
     if found and found.get("weights_step", found["step"]) < found["step"]:
         steps += f", the weights of {found['weights_step'] / 1e6:,.1f} M"
     return f"| {name}{_mark(name, marks)} | {seed} | {_estimate(run)} | {steps} | {run['seconds'] / 3600:.1f} |"
+
+
+def replace_part(page: Path, begin: str, text: str, end: str) -> None:
+    """Put `text` between the marks `begin` and `end` of a page, with them at its end if it has none. Raises OSError."""
+    old, part = page.read_text(), f"{begin}\n{text}\n{end}"
+    between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    new = between.sub(lambda _: part, old) if between.search(old) else f"{old.rstrip()}\n\n{part}\n"
+    replace_file(page, new.encode())
+
+
+def main() -> None:
+    """Renew the parts of the figures that are named, or of all."""
+    for name in sys.argv[1:] or names():
+        files = {"full": RESULTS / f"{name}.json", "quick": RESULTS / f"{name}-quick.json"}
+        documents = {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}
+        if "full" in documents:
+            write(PAGE, RESULTS, load(name), documents)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A run in a process of its own: `rl-train`, started by `engram.train(wait=False)`."""
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from ...base.processes import end_with_parent
+from ..run.command_line import UsageError
+from ..run.config import RunConfig, to_dict
+from ..run.run_directory import CONFIG, RunDirectory, free_path, plain_toml, refuse_unusable
+
+PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
+"""Imports modules from where this process does, after the libraries of the other one."""
+POLL_SECONDS = 0.1
+TAIL = 2000
+"""Characters of a failed process's output that an error shows."""
+
+
+def started(config: RunConfig) -> "Background":
+    """The process of a new run. Raises what keeps it from beginning."""
+    refuse_unusable(config.run_dir, to_dict(config))
+    path = Path(config.run_dir) if config.run_dir else free_path(config.name)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / CONFIG
+        file.write_text(tomli_w.dumps(plain_toml(to_dict(config) | {"run_dir": None}, "")))
+        words = ["--config", str(file), "--run-dir", str(path)]
+        if config.checkpoint_url:  # which is written down without its secrets
+            words += ["--checkpoint-url", config.checkpoint_url]
+        return Background(path, words)
+
+
+def resumed(path: Path, settings: Sequence[str]) -> "Background":
+    """The process of a resumed run; `settings` are flags. Raises what keeps it from beginning."""
+    return Background(path, ["--resume", str(path), *settings])
+
+
+class Background:
+    """A process that trains a run; it ends with a checkpoint when this one does.
+
+    Args:
+        path: the run directory.
+        words: arguments of `rl-train`.
+
+    Raises what keeps the run from beginning.
+    """
+
+    def __init__(self, path: Path, words: Sequence[str]) -> None:
+        self.path, self.reason = path, ""
+        self._output = tempfile.TemporaryFile()
+        self._words = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *words]
+        self._made = threading.Event()
+        # A thread that lives as long as the process: Linux ends the process with the thread that started it.
+        threading.Thread(target=self._hold, daemon=True).start()
+        self._made.wait()
+        try:
+            while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        if not self.running:
+            self.wait()
+
+    def _hold(self) -> None:
+        try:
+            self.process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                preexec_fn=end_with_parent,
+                start_new_session=True,  # a terminal's Ctrl-C is for the parent, which then stops this run
+            )
+        finally:
+            self._made.set()
+        self.process.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Request the end, with a checkpoint; `wait` waits for it."""
+        self.reason = "stop()"
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait for the end; Ctrl-C ends the run with a checkpoint. Raises what ended it, if it was an error."""
+        try:
+            code = self.process.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            code = self.process.wait()
+        self._output.seek(0)
+        text = self._output.read().decode(errors="replace").strip()
+        if code == 2:
+            raise UsageError(text.splitlines()[-1].removeprefix("rl-train: "))
+        if code:
+            raise RuntimeError(f"{shlex.join(['rl-train', *self._words[4:]])} ended with {code}: {text[-TAIL:]}")
+        ends = re.findall(r"^(?:stopped \((.*?)\)|finished) ", text, re.MULTILINE)
+        self.reason = self.reason or (ends[-1] if ends else "") or "done"

@@ -1,0 +1,167 @@
+"""A canvas in a terminal: characters with colors by rich, and single keys."""
+
+import os
+import re
+import select
+import sys
+import termios
+import tty
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from rich.color import Color
+from rich.console import Console, Group, RenderableType
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from ...envs.drawing import Canvas, Cell, Colour
+
+PIXELS = 4
+"""From this many pixels per cell on, the image itself is shown; below, two characters for each cell."""
+GAP = 2
+"""Columns between the board and its legend."""
+UPPER_HALF = "▀"
+"""Shows two pixels, one above the other: ink and floor."""
+ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
+_KEY = re.compile(r"\x1b[\[O]([A-D])|.", re.DOTALL)
+
+
+class Glyph(NamedTuple):
+    """One character; colors None are the terminal's own."""
+
+    character: str
+    ink: Colour | None = None
+    floor: Colour | None = None
+
+
+Line = list[Glyph]
+
+
+def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
+    """The canvas in at most `height` lines of `width` characters: the grid, then its captions."""
+    captions = _captions(canvas, width)
+    room = max(height - len(captions) - bool(captions), 1)
+    scale = min(width / canvas.cols, 2 * room / canvas.rows)
+    fits = 2 * canvas.cols <= width and canvas.rows <= room
+    grid = _cells(canvas) if scale < PIXELS and fits and not canvas.freehand else _pixels(canvas, scale)
+    return [*grid, [], *captions] if captions else grid
+
+
+def with_legend(canvas: Canvas, symbols: Sequence[tuple[Colour, str]], height: int, width: int) -> RenderableType:
+    """The canvas, and at its right the meaning of its colors, unless the canvas would shrink below its cells."""
+    legend = Text("\n").join(Text.assemble(("██ ", _style(color, None)), text) for color, text in symbols)
+    need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
+    if len(symbols) > height or (2 * canvas.cols > width - need and not canvas.freehand) or need > width // 2:
+        return text_of(compose(canvas, height, width))
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_row(text_of(compose(canvas, height, width - need)), legend)
+    return table
+
+
+def text_of(lines: Sequence[Line]) -> Text:
+    """Lines of glyphs as text with styles."""
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(lines):
+        text.append("\n" * (number > 0))
+        for glyph in line:
+            text.append(glyph.character, _style(glyph.ink, glyph.floor))
+    return text
+
+
+@cache
+def _style(ink: Colour | None, floor: Colour | None) -> Style:
+    return Style.from_color(*(None if each is None else Color.from_rgb(*each) for each in (ink, floor)))
+
+
+def _cells(canvas: Canvas) -> list[Line]:
+    """Two characters for each cell."""
+    blank = Cell(canvas.background)
+    rows = [[canvas.cells.get((r, c), blank) for c in range(canvas.cols)] for r in range(canvas.rows)]
+    return [[glyph for cell in row for glyph in _glyphs(cell)] for row in rows]
+
+
+def _glyphs(cell: Cell) -> Line:
+    return [Glyph(character, cell.ink, cell.floor) for character in cell.sign]
+
+
+def _pixels(canvas: Canvas, scale: float) -> list[Line]:
+    """The image, two pixels in each character, with the captions on top; `scale` is pixels per cell."""
+    scale = scale if canvas.freehand or scale < 1 else float(int(scale))
+    width, lines = max(int(canvas.cols * scale), 1), max(round(canvas.rows * scale / 2), 1)
+    pixels = canvas.pixels(2 * lines, width).tolist()
+    grid = [
+        [Glyph(UPPER_HALF, tuple(top), tuple(bottom)) for top, bottom in zip(upper, lower, strict=True)]
+        for upper, lower in zip(pixels[::2], pixels[1::2], strict=True)
+    ]
+    for row, col, text, color, _ in canvas.words:
+        at = int((row + 0.5) * scale / 2)
+        for k, character in enumerate(text, start=int(col * scale + 0.5)):
+            if row < canvas.rows and 0 <= at < lines and 0 <= k < width:
+                grid[at][k] = Glyph(character, color, grid[at][k].floor)
+    return grid
+
+
+def _captions(canvas: Canvas, width: int) -> list[Line]:
+    """The rows below the grid as lines: text and cells from left to right."""
+    rows: dict[int, list[tuple[float, Line]]] = {}
+    for row, col, text, _, _ in canvas.words:
+        if row >= canvas.rows:
+            rows.setdefault(round(row), []).append((col, [Glyph(character) for character in text]))
+    for (row, col), cell in canvas.cells.items():
+        if row >= canvas.rows:
+            rows.setdefault(row, []).append((col, _glyphs(cell)))
+    lines: list[Line] = []
+    for row in sorted(rows):
+        parts = [part for _, part in sorted(rows[row], key=lambda item: item[0])]
+        lines.append([glyph for part in parts for glyph in (*part, Glyph(" "))][:width])
+    return lines
+
+
+class Terminal:
+    """The whole terminal, while its `with` statement runs: nothing scrolls, and keys come one by one."""
+
+    def __init__(self) -> None:
+        self._console, self._typed = Console(highlight=False), ""
+
+    def __enter__(self) -> "Terminal":
+        self._before = termios.tcgetattr(sys.stdin)
+        tty.setcbreak(sys.stdin)
+        self._console.set_alt_screen(True)
+        self._console.show_cursor(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._console.show_cursor(True)
+        self._console.set_alt_screen(False)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def show(self, head: Sequence[str], canvas: Canvas, symbols: Sequence[tuple[Colour, str]], *foot: str) -> None:
+        """Lines of text, the canvas with its legend, and more lines of text."""
+        width, height = self._console.size
+        board = with_legend(canvas, symbols, max(height - len(head) - len(foot) - 2, 1), width)
+        self.lines(*head, "", board, "", *foot)
+
+    def lines(self, *lines: RenderableType) -> None:
+        """These lines and nothing else; what does not fit is cut off."""
+        texts = [Text(line, no_wrap=True, overflow="crop") if isinstance(line, str) else line for line in lines]
+        self._console.update_screen(Group(*texts))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Lines and columns."""
+        width, height = self._console.size
+        return height, width
+
+    def key(self, milliseconds: int) -> str:
+        """The next key: its character, or up, down, left, right; "" if none comes in time, negative waits forever."""
+        if not self._typed:
+            wait = None if milliseconds < 0 else milliseconds / 1000
+            if not select.select([sys.stdin], [], [], wait)[0]:
+                return ""
+            self._typed = os.read(sys.stdin.fileno(), 1 << 10).decode(errors="replace")
+        match = _KEY.match(self._typed)
+        assert match is not None
+        self._typed = self._typed[match.end() :]
+        return ARROWS[match[1]] if match[1] else match[0]
