@@ -190,7 +190,9 @@ def test_what_is_imported_is_declared_explained_and_pinned() -> None:
     used = {name.split(".")[0] for module in MODULES for name in imports(module)}
     assert used - STDLIB - {"engram"} <= {MODULE_OF.get(name, name) for name in to_run}
     tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
-    helpers = {path.stem for path in tests if path.parts[1] == "support"}
+    helpers = {
+        path.stem for path in (*(ROOT / "tests" / "support").rglob("*.py"), *(ROOT / "docs" / "site").glob("*.py"))
+    }
     used = {name.split(".")[0] for module in tests for name in imports(module)}
     assert used - STDLIB - {"engram"} - helpers <= {MODULE_OF.get(name, name) for name in to_run | extras}
 

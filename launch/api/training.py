@@ -22,6 +22,7 @@ from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
+from ..metrics.member import Member
 from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
@@ -36,7 +37,6 @@ from ..run.urls import redacted
 from ..trackers.tracker import check_tracking, make_tracking
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
-from ..train.member import Member
 from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
 from ..train.trainer import Trainer
 

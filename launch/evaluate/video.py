@@ -2,38 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from ...envs.registration import can_draw
-from ...learners.learner import Learner
-from ..metrics.writer import MetricsWriter
+from ..metrics.member import Member
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.trained import make_actor
 from .gif import encoded, film
 
 TAG = "eval/video"
-
-
-class Filmed(Protocol):
-    """Contract of what is filmed: a member of the run."""
-
-    learner: Learner
-    writer: MetricsWriter | None
-    notices: list[str]
-
-    @property
-    def steps(self) -> int:
-        """Environment steps learned from."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps have been learned from."""
-        ...
 
 
 class Camera:
@@ -48,7 +29,7 @@ class Camera:
         self.config = config
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 
-    def look(self, member: Filmed, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Film a member if that was due between `before` and its steps now.
 
         `at_step` is called after each step of the environment; what it raises ends the video.
@@ -65,7 +46,7 @@ class Camera:
         else:
             member.writer.video(member.steps, TAG, gif, width, height)
 
-    def _film(self, member: Filmed, number: int, at_step: Callable[[], None]) -> tuple[bytes, int, int]:
+    def _film(self, member: Member, number: int, at_step: Callable[[], None]) -> tuple[bytes, int, int]:
         weights: dict[str, Any] = {name: value.cpu() for name, value in member.learner.agent.state_dict().items()}
         seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
         with torch.random.fork_rng(devices=[]):  # a new agent draws first weights, which are replaced at once

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
@@ -20,10 +19,8 @@ from ...agents.cores.core import state_leaves
 from ...agents.inside import panels
 from ...agents.inside.statistics import staleness, statistics
 from ...agents.values import map_leaves
-from ...learners.learner import Learner
 from ..metrics import events
-from ..metrics.accumulator import Accumulator
-from ..metrics.writer import MetricsWriter
+from ..metrics.member import Member
 from ..run.config import RunConfig
 from ..run.trained import make_actor
 from .command import option_names
@@ -39,15 +36,6 @@ LARGEST_SHARE = 0.01
 """Of the run's time that all of this may take; after the first picture the next ones wait until it is no more."""
 ENVIRONMENTS = 16
 """Environments of an unroll whose states are made anew, at most."""
-
-
-class Watched(Protocol):
-    """Contract of what is watched: a member of the run."""
-
-    number: int
-    learner: Learner
-    accumulator: Accumulator
-    writer: MetricsWriter | None
 
 
 class Watcher:
@@ -71,7 +59,7 @@ class Watcher:
         self._first: dict[int, Unroll | None] = {}
         """Of members whose stored states are to be compared: the first of two unrolls, once it is there."""
 
-    def look(self, member: Watched, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Draw a member's memory if that became due between `before` and its steps now, or is so still.
 
         `at_step` is called after each step of the environment; what it raises ends the episode.
@@ -97,7 +85,7 @@ class Watcher:
         self._newest += seconds
         self._dearest = max(self._dearest, self._newest)
 
-    def receive(self, member: Watched, unroll: Unroll) -> None:
+    def receive(self, member: Member, unroll: Unroll) -> None:
         """An unroll on its way to the learner; two of an actor in a row tell how stale stored states are."""
         if member.number not in self._first:
             return
@@ -115,7 +103,7 @@ class Watcher:
             del self._first[member.number]
         self.note_cost(time.monotonic() - started)
 
-    def _draw(self, member: Watched, at_step: Callable[[], None]) -> None:
+    def _draw(self, member: Member, at_step: Callable[[], None]) -> None:
         with closing(self._actor(member.learner.agent)) as actor:
             actor.call_at_steps(at_step)
             if not state_leaves(actor.state.core):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ...base.files import AppendedFile, abandon_after
 from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
-from ...learners.population.search_space import Values
-from ..metrics.accumulator import Accumulator
+from ..metrics.member import Member
 from ..metrics.panel import short
 from ..run.config import RunConfig
 from .events import PopulationWriter
@@ -68,46 +67,6 @@ class PopulationLog:
         if not self._warned:
             self._warned = True
             self._warn(f"{what} the population's log: {problem}; training goes on")
-
-
-class Member(Protocol):
-    """One learner of a run, as a population sees it."""
-
-    accumulator: Accumulator
-    failing: int
-    """Updates in a row without a finite loss."""
-
-    @property
-    def number(self) -> int:
-        """Index among the members."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Environment steps learnt from."""
-        ...
-
-    @property
-    def updates(self) -> int:
-        """Updates made."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps have been learnt from."""
-        ...
-
-    def configure(self, settings: Values) -> None:
-        """Learn with these settings."""
-        ...
-
-    def snapshot(self, *, lasting: bool) -> dict[str, Any]:
-        """Weights and optimiser state; lasting, if this member may change before they are used."""
-        ...
-
-    def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
-        """Take over another member's weights; returns the settings as read back."""
-        ...
 
 
 class PopulationHost:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
+from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 from .events import PopulationWriter
-from .host import Member, PopulationHost, PopulationLog
+from .host import PopulationHost, PopulationLog
 from .panel import PopulationPanel
 
 

@@ -11,11 +11,11 @@ import torch
 
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
+from ..metrics.member import Member
 from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.saved import Best
 from ..run.trained import evaluation_envs, make_actor
-from .member import Member
 
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000

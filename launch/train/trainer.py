@@ -11,13 +11,13 @@ import torch
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
 from ...learners import checkpoints
+from ..metrics.member import Member, Population, Watcher
 from ..run.config import RunConfig, to_dict
 from ..run.run_directory import RunDirectory, RunDirectoryError
 from ..run.saved import Best
 from ..run.stop_flag import StopFlag
 from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .evaluation import Evaluator, best_now
-from .member import Member, Population, Watcher
 
 if TYPE_CHECKING:
     from .mirror import Mirror

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from engram.launch.metrics.member import Member
 from engram.launch.population import command as population_view
 from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
-from engram.launch.train.member import Member
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import FOREVER, family, gone, start, steps_saved, stop, wait_for, workers

@@ -13,13 +13,13 @@ import torch
 
 from engram.actors.failures import ActorFailureError
 from engram.launch.metrics.accumulator import Accumulator, Settled
+from engram.launch.metrics.member import Member
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict, to_dict
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
-from engram.launch.train.member import Member
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved

@@ -18,9 +18,9 @@ from ...learners.batcher import Batcher
 from ...learners.curriculum import Curriculum
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
-from ..metrics.accumulator import Accumulator, Settled
-from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
+from .accumulator import Accumulator, Settled
+from .writer import MetricsWriter
 
 if TYPE_CHECKING:
     from ...learners.remote.team import Team
