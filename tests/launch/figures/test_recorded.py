@@ -82,7 +82,7 @@ def test_the_readmes_table_has_the_marks_of_the_page() -> None:
 
 def test_a_run_that_is_replaced_stays_on_the_page() -> None:
     maze, recorded = figure.load("maze"), documents("maze")["full"]
-    recorded["curves"]["lstm"]["command"] = "rl-train with other settings"
+    recorded["curves"]["lstm"] |= {"command": "rl-train with other settings", "settings": {}}
     document = results.collect(maze, "full", [], recorded)
     assert "lstm" not in document["curves"]
     text = figures_page.text("", maze, {"full": document})
