@@ -262,7 +262,7 @@ class Operations(TorchDispatchMode):
 
 @BOTH
 def test_an_unroll_has_no_loop_over_time(name):
-    """Nor has its gradient. How much faster that is, `rl-bench cores` measures."""
+    """Nor has its gradient. How much faster that is, `benchmarks/speed/cores.py` measures."""
     core = small(name)
 
     def operations(run, steps):
