@@ -86,7 +86,7 @@ def make_actor(*arguments, **options):
 
 
 learner = Learner(factory.make_agent(factory.make_batch()), LearnerConfig(), 10**6)
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
 pool = RayPool(make_actor, 1, 1, window=RequestWindow(8, 1, 8, 1))
 pool.publish(Weights(0, 0, flatten(learner.agent)))
 seen = trace(NOTES, ("actors/remote/pool.py", "next"))
