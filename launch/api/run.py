@@ -256,12 +256,12 @@ def _flag(name: str, value: Any) -> list[str]:
 def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks: Callbacks) -> Run:
     main_thread = threading.current_thread() is threading.main_thread()
     stop = StopFlag((signal.SIGINT,) if main_thread else ())
+    environment = dict(os.environ)
     if not config.in_process:
-        import ray
+        import ray  # which changes environment variables, and extends sys.path
 
         if ray.is_initialized():
             raise UsageError("this process has a Ray of its own; allowed in it: local=True or wait=False")
-    environment = dict(os.environ)
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = make_panel if show else lambda *_: Silent(config)

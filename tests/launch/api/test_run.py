@@ -185,7 +185,7 @@ def test_a_run_in_a_process_of_its_own(tmp_path):
 
 
 def test_a_run_with_ray_leaves_nothing_behind(tmp_path):
-    names = ("signals", "threads", "torch", "environment", "path", "directory")  # imports change the others
+    names = ("signals", "threads", "torch", "environment", "directory")  # imports change the others
     before, children = state_of_the_process(), set(psutil.Process().children(recursive=True))
     run = engram.train(**SMALL, total_steps=200, local=False, run_dir=str(tmp_path / "a"))
     assert (run.reason, run.progress().running) == ("done", False)
