@@ -14,9 +14,9 @@ with starting():  # Gymnasium takes a while
 
 if TYPE_CHECKING:
     from .launch.api.agent import TrainedAgent, load_agent
+    from .launch.api.environments import make_env
     from .launch.api.evaluation import evaluate
     from .launch.api.run import Run, configure, train
-    from .launch.api.worlds import make_env
 
 __version__ = "0.2.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     **dict.fromkeys(("TrainedAgent", "load_agent"), "agent"),
     "evaluate": "evaluation",
     **dict.fromkeys(("Run", "configure", "train"), "run"),
-    "make_env": "worlds",
+    "make_env": "environments",
 }
 """The module of launch/api that each public name is in."""
 

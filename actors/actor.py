@@ -1,6 +1,6 @@
 """One actor: a batch of environments, an agent with memory, and unrolls out of both.
 
-The actor is the only place where a world and an agent meet, in training, evaluation and tests alike.
+The actor is the only place where an environment and an agent meet, in training, evaluation and tests alike.
 """
 
 import sys
@@ -37,7 +37,7 @@ def _nothing() -> None:
     """The default of `Actor.call_at_steps`."""
 
 
-def _no_other_world(stage: int) -> Batch:
+def _no_other_environment(stage: int) -> Batch:
     raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
 
 
@@ -57,7 +57,7 @@ class Actor:
         reward_clip: bound of the rewards in these scores; 0 for none.
         imitate: player whose actions unrolls carry; "" for none.
         novelty: whether unrolls tell what is new in its episode.
-        make_world: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
+        make_environment: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Actor:
         reward_clip: float = 0.0,
         imitate: str = "",
         novelty: bool = False,
-        make_world: Callable[[int], Batch] = _no_other_world,
+        make_environment: Callable[[int], Batch] = _no_other_environment,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
-        self.stage, self._make_world, self._levels = 0, make_world, levels
+        self.stage, self._make_environment, self._levels = 0, make_environment, levels
         self._imitate, self._novelty = imitate, novelty
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
@@ -117,7 +117,7 @@ class Actor:
                 take_over([weights.values], weights.ready, self.device)
             load(self.agent, weights.values)
             self.version = weights.version
-            if not self._begun:  # a first state may be learnt: it is that of the weights that act
+            if not self._begun:  # a first state may be learned: it is that of the weights that act
                 self.state = self.agent.initial_state(self.batch.num_envs)
         if weights.beginnings != self.beginnings:
             self.beginnings = weights.beginnings
@@ -127,7 +127,7 @@ class Actor:
     def _enter(self, stage: int) -> None:
         """Have the environments of this stage; they are to be restarted or restored."""
         if stage != self.stage:
-            batch = self._make_world(stage)
+            batch = self._make_environment(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
             self._extras = Extras(batch, self.agent.extras, self._imitate, self._novelty)
@@ -138,7 +138,7 @@ class Actor:
         n = self.batch.num_envs
         flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
-        """The world's answer at the last step, as its own arrays [N, ...]."""
+        """The environment's answer at the last step, as its own arrays [N, ...]."""
         self.batch.reset_into(self._said.observation, seed)
         self._extras = Extras(self.batch, self.agent.extras, self._imitate, self._novelty)
         self._said = self._said._replace(extras=self._extras.arrays())
@@ -170,14 +170,14 @@ class Actor:
 
     def unrolling(self, weights: Weights | None = None) -> Generator[Question, Answer | None, Unroll]:
         """As `unroll`, asking at every step for the network's answer: several actors can be answered in one call, and
-        the worlds of one be stepped while the network of another is at work."""
+        the environments of one be stepped while the network of another is at work."""
         if weights is not None:
             self.load(weights)
         started, self._begun = time.perf_counter(), True
         self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
         steps, n = self.unroll_length, self.batch.num_envs
         initial_state = self.state
-        env = map_leaves(lambda x: _room(x, steps), self._said)  # the world writes straight into it
+        env = map_leaves(lambda x: _room(x, steps), self._said)  # the environment writes straight into it
         whole = map_leaves(torch.from_numpy, env)
         outputs: list[AgentOutput] = []
         episodes: list[NDArray[np.float32]] = []

@@ -11,7 +11,7 @@ from .actor import Actor
 from .unroll import EPISODE_COLUMNS
 
 Episodes = NDArray[np.float32]
-"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the world's own fields."""
+"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the environment's own fields."""
 
 
 class UnfinishedError(RuntimeError):
@@ -56,7 +56,7 @@ def play(
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Which of what episodes say [K, 2 + F], without the index, counts: all but nan among the world's own fields."""
+    """Mask of the fields [K, 2 + F] that count, without the index: all but nan among the environment's own fields."""
     found = ~np.isnan(facts)
     found[:, : len(EPISODE_COLUMNS) - 1] = True  # a return that is no number is a fault to be seen
     return found

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
-from ..envs.registration import is_world, make_batch
+from ..envs.registration import is_environment, make_batch
 from .actor import Actor
 from .extras import make_player, map_spec, privileged_size
 from .levels.config import LevelsConfig, in_words
@@ -20,9 +20,9 @@ class ActorFactory:
     """Everything that decides what an actor does, but its number."""
 
     env: str
-    """World: short name, Gymnasium id or module:Class."""
+    """Environment: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world."""
+    """Parameters of the environment."""
     imitate: str = ""
     """Player whose actions unrolls carry, module:Class."""
     novelty: bool = False
@@ -51,33 +51,33 @@ class ActorFactory:
     """Whether saved environments made elsewhere may be unpickled, which can run any code."""
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> Any:
-        """The environments from `first_index` on: those of the last stage, the world as asked for, or of another."""
+        """The environments from `first_index` on: of the last stage, the configured environment, or of another one."""
         parameters = self.env_args | self.levels.stages[stage]
         count = num_envs or self.num_envs
         batch = make_batch(self.env, count, first_index, self.env_workers, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
 
-    def check_levels(self, world: Any) -> None:
-        """Raise ValueError for a stage of the curriculum that cannot be made, or is another kind of world than `world`.
+    def check_levels(self, environment: Any) -> None:
+        """Raise ValueError for a stage of the curriculum that cannot be made or has other spaces than `environment`.
 
         Also for a player that cannot be made, and where levels are to be played again of an environment that cannot be
         told its next one.
 
         Args:
-            world: environments of the last stage.
+            environment: environments of the last stage.
         """
         if self.imitate:
-            if isinstance(world.single_action_space, spaces.Box):
+            if isinstance(environment.single_action_space, spaces.Box):
                 raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: none")
-            make_player(self.imitate, world)
-        if self.levels.level_replay and not world.replayable:
+            make_player(self.imitate, environment)
+        if self.levels.level_replay and not environment.replayable:
             raise ValueError(
                 f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
-                "allowed: 0, or another world"
+                "allowed: 0, or another environment"
             )
         learnability = self.levels.level_replay_score == "learnability"
-        if self.levels.level_replay and learnability and "solved" not in world.episode_fields:
+        if self.levels.level_replay and learnability and "solved" not in environment.episode_fields:
             raise ValueError(
                 f"level_replay_score is 'learnability', and {self.env} does not report 'solved'; allowed: error"
             )
@@ -89,15 +89,15 @@ class ActorFactory:
                 raise ValueError(f"{name}: {problem}") from problem
             with closing(batch):
                 for what in ("single_observation_space", "single_action_space", "episode_fields"):
-                    theirs, asked = getattr(batch, what), getattr(world, what)
+                    theirs, asked = getattr(batch, what), getattr(environment, what)
                     if theirs != asked:
                         said = what.removeprefix("single_").replace("_", " ")
-                        raise ValueError(f"{name} has another {said} than the world: {theirs}; allowed: {asked}")
+                        raise ValueError(f"{name} has another {said} than the environment: {theirs}; allowed: {asked}")
 
     def make_agent(self, batch: Any) -> Agent:
         """A new network for the spaces of `batch`."""
         config = self.agent
-        if is_world(self.env):  # all of ours write [rows, columns, features], however few the rows
+        if is_environment(self.env):  # all of ours write [rows, columns, features], however few the rows
             config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
         privileged = privileged_size(self.env, batch) if config.critic == "privileged" else 0
         seen = map_spec(self.env, batch) if config.predict == "map" else None
@@ -132,7 +132,7 @@ class ActorFactory:
             reward_clip=self.reward_clip,
             imitate=self.imitate,
             novelty=self.novelty,
-            make_world=lambda stage: self.make_batch(first_index, stage=stage),
+            make_environment=lambda stage: self.make_batch(first_index, stage=stage),
         )
 
 

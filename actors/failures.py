@@ -1,10 +1,10 @@
 """When an actor's failures are a mishap that training survives, and when they are a crash loop that should end it.
 
-In a run of days an actor is killed now and then, a node is lost, a world raises. What tells this from a bug is whether
-replacements work: an actor that has made FORGIVEN_AFTER unrolls since it failed has its failures forgotten. So faults
-that come and go never add up, a lost node of many actors counts once for each, and an actor that fails at once, and
-again, and again ends the run with the first traceback of that row. So does one that fails IN_ALL times as often in all:
-an environment that never lasts long is not replaced for ever.
+In a run of days an actor is killed now and then, a node is lost, an environment raises. What tells this from a bug is
+whether replacements work: an actor that has made FORGIVEN_AFTER unrolls since it failed has its failures forgotten. So
+faults that come and go never add up, a lost node of many actors counts once for each, and an actor that fails at once,
+and again, and again ends the run with the first traceback of that row. So does one that fails IN_ALL times as often in
+all: an environment that never lasts long is not replaced for ever.
 """
 
 import re

@@ -45,7 +45,7 @@ class MemberActors:
         """Increases while the environments step, also within an unroll."""
 
     def prepare(self) -> None:
-        """Make the first actor: importing and compiling its world is no part of any unroll's time."""
+        """Make the first actor: importing and compiling its environment is no part of any unroll's time."""
         self._actor(0)
 
     def unroll(self, weights: Weights) -> Unroll:

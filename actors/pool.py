@@ -2,7 +2,7 @@
 
 The learner pulls. `publish` makes weights current; every request for an unroll that is sent afterwards carries them.
 The next unrolls are made while the learner is busy with a batch and no earlier: the weights that act are at most
-`max_lag` updates old when they are learnt from, and memory is bounded, whatever the number of actors and environments.
+`max_lag` updates old when they are learned from, and memory is bounded, whatever the number of actors and environments.
 """
 
 import math
@@ -23,7 +23,7 @@ from .unroll import Unroll
 def least_max_lag(batch_size: int, num_envs: int) -> int:
     """The smallest bound on policy lag that can be kept with actors of so many environments.
 
-    An unroll is learnt from in as many updates as it holds batches, and begins in the middle of one where the sizes do
+    An unroll is learned from in as many updates as it holds batches, and begins in the middle of one where the sizes do
     not divide each other.
     """
     return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
@@ -75,10 +75,10 @@ class ActorPool(Protocol):
         """Bytes that unrolls and weights take in object stores now, as measured; None where that cannot be had."""
         ...
 
-    def publish(self, weights: Weights, learnt: int = 0) -> None:
+    def publish(self, weights: Weights, learned: int = 0) -> None:
         """Make these the newest weights of their member, which unrolls are made for from now on.
 
-        They come out of an update that has learnt from `learnt` environments.
+        They come out of an update that has learned from `learned` environments.
         """
         ...
 
@@ -185,7 +185,7 @@ class LocalPool(InProcess):
     def progress(self) -> int:
         return sum(actors.progress for actors in self._actors)
 
-    def publish(self, weights: Weights, learnt: int = 0) -> None:
+    def publish(self, weights: Weights, learned: int = 0) -> None:
         if weights.beginnings != self._weights.get(weights.member, weights).beginnings:
             self._made = [unroll for unroll in self._made if unroll.member != weights.member]
         self._weights[weights.member] = weights
@@ -225,8 +225,8 @@ class LocalPool(InProcess):
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
         """One unroll of each of these actors for each of these members, whose networks are asked in one call.
 
-        On a device of their own actors take turns at every step, so that the worlds of one are stepped while the device
-        works for another.
+        On a device of their own actors take turns at every step, so that the environments of one are stepped while the
+        device works for another.
         """
         on_device = all(self._actors[number].device(weights[0].member).type != "cpu" for number in numbers)
         if len(weights) == 1 and not (on_device and len(numbers) > 1):

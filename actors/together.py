@@ -1,9 +1,9 @@
 """Members of a population act in step: at every step one batched call answers for the networks of all.
 
-Weights, memories and what the worlds say are laid side by side; none depends on another member's, and each draws its
-actions with its own random numbers. Answers differ from those of a network alone by the rounding of products. Starting
-an operation for nine members takes a GPU no longer than for one; a CPU, which is busy with the arithmetic of one, gains
-nothing.
+Weights, memories and what the environments say are laid side by side; none depends on another member's, and each draws
+its actions with its own random numbers. Answers differ from those of a network alone by the rounding of products.
+Starting an operation for nine members takes a GPU no longer than for one; a CPU, which is busy with the arithmetic of
+one, gains nothing.
 """
 
 from collections.abc import Callable, Generator, Sequence

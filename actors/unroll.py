@@ -2,8 +2,8 @@
 
 T steps of B environments under one version of the weights. Steps are aligned so that nothing has to be shifted:
 
-    step t of env    what the world said before the agent's t-th action: the reward there belongs to action t-1
-    step t of agent  the action at that step, with the behaviour policy's logits and value
+    step t of env    what the environment said before the agent's t-th action: the reward there belongs to action t-1
+    step t of agent  the action at that step, with the behavior policy's logits and value
     step T of env    the one to bootstrap from; it is step 0 of the next unroll of the same environments
 
 Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of the last observation carries the
@@ -21,7 +21,7 @@ from ..agents.agent import AgentState
 from ..agents.values import AgentOutput, EnvOutput, map_leaves
 
 EPISODE_COLUMNS = ("env_index", "return", "length")
-"""The first fields of `Unroll.episodes`; the world's own episode fields follow."""
+"""The first fields of `Unroll.episodes`; the environment's own episode fields follow."""
 
 
 class Unroll(NamedTuple):
@@ -40,7 +40,7 @@ class Unroll(NamedTuple):
     actor: int
     """The number of the actor that made this unroll."""
     episodes: Tensor
-    """float32 [K, 3 + F]: the K episodes that ended here, in EPISODE_COLUMNS and the world's own fields."""
+    """float32 [K, 3 + F]: the K episodes that ended here, in EPISODE_COLUMNS and the environment's own fields."""
     seconds: float
     """Wall time that acting took."""
 

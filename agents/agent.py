@@ -15,7 +15,7 @@ from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
-from .normalisation import Moments, RescaledHead, symlog
+from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
 from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
@@ -52,7 +52,7 @@ class AgentConfig:
     policy_scale: float = 1.0
     """Factor on the policy head's initial weights. Above 1 a new agent prefers some actions wherever it is: it walks
     where one of scale 1 stays near its start, and so finds what is far away."""
-    normalise_returns: bool = False
+    normalize_returns: bool = False
     """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
     whatever the size of the rewards."""
     prediction_size: int = 0
@@ -129,7 +129,7 @@ class Agent(nn.Module):
             self.log_deviation = nn.Parameter(torch.zeros(action.size))
         self.critic = PrivilegedCritic(self.core.output_size, privileged) if privileged else None
         width = self.core.output_size if self.critic is None else self.critic.output_size
-        self.value = (RescaledHead if config.normalise_returns else nn.Linear)(width, 1)
+        self.value = (RescaledHead if config.normalize_returns else nn.Linear)(width, 1)
         self.prediction = None
         if config.predict == "map" and seen is not None:
             self.prediction = MapPrediction(seen, self.core.output_size, config.prediction_size)
@@ -224,7 +224,7 @@ class Agent(nn.Module):
         if self.critic is not None and (known := _extra(env, PRIVILEGED)) is not None:
             self.critic.moments.update(known.flatten(0, -2), float(env.reward.numel()))
         torso = self.config.torso
-        counts = torso.normalise_observations or torso.normalise_features or torso.balance_symbols
+        counts = torso.normalize_observations or torso.normalize_features or torso.balance_symbols
         if counts or torso.torso not in TORSOS:
             self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 

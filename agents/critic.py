@@ -8,7 +8,7 @@ learning").
 import torch
 from torch import Tensor, nn
 
-from .normalisation import Moments
+from .normalization import Moments
 
 HIDDEN = 64
 """Units that combine the core's output with privileged information."""

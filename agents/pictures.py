@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import Linear
-from .normalisation import Moments
+from .normalization import Moments
 from .specs import picture_size, scaled, with_channels_last
 
 

@@ -1,6 +1,6 @@
 """An auxiliary loss for the memory: the next observation or reward is predicted from the core's output and the action.
 
-What a memory keeps is otherwise learnt from rewards alone, and before the policy depends on it they say nothing about
+What a memory keeps is otherwise learned from rewards alone, and before the policy depends on it they say nothing about
 it. The next observation says something at every step. A predicted reward says of this one action whether it was right,
 where an advantage also holds what was earned later. Sources: Oh et al. 2015, "Action-conditional video prediction using
 deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .normalisation import Moments
+from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
@@ -33,7 +33,7 @@ class Prediction(nn.Module):
     """The next observation or reward, predicted through one hidden layer.
 
     Of a picture of more than 4,096 numbers 20 x 20 averages of each channel are predicted, of any other array of more
-    numbers 4,096 averages of neighbours.
+    numbers 4,096 averages of neighbors.
 
     Args:
         spec: the observation, or REWARD; S numbers are predicted of it.

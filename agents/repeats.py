@@ -1,9 +1,9 @@
 """Observations that occur again are put through the torso once.
 
-A torso has no memory, so that equal observations have equal features. In worlds of cells nine of ten observations of an
-unroll are repeats: agents stand still, or many stand at the same place. Compiled code finds them byte by byte, at a
-hundredth of the torso's cost. Numbers differ from those of a whole batch by the rounding of its products. Where few are
-repeats, on other devices, without compiled code and for a torso with hooks, the torso gets everything.
+A torso has no memory, so that equal observations have equal features. In environments of cells nine of ten observations
+of an unroll are repeats: agents stand still, or many stand at the same place. Compiled code finds them byte by byte, at
+a hundredth of the torso's cost. Numbers differ from those of a whole batch by the rounding of its products. Where few
+are repeats, on other devices, without compiled code and for a torso with hooks, the torso gets everything.
 """
 
 from typing import TypeAlias
@@ -57,7 +57,7 @@ class Seen:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: the torso has other weights, or numbers shall not depend on what was before."""
+        """Begin again: the torso has other weights, or numbers shall not depend on what was before."""
         self._asked, self._count, self._allowed = 0, 0, _allowed(self._torso)
         if self._kept is not None:
             self._kept.table.fill(-1)

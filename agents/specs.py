@@ -1,4 +1,4 @@
-"""Descriptions of a world's spaces for an agent, without Gymnasium, and what an agent makes of their values."""
+"""Descriptions of an environment's spaces for an agent, without Gymnasium, and what an agent makes of their values."""
 
 import math
 from itertools import accumulate
@@ -53,7 +53,7 @@ class ChoiceSpec(NamedTuple):
 
 
 class BoxSpec(NamedTuple):
-    """K real numbers, each drawn from a Gaussian of its own. The world's bounds are -1..1 for the agent, or none.
+    """K real numbers, each drawn from a Gaussian of its own. The environment's bounds are -1..1 for the agent, or none.
 
     logits are [..., 2 K]: K means, then K logarithms of standard deviations, which are parameters of the agent and do
     not depend on what it sees (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D).
@@ -201,16 +201,16 @@ def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
     return -(log_policies.exp() * _finite(log_policies)).sum(-1)
 
 
-def kl_divergence(spec: ActionSpec, log_behaviours: Tensor, log_policies: Tensor) -> Tensor:
+def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor) -> Tensor:
     """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice.
 
     Of a Box: sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s).
     """
     if isinstance(spec, BoxSpec):
-        (theirs, their_log), (mean, log_deviation) = log_behaviours.chunk(2, -1), log_policies.chunk(2, -1)
+        (theirs, their_log), (mean, log_deviation) = log_behaviors.chunk(2, -1), log_policies.chunk(2, -1)
         squares = (2 * their_log).exp() + (theirs - mean).square()
         return (log_deviation - their_log + 0.5 * squares * (-2 * log_deviation).exp() - 0.5).sum(-1)
-    return (log_behaviours.exp() * (_finite(log_behaviours) - _finite(log_policies))).sum(-1)
+    return (log_behaviors.exp() * (_finite(log_behaviors) - _finite(log_policies))).sum(-1)
 
 
 def _finite(log_policies: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from ..base.messages import check_fields
 from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .kernels import Linear
-from .normalisation import Moments, Shares
+from .normalization import Moments, Shares
 from .pictures import PICTURE_TORSOS
 from .repeats import once_each
 from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
@@ -34,13 +34,13 @@ class TorsoConfig:
     """How observations become vectors."""
 
     torso: str = "grid"
-    """Network over an image: grid (2x2 convolutions, for worlds of cells), atari (strided convolutions of Mnih et al.
-    2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels, also
-    without channels and in stacks of frames; or a custom network over the whole observation, module:Class."""
+    """Network over an image: grid (2x2 convolutions, for environments of cells), atari (strided convolutions of Mnih et
+    al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels,
+    also without channels and in stacks of frames; or a custom network over the whole observation, module:Class."""
     torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a custom torso; what is left out has its own default."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
-    """Axis of an image that holds its channels; auto recognises it by the shape, or says that it cannot."""
+    """Axis of an image that holds its channels; auto recognizes it by the shape, or says that it cannot."""
     conv_channels: tuple[int, ...] = (12, 24)
     """Kernels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
     conv_kernel: int = 2
@@ -59,19 +59,19 @@ class TorsoConfig:
     memory which adds up what it is shown can tell what it saw for a moment from what it sees most of the time."""
     symbol_size: int = 0
     """Torso grid, images of bytes of at most 20 x 20 cells: each byte also stands for a symbol, and so many numbers are
-    learnt for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
+    learned for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     balance_symbols: bool = False
     """With a symbol size: symbols are scaled by 1 / sqrt(their running share of an image's cells), at least 1%, so that
     the few that matter stand out from walls and floors."""
-    normalise_observations: bool = False
+    normalize_observations: bool = False
     """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation. A custom torso
-    gets observations as they are, and may do this itself (agents/normalisation.py)."""
-    normalise_features: bool = False
+    gets observations as they are, and may do this itself (agents/normalization.py)."""
+    normalize_features: bool = False
     """The torso's features are shifted and scaled by their running mean and deviation: a memory that adds up what it is
     shown then holds what differs, not what is always there."""
     fixed_features: bool = False
-    """The torso keeps the weights it begins with. A memory that is learnt from what it reads, not through time, as the
-    pools of Concrete are, is not learnt anew whenever the features that it holds change."""
+    """The torso keeps the weights it begins with. A memory that is learned from what it reads, not through time, as the
+    pools of Concrete are, is not learned again whenever the features that it holds change."""
 
     def __post_init__(self) -> None:
         check_torso_name(self.torso)
@@ -92,7 +92,7 @@ class TorsoConfig:
 
 
 class Symbols(nn.Module):
-    """Learnt numbers for every byte of every channel: one table per channel, the rows of a cell added up.
+    """Learned numbers for every byte of every channel: one table per channel, the rows of a cell added up.
 
     With `balanced` rows are scaled by 1 / sqrt(share of the cells that show the symbol), in units in which the mean
     square over the cells is 1: every symbol makes up as much of the variance, a key as much as the walls.
@@ -246,7 +246,7 @@ class EmbeddingTorso(nn.Module):
         self.torso.observe(observation)  # pyright: ignore
 
 
-class NormalisedTorso(nn.Module):
+class NormalizedTorso(nn.Module):
     """A torso whose features are shifted and scaled by their running mean and deviation.
 
     They change as the torso learns, so those of at most the last 2 million observations count.
@@ -286,7 +286,7 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
         )
     torso = custom_torso(config.torso, spec, config.torso_args) if custom else _torso(spec, config)
     torso = EmbeddingTorso(torso, config) if config.embedding_size else torso
-    return NormalisedTorso(torso) if config.normalise_features else torso
+    return NormalizedTorso(torso) if config.normalize_features else torso
 
 
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
@@ -308,4 +308,4 @@ def _has_picture(spec: ObservationSpec) -> bool:
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
     """Running moments of so many features, where they are wanted: those of at most the last 10 million observations."""
-    return Moments(size, memory=1e7) if config.normalise_observations else None
+    return Moments(size, memory=1e7) if config.normalize_observations else None

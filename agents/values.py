@@ -1,4 +1,4 @@
-"""The values that travel: between world and agent at every step, and an agent's weights from learner to actors.
+"""The values that travel: between environment and agent at every step, and an agent's weights from learner to actors.
 
 T steps, B environments. Leaves of outputs have the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
 """
@@ -16,7 +16,7 @@ ObservationTensor: TypeAlias = Any
 
 
 class EnvOutput(NamedTuple):
-    """Output of the world at a step, before the agent acts."""
+    """Output of the environment at a step, before the agent acts."""
 
     observation: ObservationTensor
     """[..., B, *shape], uint8 or float32."""
@@ -33,7 +33,7 @@ class EnvOutput(NamedTuple):
 
 
 class AgentOutput(NamedTuple):
-    """Output of the behaviour policy at a step."""
+    """Output of the behavior policy at a step."""
 
     action: Tensor
     """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K numbers."""
@@ -72,7 +72,7 @@ class Weights(NamedTuple):
     values: NDArray[np.float32] | Tensor
     """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
-    """How often all environments had to begin anew: at every copy of another member's weights, at every new stage."""
+    """How often all environments had to begin again: at every copy of another member's weights, at every new stage."""
     stage: int = 0
     """Stage of the member's curriculum, 0 is the first; it changes with a beginning only."""
     ready: Any = None

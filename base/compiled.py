@@ -1,7 +1,7 @@
-"""Functions compiled by numba: the rules of the worlds, and the fast routes of the memory cores on a CPU.
+"""Functions compiled by numba: the rules of the environments, and the fast routes of the memory cores on a CPU.
 
-Every compiled function of engram is made by one of two decorators: `kernel` for rules of worlds, `compiled` for sums of
-cores. They differ in numba's options only. No other module calls numba's `njit`.
+Every compiled function of engram is made by one of two decorators: `kernel` for rules of environments, `compiled` for
+sums of cores. They differ in numba's options only. No other module calls numba's `njit`.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, 
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function of a world's rules, and keep the result on disk where that is possible.
+    """Compile a function of an environment's rules, and keep the result on disk where that is possible.
 
     Laws of such functions:
 
-    * Everything is inlined into the loop over the batch: a world's state is a tuple of a dozen arrays, which costs more
-      to pass than to use.
+    * Everything is inlined into the loop over the batch: an environment's state is a tuple of a dozen arrays, which
+      costs more to pass than to use.
     * No reference counts: numba would count up and down every array of the state in every call, ten times the cost of
       the rules themselves. So a kernel cannot allocate an array, nor write `a[i] = b` for arrays (numba may need a
       copy): it loops over the elements, which costs nothing.
@@ -53,7 +53,7 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
     * The interpreter's lock is released: other threads run meanwhile, so no two calls may write the same memory.
     * a * b + c may be rounded once instead of twice. `fastmath` names what else may change about a sum: with "reassoc"
       and "nsz" its order, so that the processor adds several numbers at once.
-    * A function that others call must be `inline`: called, it would be optimised one way in the process that compiles
+    * A function that others call must be `inline`: called, it would be optimized one way in the process that compiles
       it and another way in those that find it on disk, and round differently.
     * Indices outside an array are not checked: shapes are checked before the call.
     """

@@ -110,7 +110,7 @@ OTHER_NAMES = {
     "anneal_lr": "lr_schedule",
     "env_id": "env",
     "env_name": "env",
-    "world": "env",
+    "environment": "env",
 }
 """Settings of a run by the names that they have in other libraries: what is meant where a name is unknown."""
 

@@ -6,15 +6,15 @@ Two tables, printed and written to benchmarks/results/actors_scaling.json after 
 
 Throughput: `rl-train --env boxworld --core rmc` with so many actors, the real command.
 
-Plumbing: actors that answer at once with an unroll of 40 steps made beforehand, so that neither world nor policy takes
-time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls of the
-next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch, taking
-the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's own time
-(`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in processor time of the learner's
-process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the paper's
-100 actors it should be at most 0.1. With --envs 1
-an update takes 32 unrolls, as in the paper; with --envs 32 it takes one. Actors have the priority that they have in a
-run, and are asked for as many unrolls at once (`unrolls_per_request`) as the window of requests says. `rate_...` is the
+Plumbing: actors that answer at once with an unroll of 40 steps made beforehand, so that neither environment nor policy
+takes time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls
+of the next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch,
+taking the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's
+own time (`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in processor time of the
+learner's process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the
+paper's 100 actors it should be at most 0.1. With --envs 1 an update takes 32 unrolls, as in the paper; with --envs 32
+it takes one. Actors have the priority that they have in a run, and are asked for as many unrolls at once
+(`unrolls_per_request`) as the window of requests says. `rate_...` is the
 same without the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's
 cores.
 
@@ -79,7 +79,7 @@ def factory(num_envs: int) -> ActorFactory:
 
 class InstantFactory:
     def __init__(self, num_envs: int) -> None:
-        # Made here, so that a hundred processes need neither world nor network.
+        # Made here, so that a hundred processes need neither environment nor network.
         self._unroll = factory(num_envs).make_actor(0).unroll()
 
     def __call__(self, number: int, member: int, life: int) -> Any:
@@ -156,11 +156,11 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
         batch = feed.batch()
         fetched, cpu_fetched = time.perf_counter(), time.process_time()
         feed.learner.step(batch)
-        learnt, cpu_learnt = time.perf_counter(), time.process_time()
+        learned, cpu_learned = time.perf_counter(), time.process_time()
         weights = feed.publish()
-        moves.append(fetched - began + time.perf_counter() - learnt)
-        cpu.append(cpu_fetched - cpu_began + time.process_time() - cpu_learnt)
-        updates.append(learnt - fetched)
+        moves.append(fetched - began + time.perf_counter() - learned)
+        cpu.append(cpu_fetched - cpu_began + time.process_time() - cpu_learned)
+        updates.append(learned - fetched)
     memory, sizes = tree_memory(psutil.Process().pid), actor_sizes()
     feed.pool.close()
     while actor_sizes():

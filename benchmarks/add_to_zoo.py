@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="latest", help="latest, best or a step")
     parser.add_argument("--member", type=int, default=-1, help="of a population; -1 is the best")
     parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--env-args", nargs="+", default=[], help="parameters of the world for the evaluation alone")
+    parser.add_argument(
+        "--env-args", nargs="+", default=[], help="parameters of the environment for the evaluation alone"
+    )
     parser.add_argument("--commit", default="", help="that the run was trained with; this one if not given")
     given = parser.parse_args()
 

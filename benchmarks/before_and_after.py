@@ -1,16 +1,16 @@
 """Speed of two versions of engram on one machine, in turns.
 
-    python benchmarks/before_and_after.py FOLDER [--only cores|worlds|training] [--cores NAME ...] [--write]
+    python benchmarks/before_and_after.py FOLDER [--only cores|environments|training] [--cores NAME ...] [--write]
 
 FOLDER holds a checkout of the earlier version under the name `engram`; the later one is what is installed. Each version
 runs in a process of its own that is asked for one short measurement at a time, first one version, then the other, so
-that a neighbour that comes and goes slows both alike. Rates are per second of processor time. A turn gives one ratio,
+that a neighbor that comes and goes slows both alike. Rates are per second of processor time. A turn gives one ratio,
 later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
 they go into results/house.json.
 
 Measured are: every core that both versions have, one step for acting and an unroll with its gradient for learning (the
-settings of `speed/cores.py`, one thread); every world that both have, in batches; and `rl-train --env boxworld --core
-rmc --local`, between two rows of its metrics.
+settings of `speed/cores.py`, one thread); every environment that both have, in batches; and `rl-train --env boxworld
+--core rmc --local`, between two rows of its metrics.
 """
 
 import argparse
@@ -37,7 +37,7 @@ import engram
 from engram.agents.cores.core import map_state
 from engram.agents.cores.registry import core_names, make_core
 from engram.agents.process import prepare_process
-from engram.envs.registration import make_batch, world_names
+from engram.envs.registration import make_batch, environment_names
 
 prepare_process(1)
 torch.manual_seed(0)
@@ -69,7 +69,7 @@ def core_works(name, size, options, batch, length):
     return {"acting": (act, 10 * batch), "learning": (learn, length * batch)}
 
 
-def world_works(name, batch):
+def environment_works(name, batch):
     env = make_batch(name, batch)
     observation, reward = env.new_observation(), numpy.zeros(batch, numpy.float32)
     ends = numpy.zeros((2, batch), numpy.bool_)
@@ -92,7 +92,7 @@ def rate(work, steps, seconds):
     return steps / best
 
 
-print(json.dumps({"cores": core_names(), "worlds": world_names()}), flush=True)
+print(json.dumps({"cores": core_names(), "environments": environment_names()}), flush=True)
 works = {}
 for line in sys.stdin:
     asked = json.loads(line)
@@ -100,7 +100,7 @@ for line in sys.stdin:
         print(json.dumps({name: rate(*work, asked["seconds"]) for name, work in works.items()}), flush=True)
     else:
         kind = asked.pop("kind")
-        works = {"core": core_works, "world": world_works}[kind](**asked)
+        works = {"core": core_works, "environment": environment_works}[kind](**asked)
         for work, _ in works.values():
             work()
         print(json.dumps("ready"), flush=True)
@@ -190,8 +190,8 @@ def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str,
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
     found: dict[str, Any] = {}
     for name in given.cores or both:
-        world, size = SETTINGS.get(name, BOXWORLD)
-        length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), preset("paper", world, name).agent.core_args
+        environment, size = SETTINGS.get(name, BOXWORLD)
+        length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), preset("paper", environment, name).agent.core_args
         what = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
         for batch in given.batch_sizes:
             found[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
@@ -201,17 +201,17 @@ def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str,
     return found
 
 
-def world_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
-    """Every world, 256 environments at once."""
-    both = [name for name in versions[EARLIER].knows["worlds"] if name in versions[LATER].knows["worlds"]]
+def environment_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
+    """Every environment, 256 environments at once."""
+    both = [name for name in versions[EARLIER].knows["environments"] if name in versions[LATER].knows["environments"]]
     found: dict[str, Any] = {}
     for name in both:
         if not name.endswith("-twin"):  # a twin is the same code
-            what = {"kind": "world", "name": name, "batch": 256}
+            what = {"kind": "environment", "name": name, "batch": 256}
             found[name] = in_turns(versions, given.turns, given.seconds, **what)["steps"]
             print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
             if given.write:
-                keep("worlds", found)
+                keep("environments", found)
     return found
 
 
@@ -239,7 +239,7 @@ def training_rate(folder: Path | None) -> float:
 
 
 def training_speeds(before: Path, turns: int) -> dict[str, float]:
-    """RMC from world to weights, a run of each version per turn."""
+    """RMC from environment to weights, a run of each version per turn."""
     pairs = [(training_rate(before), training_rate(None)) for _ in range(turns)]
     return summary([pair[EARLIER] for pair in pairs], [pair[LATER] for pair in pairs])
 
@@ -252,8 +252,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     try:
         if given.only in (None, "cores"):
             found["cores"] = core_speeds(versions, given)
-        if given.only in (None, "worlds"):
-            found["worlds"] = world_speeds(versions, given)
+        if given.only in (None, "environments"):
+            found["environments"] = environment_speeds(versions, given)
     finally:
         for version in versions:
             version.close()
@@ -273,7 +273,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("before", type=Path, metavar="FOLDER", help="where the earlier version lies as `engram`")
-    parser.add_argument("--only", choices=("cores", "worlds", "training"), help="one part of it")
+    parser.add_argument("--only", choices=("cores", "environments", "training"), help="one part of it")
     parser.add_argument("--cores", nargs="+", default=[], help="only these cores")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--turns", type=int, default=7)

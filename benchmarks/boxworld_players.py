@@ -22,7 +22,7 @@ import numpy as np
 
 from engram.envs.arrays import Array
 from engram.envs.boxworld.env import BoxWorldBatch
-from engram.envs.boxworld.levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS
+from engram.envs.boxworld.levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS
 from engram.launch.evaluate.episodes import rate_interval
 from engram.launch.metrics.provenance import provenance
 
@@ -49,7 +49,7 @@ class Player:
         """Remember the window's cells; all locks look alike."""
         window = tuple(slice(k - REACH, k + REACH + 1) for k in at)
         cells = board[window].astype(np.int64)
-        self.known[window] = np.where(cells >= BAIT, cells - NUM_COLOURS, cells)
+        self.known[window] = np.where(cells >= BAIT, cells - NUM_COLORS, cells)
 
     def walk(self, at: Place, held: int) -> int:
         """The next action, with the key `held` in hand (NOTHING: none)."""
@@ -135,9 +135,9 @@ class Ahead:
 
 def play(strategy: str, levels: int) -> dict[str, object]:
     """Play so many levels; the share of them solved and the mean number of steps."""
-    world = BoxWorldBatch(levels)
-    world.reset(seed=0)
-    state = world.state
+    environment = BoxWorldBatch(levels)
+    environment.reset(seed=0)
+    state = environment.state
     players = [Player(strategy, state.board.shape[1]) for _ in range(levels)]
     solved, steps = np.zeros(levels, bool), np.zeros(levels, np.int64)
     playing = np.ones(levels, bool)
@@ -147,11 +147,11 @@ def play(strategy: str, levels: int) -> dict[str, object]:
             at = (int(state.row[i]), int(state.col[i]))
             players[i].see(state.board[i], at)
             actions[i] = players[i].walk(at, int(state.held[i]))
-        _, rewards, terminated, truncated, _ = world.step(actions)
+        _, rewards, terminated, truncated, _ = environment.step(actions)
         steps += playing
         solved |= playing & terminated & (rewards > 0)
         playing &= ~(terminated | truncated)
-    world.close()
+    environment.close()
     share = rate_interval(solved.astype(float))
     interval = f"[{share.low:.1%}, {share.high:.1%}]"
     print(f"{strategy:6} solved {share.mean:.1%} {interval}, {steps.mean():.0f} steps", flush=True)

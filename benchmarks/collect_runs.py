@@ -83,7 +83,7 @@ def command(config: RunConfig) -> str:
 
 
 def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -> dict[str, Any]:
-    """Results of rl-eval for a checkpoint, in a world that differs from that of training by `env_args`."""
+    """Results of rl-eval for a checkpoint, in an environment that differs from that of training by `env_args`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")
@@ -115,17 +115,17 @@ def main() -> None:
             found["evaluation"] = evaluation(run, given.evaluate, given.checkpoint, given.env_args)
         results["runs"][run.name] = found
         curves = [member["curve"] for member in found["members"]] if config.population else [found["curve"]]
-        colour = None
+        color = None
         for points in curves:
             label = f"{run.name}: {config.env} {config.agent.core} ({points['seconds'][-1] / 60:.0f} min)"
             (line,) = axes.plot(
                 np.array(points["step"]) / 1e6,
                 points[given.measure],
-                color=colour,
-                label=None if colour else label,
+                color=color,
+                label=None if color else label,
                 alpha=0.7 if config.population else 1.0,
             )
-            colour = line.get_color()
+            color = line.get_color()
     axes.set(xlabel="million environment steps", ylabel=given.measure, title=given.name)
     axes.grid(alpha=0.3)
     if len(axes.get_lines()) > 6:

@@ -1,7 +1,7 @@
-"""How many steps per second the worlds make on one core, and how long they take to compile.
+"""How many steps per second the environments make on one core, and how long they take to compile.
 
-    python benchmarks/env_speed.py                      every world, a table and a JSON file in benchmarks/results/
-    python benchmarks/env_speed.py boxworld maze        some worlds
+    python benchmarks/env_speed.py                      all environments: a table and a JSON file in benchmarks/results/
+    python benchmarks/env_speed.py boxworld maze        some environments
     python benchmarks/env_speed.py popgym-battleship --env-args difficulty=hard
 
 A step is one environment's step, resets included, with its observation written into a preallocated array; actions are
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram.envs.pycolab_games import GAMES, make_game, planes
-from engram.envs.registration import make_batch, world_names
+from engram.envs.registration import environment_names, make_batch
 from engram.launch.metrics.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
@@ -95,7 +95,7 @@ def start_seconds(name: str) -> tuple[float, float]:
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row of the table."""
-    row: dict[str, Any] = {"world": name}
+    row: dict[str, Any] = {"environment": name}
     how = options.repeats, options.seconds, options.seed, dict(each.split("=", 1) for each in options.env_args)
     row["steps_per_second"] = batched_rate(name, options.num_envs, *how)
     row["one_env_steps_per_second"] = batched_rate(name, 1, *how)
@@ -108,9 +108,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]], num_envs: int) -> Table:
     """The rows for people."""
-    shown = Table(title="Worlds on one core")
+    shown = Table(title="Environments on one core")
     heads = (
-        "world",
+        "environment",
         f"M steps/s ({num_envs} envs)",
         "M steps/s (1 env)",
         "pycolab, M steps/s",
@@ -118,32 +118,36 @@ def table(rows: list[dict[str, Any]], num_envs: int) -> Table:
         "later s",
     )
     for head in heads:
-        shown.add_column(head, justify="left" if head == "world" else "right")
+        shown.add_column(head, justify="left" if head == "environment" else "right")
     for row in rows:
         rates = [f"{row[key] / 1e6:.2f}" for key in ("steps_per_second", "one_env_steps_per_second")]
         rates.append(f"{row['pycolab_steps_per_second'] / 1e6:.3f}" if "pycolab_steps_per_second" in row else "")
         starts = [f"{row[key]:.1f}" if key in row else "" for key in ("first_use_seconds", "later_use_seconds")]
-        shown.add_row(row["world"], *rates, *starts)
+        shown.add_row(row["environment"], *rates, *starts)
     return shown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("worlds", nargs="*", help="short names; all by default")
+    parser.add_argument("environments", nargs="*", help="short names; all by default")
     parser.add_argument("--num-envs", type=int, default=256, help="copies stepped together")
     parser.add_argument("--repeats", type=int, default=7, help="repetitions, of which the best counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a repetition")
-    parser.add_argument("--seed", type=int, default=0, help="seed of worlds and actions")
-    parser.add_argument("--env-args", nargs="*", default=[], metavar="KEY=VALUE", help="text parameters of the worlds")
+    parser.add_argument("--seed", type=int, default=0, help="seed of environments and actions")
+    parser.add_argument(
+        "--env-args", nargs="*", default=[], metavar="KEY=VALUE", help="text parameters of the environments"
+    )
     parser.add_argument("--name", default="env_speed", help="begins the name of the JSON file")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     options = parser.parse_args()
-    rows = [measure(name, options) for name in options.worlds or world_names()]
+    rows = [measure(name, options) for name in options.environments or environment_names()]
     Console().print(table(rows, options.num_envs))
     head = provenance("pycolab")
-    settings = {key: value for key, value in vars(options).items() if key not in ("output", "worlds", "name")}
+    settings = {key: value for key, value in vars(options).items() if key not in ("output", "environments", "name")}
     file = options.output / f"{options.name}-{head['date'][:10]}.json"
-    file.write_text(json.dumps(head | {"settings": settings, "load": os.getloadavg()[0], "worlds": rows}, indent=2))
+    file.write_text(
+        json.dumps(head | {"settings": settings, "load": os.getloadavg()[0], "environments": rows}, indent=2)
+    )
     print(f"written to {file}")
 
 

@@ -28,13 +28,13 @@ run() {
   fi
 }
 
-seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 small=() world=()
+seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 small=() environment=()
 torsos=(grid embedding atari-resnet) sizes=(32 256 1024) memories=(rmc lstm) update=(--repeats 20)
 if [ -n "${SMALL:-}" ]; then
   seconds=0.01 updates=1 turns=1 cores=(lstm) certified=(--cores lstm) resumed=(lstm) steps=300
   torsos=(grid) sizes=(4) memories=(lstm) update=(--repeats 1)
   small=(--unroll-length 4 --envs-per-update 4)
-  world=(--env-args path_lengths=1 num_distractors=0 max_steps=9)
+  environment=(--env-args path_lengths=1 num_distractors=0 max_steps=9)
 fi
 
 # One update: of every core and torso; recorded against eager; of more and more environments.
@@ -76,6 +76,6 @@ for together in on off; do
     --act-on "$device" --num-actors 2 --population 9 --pbt.together $together --updates 9 --turns $turns "${small[@]}"
 done
 run resume python benchmarks/on_device.py resume --device "$device" --cores "${resumed[@]}" --steps $steps \
-  "${small[@]}" "${world[@]}"
+  "${small[@]}" "${environment[@]}"
 run certificate python benchmarks/on_device.py certificate --device "$device" "${certified[@]}"
 exit $failed

@@ -39,7 +39,7 @@ TRAINING = (
 CORES = {
     "lstm": Setting("hidden_size=64 memory_span=150", 1e-3, 128, 1_700_000),
     "gru": Setting("hidden_size=64 memory_span=150", 1e-3, 128, 1_200_000),
-    "concrete": Setting("pool_size=385 num_pools=8 viewport_size=8 summariser_size=128", 3e-3, 0, 3_600_000),
+    "concrete": Setting("pool_size=385 num_pools=8 viewport_size=8 summarizer_size=128", 3e-3, 0, 3_600_000),
     "rmc": Setting("num_slots=2 num_heads=2 head_size=16 forget_bias=4 input_bias=-4", 5e-4, 0, 1_200_000),
     "fwm": Setting("hidden_size=64 memory_size=16 memory_span=150", 1e-3, 128, 2_000_000),
     "mnm-p": Setting("hidden_size=64 memory_size=16 num_heads=1 memory_span=150", 1e-3, 0, 1_500_000),

@@ -3,7 +3,7 @@
     python benchmarks/look_ahead.py [--examples 60000]
 
 Supervised, the whole board in sight, two locks and one distractor in a room of 8 x 8: the right box holds the key of
-the gem's box, the other one a key that opens nothing. Colours and places are new in every level, so that two colours
+the gem's box, the other one a key that opens nothing. Colors and places are new in every level, so that two colors
 have to be compared wherever they are. A network gives every cell a number, and that of the right box's content is to
 be above that of the other's. Three of them: two layers over the flattened board, as agents have it, and two blocks of
 attention over its cells (Zambaldi et al. 2018, "Relational deep reinforcement learning"), both behind the two
@@ -30,8 +30,8 @@ from engram.envs.boxworld.levels import BAIT, LOCK
 from engram.launch.metrics.provenance import provenance
 
 LEVELS, BATCH, ROW = 8192, 256, 5_000
-TWO = TorsoConfig(conv_channels=(32, 32), symbol_size=16, normalise_observations=True)
-ONE = TorsoConfig(conv_channels=(64,), symbol_size=32, normalise_observations=True)
+TWO = TorsoConfig(conv_channels=(32, 32), symbol_size=16, normalize_observations=True)
+ONE = TorsoConfig(conv_channels=(64,), symbol_size=32, normalize_observations=True)
 
 
 class Flattened(nn.Module):
@@ -65,14 +65,14 @@ class Attention(nn.Module):
         return self.score(self.blocks(self.cell(cells))).squeeze(2)
 
 
-def examples(world: BoxWorldBatch) -> Generator[tuple[Tensor, Tensor]]:
+def examples(environment: BoxWorldBatch) -> Generator[tuple[Tensor, Tensor]]:
     """Boards [BATCH, rows, cols, 3], and the cells [BATCH, 2] of what the right box and the other one hold."""
     seed = 0
     while True:
-        boards, _ = world.reset(seed=seed)
-        rim = (world.state.board.shape[1] - boards.shape[1]) // 2
-        cells = world.state.board[:, rim:-rim, rim:-rim].reshape(LEVELS, -1)
-        first = world.state.colours[:, :1].astype(np.int64)
+        boards, _ = environment.reset(seed=seed)
+        rim = (environment.state.board.shape[1] - boards.shape[1]) // 2
+        cells = environment.state.board[:, rim:-rim, rim:-rim].reshape(LEVELS, -1)
+        first = environment.state.colors[:, :1].astype(np.int64)
         distractor = cells == BAIT + first
         pairs = np.stack([(cells == LOCK + first).argmax(1), distractor.argmax(1)], 1) - 1  # left of its lock
         chosen = np.flatnonzero(distractor.any(1))  # the other levels have theirs at the gem's box
@@ -87,20 +87,20 @@ def learn(
 ) -> dict[str, object]:
     """Train a new network on `count` examples, each seen once."""
     torch.manual_seed(1)
-    world = BoxWorldBatch(LEVELS, path_lengths=2, num_distractors=1, grid_size=8, view="full")
-    torso = ConvTorso(observation_spec(world.single_observation_space), config)  # pyright: ignore
+    environment = BoxWorldBatch(LEVELS, path_lengths=2, num_distractors=1, grid_size=8, view="full")
+    torso = ConvTorso(observation_spec(environment.single_observation_space), config)  # pyright: ignore
     network = kind(torso)
-    optimiser = torch.optim.Adam(network.parameters(), lr)
+    optimizer = torch.optim.Adam(network.parameters(), lr)
     seen, right, since, rows = 0, 0, 0, list[dict[str, float]]()
     start = time.perf_counter()
-    for boards, pairs in examples(world):
+    for boards, pairs in examples(environment):
         torso.observe(boards)
         good, bad = network(boards).gather(1, pairs).unbind(1)
         right, since = right + int((good > bad).sum()), since + BATCH
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.softplus(bad - good).mean().backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         seen += BATCH
         if since >= ROW:
             rows.append({"examples": seen, "right": round(right / since, 4)})
@@ -108,7 +108,7 @@ def learn(
             right = since = 0
         if seen >= count:
             break
-    world.close()
+    environment.close()
     return {"lr": lr, "parameters": sum(p.numel() for p in network.parameters()), "rows": rows}
 
 

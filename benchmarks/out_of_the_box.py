@@ -1,14 +1,13 @@
-"""Worlds that nobody tuned engram for: `rl-train` without a flag beside sb3's PPO and sb3-contrib's RecurrentPPO.
+"""Environments that nobody tuned engram for: `rl-train` without a flag beside sb3's PPO and sb3-contrib's RecurrentPPO.
 
     pip install --no-deps stable-baselines3 sb3-contrib && pip install pandas
-    python benchmarks/out_of_the_box.py WORK                  every world, learner and seed that WORK has no result of
-    python benchmarks/out_of_the_box.py WORK --worlds cartpole acrobot --learners engram ppo --seeds 1 2
-
-Ours is `rl-train --env WORLD --core gru --seed N` and nothing else that changes what is learnt. Theirs have the
-settings of rl-baselines3-zoo where it has some for the world (hyperparams/ppo.yml and ppo_lstm.yml), else the library's
-defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the score is
-at the goal, or after the world's last step; one of theirs also after --minutes of processor time. Every result is a
-file in WORK; a stopped benchmark goes on where it was. Everything that is there is collected into
+    python benchmarks/out_of_the_box.py WORK                  all environments, learners and seeds without a result
+    python benchmarks/out_of_the_box.py WORK --environments cartpole acrobot --learners engram ppo --seeds 1 2
+Ours is `rl-train --env ENVIRONMENT --core gru --seed N` and nothing else that changes what is learned. Theirs have the
+settings of rl-baselines3-zoo where it has some for the environment (hyperparams/ppo.yml and ppo_lstm.yml), else the
+library's defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the
+score is at the goal, or after the environment's last step; one of theirs also after --minutes of processor time. Every
+result is a file in WORK; a stopped benchmark goes on where it was. Everything that is there is collected into
 benchmarks/results/out-of-the-box.json and .png.
 """
 
@@ -35,8 +34,8 @@ WINDOW = 10_000
 LEARNERS = ("engram", "ppo", "recurrent-ppo")
 
 
-class World(NamedTuple):
-    """A world and what is asked there."""
+class Environment(NamedTuple):
+    """An environment and what is asked there."""
 
     env: str
     goal: float
@@ -59,34 +58,34 @@ _DOORKEY |= {"n_epochs": 10, "learning_rate": 2.5e-4, "clip_range": 0.2}
 AUTOENCODE_GOAL = round(-0.5 + 5 * (0.75 / 52 / 95) ** 0.5, 3)
 """Five standard errors above chance: 52 guesses among four, each +1/52 or -1/52, in the 95 episodes of a window."""
 
-WORLDS = {
-    "cartpole": World("CartPole-v1", 475, 150_000, 300_000, _CARTPOLE, _CARTPOLE),
-    "masked-cartpole": World(
+ENVIRONMENTS = {
+    "cartpole": Environment("CartPole-v1", 475, 150_000, 300_000, _CARTPOLE, _CARTPOLE),
+    "masked-cartpole": Environment(
         "engram.examples.masked_cartpole:MaskedCartPole", 475, 500_000, 1_000_000, _CARTPOLE, _CARTPOLE
     ),
-    "acrobot": World("Acrobot-v1", -100, 300_000, 600_000, _ACROBOT, _ACROBOT),
-    "repeat-previous": World("popgym-RepeatPreviousEasy-v0", 0.95, 1_000_000, 1_000_000, {}, {}),
-    "autoencode": World("popgym-AutoencodeEasy-v0", AUTOENCODE_GOAL, 1_000_000, 1_000_000, {}, {}),
-    "memory-s7": World("MiniGrid-MemoryS7-v0", 0.9, 3_000_000, 3_000_000, _DOORKEY, {}),
-    "doorkey": World("MiniGrid-DoorKey-5x5-v0", 0.9, 500_000, 1_000_000, _DOORKEY, {}),
-    "pendulum": World("popgym-PositionOnlyPendulumEasy-v0", 0.8, 1_000_000, 1_000_000, {}, {}),
+    "acrobot": Environment("Acrobot-v1", -100, 300_000, 600_000, _ACROBOT, _ACROBOT),
+    "repeat-previous": Environment("popgym-RepeatPreviousEasy-v0", 0.95, 1_000_000, 1_000_000, {}, {}),
+    "autoencode": Environment("popgym-AutoencodeEasy-v0", AUTOENCODE_GOAL, 1_000_000, 1_000_000, {}, {}),
+    "memory-s7": Environment("MiniGrid-MemoryS7-v0", 0.9, 3_000_000, 3_000_000, _DOORKEY, {}),
+    "doorkey": Environment("MiniGrid-DoorKey-5x5-v0", 0.9, 500_000, 1_000_000, _DOORKEY, {}),
+    "pendulum": Environment("popgym-PositionOnlyPendulumEasy-v0", 0.8, 1_000_000, 1_000_000, {}, {}),
 }
 
 
-def engram(world: World, seed: int, folder: Path, local: bool) -> list[tuple[int, float]]:
+def engram(environment: Environment, seed: int, folder: Path, local: bool) -> list[tuple[int, float]]:
     """The curve of `rl-train` without flags: (steps, score); ends when it has said enough or its steps are done."""
-    command = [str(Path(sys.executable).with_name("rl-train")), "--env", world.env, "--core", "gru"]
+    command = [str(Path(sys.executable).with_name("rl-train")), "--env", environment.env, "--core", "gru"]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--log-every", str(WINDOW)]
     command += ["--local"] if local else []
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         while process.poll() is None:
             time.sleep(0.5)
-            if finished(world, _scores(folder / "metrics.jsonl")):
+            if finished(environment, _scores(folder / "metrics.jsonl")):
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
     curve = _scores(folder / "metrics.jsonl")
-    if process.returncode and not finished(world, curve):
+    if process.returncode and not finished(environment, curve):
         sys.exit(f"{folder}: rl-train ended with {process.returncode} before its time; see {folder}.log")
     return curve
 
@@ -97,12 +96,12 @@ def _scores(file: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["metrics"]["episode/return"]) for row in rows if "episode/return" in row["metrics"]]
 
 
-def finished(world: World, curve: list[tuple[int, float]]) -> bool:
+def finished(environment: Environment, curve: list[tuple[int, float]]) -> bool:
     """Whether the score is at the goal, or time is up."""
-    return bool(curve) and (curve[-1][1] >= world.goal or curve[-1][0] >= world.last)
+    return bool(curve) and (curve[-1][1] >= environment.goal or curve[-1][0] >= environment.last)
 
 
-def stable_baselines(world: World, seed: int, recurrent: bool, minutes: float) -> list[tuple[int, float]]:
+def stable_baselines(environment: Environment, seed: int, recurrent: bool, minutes: float) -> list[tuple[int, float]]:
     """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings, up to so many minutes."""
     import torch
     from sb3_contrib import RecurrentPPO
@@ -112,8 +111,8 @@ def stable_baselines(world: World, seed: int, recurrent: bool, minutes: float) -
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(1)
-    settings = dict(world.recurrent if recurrent else world.ppo)
-    envs = make_vec_env(lambda: theirs(world.env), n_envs=settings.pop("n_envs", 8), seed=seed)
+    settings = dict(environment.recurrent if recurrent else environment.ppo)
+    envs = make_vec_env(lambda: theirs(environment.env), n_envs=settings.pop("n_envs", 8), seed=seed)
     if settings.pop("normalize", False):
         envs = VecNormalize(envs, gamma=settings["gamma"])
     for name in ("learning_rate", "clip_range"):
@@ -131,15 +130,15 @@ def stable_baselines(world: World, seed: int, recurrent: bool, minutes: float) -
             if self.num_timesteps // WINDOW > (curve[-1][0] // WINDOW if curve else 0) and ended:
                 curve.append((self.num_timesteps, float(np.mean(ended))))
                 ended.clear()
-            return not finished(world, curve) and time.process_time() < 60 * minutes
+            return not finished(environment, curve) and time.process_time() < 60 * minutes
 
     kind, policy = (RecurrentPPO, "MlpLstmPolicy") if recurrent else (PPO, "MlpPolicy")
-    kind(policy, envs, seed=seed, device="cpu", **settings).learn(world.last, callback=Scores())
+    kind(policy, envs, seed=seed, device="cpu", **settings).learn(environment.last, callback=Scores())
     return curve
 
 
 def theirs(env: str) -> Any:
-    """The same world for sb3, which reads neither text nor tuples."""
+    """The same environment for sb3, which reads neither text nor tuples."""
     import gymnasium
     from gymnasium.wrappers import FlattenObservation
 
@@ -163,19 +162,19 @@ def theirs(env: str) -> Any:
 
 def measure(name: str, learner: str, seed: int, work: Path, local: bool, minutes: float) -> None:
     """One run and its result file."""
-    world, started = WORLDS[name], time.monotonic()
+    environment, started = ENVIRONMENTS[name], time.monotonic()
     if learner == "engram":
-        curve = engram(world, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
+        curve = engram(environment, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
     else:
-        curve = stable_baselines(world, seed, learner == "recurrent-ppo", minutes)
+        curve = stable_baselines(environment, seed, learner == "recurrent-ppo", minutes)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    reached = next((step for step, score in curve if score >= world.goal), None)
+    reached = next((step for step, score in curve if score >= environment.goal), None)
     result = {
-        "world": name,
+        "environment": name,
         "learner": learner,
         "local": local,
         "seed": seed,
-        "goal": world.goal,
+        "goal": environment.goal,
         "steps_to_goal": reached,
         "limit": None if learner == "engram" or minutes == float("inf") else minutes,
         "minutes": round((time.monotonic() - started) / 60, 2),
@@ -195,23 +194,23 @@ def collect(work: Path, into: Path) -> None:
     head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
     note = "load: how many processes wanted the machine's cores; minutes are comparable where it was 1, core_minutes, "
     note += "which are processor time, nearly always"
-    settings = {name: world._asdict() for name, world in WORLDS.items()}
-    text = json.dumps(head | {"note": note, "worlds": settings, "results": results}, indent=1)
+    settings = {name: environment._asdict() for name, environment in ENVIRONMENTS.items()}
+    text = json.dumps(head | {"note": note, "environments": settings, "results": results}, indent=1)
     into.with_suffix(".json").write_text(text + "\n")
     draw(results, into.with_suffix(".png"))
 
 
 def draw(results: list[dict[str, Any]], into: Path) -> None:
-    """The curves of all results, a plot for each world."""
-    names = [name for name in WORLDS if any(result["world"] == name for result in results)]
+    """The curves of all results, a plot for each environment."""
+    names = [name for name in ENVIRONMENTS if any(result["environment"] == name for result in results)]
     if not names:
         return
     figure, axes = plt.subplots(2, (len(names) + 1) // 2, figsize=(3.6 * ((len(names) + 1) // 2), 6), squeeze=False)
     for axis, name in zip(axes.flat, names, strict=False):
-        for result in (each for each in results if each["world"] == name and each["curve"]):
+        for result in (each for each in results if each["environment"] == name and each["curve"]):
             steps, scores = zip(*result["curve"], strict=True)
             axis.plot(steps, scores, color=f"C{LEARNERS.index(result['learner'])}", lw=1, label=result["learner"])
-        axis.axhline(WORLDS[name].goal, color="gray", lw=0.8, ls=":")
+        axis.axhline(ENVIRONMENTS[name].goal, color="gray", lw=0.8, ls=":")
         axis.set_title(name)
         axis.locator_params(axis="x", nbins=4)
         axis.set_xlabel("environment steps")
@@ -228,7 +227,7 @@ def main() -> None:
     """Run what is missing, each run in a process of its own, and collect."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--worlds", nargs="+", choices=tuple(WORLDS), default=list(WORLDS))
+    parser.add_argument("--environments", nargs="+", choices=tuple(ENVIRONMENTS), default=list(ENVIRONMENTS))
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--local", action="store_true", help="rl-train --local: without Ray, the same numbers")
@@ -239,14 +238,16 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     if options.one:
         sys.path.append(str(ROOT))
-        measure(options.worlds[0], options.learners[0], options.seeds[0], options.work, options.local, options.minutes)
+        measure(
+            options.environments[0], options.learners[0], options.seeds[0], options.work, options.local, options.minutes
+        )
         return
     for seed in options.seeds:
-        for name in options.worlds:
+        for name in options.environments:
             for learner in options.learners:
                 if not (options.work / f"{name}-{learner}-{seed}.json").exists():
                     words = [
-                        "--worlds",
+                        "--environments",
                         name,
                         "--learners",
                         learner,

@@ -45,7 +45,7 @@ def vector_env(num_envs: int, seed: int, batched: bool = True, **env_args: Any) 
         num_envs: copies, at least 1.
         seed: of the levels.
         batched: through engram's batched engine, or through DummyVecEnv and single environments.
-        env_args: the world's parameters.
+        env_args: the environment's parameters.
     """
     from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 

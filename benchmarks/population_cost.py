@@ -5,7 +5,7 @@
 
 Learner time: a run of one member and a population take turns in this process, round by round, each with all of its
 hosting (batches, update, publishing, recorded scores, evaluations with copies, rows of metrics). Acting is done by the
-same process and taken off. CPU time, so that neighbours do not count. Steps per second of all members, processes and
+same process and taken off. CPU time, so that neighbors do not count. Steps per second of all members, processes and
 memory: the two runs as `rl-train` with two actors on Ray. Writes benchmarks/results/population-cost-ENV-CORE.json.
 """
 

@@ -5,7 +5,7 @@
 The real command in a process of its own, with a clock around the functions that the parts begin and end with. Compiled
 code is on disk: a run before the measured ones sees to that. Parts overlap (Ray starts beside the import of torch), so
 that they do not add up; the moments are seconds since the process began. The fastest of the repetitions counts, since
-neighbours on the machine only slow. Printed, and written to benchmarks/results/start.json.
+neighbors on the machine only slow. Printed, and written to benchmarks/results/start.json.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def watch():
     from engram.launch.train import trainer
     note("everything imported")
     timed(training, "make_agents", "networks begin", "networks are built")
-    timed(training, "make_learners", None, "optimisers are built")
+    timed(training, "make_learners", None, "optimizers are built")
     timed(trainer.Trainer, "run", "training begins", "saved")
     from engram.learners.learner import Learner
     timed(Learner, "learn", "first unroll is there", "first update")

@@ -1,12 +1,12 @@
-"""Compiles every world and core, so that no container has to: numba keeps the machine code in NUMBA_CACHE_DIR."""
+"""Compiles every environment and core, so that no container has to: numba keeps the machine code in NUMBA_CACHE_DIR."""
 
 import numpy as np
 import torch
 
 from engram.agents.cores import make_core
-from engram.envs.registration import make_batch, world_names
+from engram.envs.registration import environment_names, make_batch
 
-for name in world_names():
+for name in environment_names():
     batch = make_batch(name, 2, 0)
     n, space = batch.num_envs, batch.single_action_space
     observation, reward = batch.new_observation(), np.zeros(n, np.float32)

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/reference/environments.md: of each world the whole board, and beside it what an agent sees.
+"""Plot the images of docs/reference/environments.md: each environment's whole board alongside the observation.
 
-python docs/make_pictures.py [WORLD ...]
+python docs/make_pictures.py [ENVIRONMENT ...]
 """
 
 import sys
@@ -34,11 +34,11 @@ MOMENTS = {
     "maze": Moment(seed=6, steps=30),
     "popgym-concentration": Moment(seed=1, steps=40),
 }
-"""Worlds without a moment have no picture."""
+"""Environments without a moment have no picture."""
 
 
 def draw(name: str) -> Image.Image:
-    """Both views of a world, side by side."""
+    """Both views of an environment, side by side."""
     seed, steps, action = MOMENTS[name]
     batch, random = make_batch(name, 1), np.random.default_rng(seed)
     batch.reset(seed=seed)
@@ -64,7 +64,7 @@ def scaled(image: Image.Image) -> Image.Image:
 
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
-    for world in sys.argv[1:] or MOMENTS:
-        file = IMAGES / f"{world}.png"
-        draw(world).quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
+    for environment in sys.argv[1:] or MOMENTS:
+        file = IMAGES / f"{environment}.png"
+        draw(environment).quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
         print(f"{file} {file.stat().st_size // 1024} KiB")

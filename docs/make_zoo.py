@@ -1,6 +1,6 @@
 """Renew the part of docs/results.md that shows the agents of the zoo: a picture of each at play, and how well it does.
 
-python docs/make_zoo.py [NAME ...]      draws these agents anew, all without a name; the text is of all of them
+python docs/make_zoo.py [NAME ...]      draws these agents again, all without a name; the text is of all of them
 """
 
 import sys
@@ -21,8 +21,8 @@ from engram.launch.run.config import RunConfig, from_dict
 from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
-MOMENTS, IN_A_ROW, WIDTH, COLOURS = 6, 3, 380, 64
-"""Pictures of an agent, how many stand beside each other, pixels of each, colours."""
+MOMENTS, IN_A_ROW, WIDTH, COLORS = 6, 3, 380, 64
+"""Pictures of an agent, how many stand beside each other, pixels of each, colors."""
 INTRODUCTION = (
     "## Agents that come with engram",
     "",
@@ -47,7 +47,7 @@ def draw(name: str) -> Image.Image:
     strip = Image.new("RGB", (size[0] * IN_A_ROW, size[1] * (MOMENTS // IN_A_ROW)))
     for i, frame in enumerate(chosen):
         strip.paste(frame.resize(size, Image.Resampling.LANCZOS), (size[0] * (i % IN_A_ROW), size[1] * (i // IN_A_ROW)))
-    return strip.quantize(COLOURS, dither=Image.Dither.NONE)
+    return strip.quantize(COLORS, dither=Image.Dither.NONE)
 
 
 def text() -> str:
@@ -60,7 +60,7 @@ def _agent(name: str) -> list[str]:
     found, origin = facts["evaluation"], facts["provenance"]
     mean, low, high = (found["return"][key] for key in ("mean", "low", "high"))
     solved = f", {found['solved']['mean']:.1%} solved" if "solved" in found else ""
-    world = zoo.environment(facts)
+    environment = zoo.environment(facts)
     begun = {"begun": origin.get("begun")}
     mark = layouts.MARK if layouts.affected(from_dict(RunConfig, zoo.load(name).config), begun) else ""
     training = facts.get("evaluation_on_training_graphs")
@@ -75,7 +75,7 @@ def _agent(name: str) -> list[str]:
         "",
         f"![zoo:{name} at play](images/zoo/{name}.png)",
         "",
-        f"`{world}`, core `{facts['core']}`{mark}: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in "
+        f"`{environment}`, core `{facts['core']}`{mark}: return {mean:.3g} [{low:.3g}, {high:.3g}]{solved} in "
         f"{found['episodes']:,} episodes, after {origin['steps'] / 1e6:,.1f} M steps "
         f"(seed {origin['seed']}, commit {origin['commit'][:7]}).",
     ]

@@ -1,1 +1,1 @@
-"""The worlds: memory tasks as compiled, batched Gymnasium environments."""
+"""The environments: memory tasks as compiled, batched Gymnasium environments."""

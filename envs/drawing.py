@@ -1,4 +1,4 @@
-"""Pictures of worlds for people: cells, symbols and captions on a grid.
+"""Pictures of environments for people: cells, symbols and captions on a grid.
 
 A canvas makes a picture, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
 the words.
@@ -13,14 +13,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .arrays import Array
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 _FLOOR, _DOT = 0.7, 0.45
 """In cells: a rectangle this high and wide is the floor of a cell; a disc up to this diameter is a dot."""
 
 
-def rgb(values: Any) -> Colour:
-    """The colour of three numbers, e.g. a row of a palette."""
+def rgb(values: Any) -> Color:
+    """The color of three numbers, e.g. a row of a palette."""
     red, green, blue = (int(value) for value in values)
     return red, green, blue
 
@@ -28,12 +28,12 @@ def rgb(values: Any) -> Colour:
 class Cell(NamedTuple):
     """A cell as a terminal shows it: two characters."""
 
-    floor: Colour
-    """Colour behind the characters."""
+    floor: Color
+    """Color behind the characters."""
     sign: str = "  "
     """The thing that lies there."""
-    ink: Colour = BLACK
-    """Colour of the characters."""
+    ink: Color = BLACK
+    """Color of the characters."""
 
 
 class Words(NamedTuple):
@@ -42,7 +42,7 @@ class Words(NamedTuple):
     row: float
     col: float
     text: str
-    colour: Colour
+    color: Color
     height: float
 
 
@@ -52,7 +52,7 @@ class Canvas:
     Args:
         rows, cols: size of the grid.
         cell: pixels per cell.
-        background: colour of everything not painted.
+        background: color of everything not painted.
         caption_rows: rows of text below the grid.
         freehand: lines are drawn across cells, so that single cells mean nothing.
         smooth: everything is painted this many times larger and then averaged down.
@@ -63,7 +63,7 @@ class Canvas:
         rows: int,
         cols: int,
         cell: int = 24,
-        background: Colour = BLACK,
+        background: Color = BLACK,
         caption_rows: int = 0,
         freehand: bool = False,
         smooth: int = 3,
@@ -81,52 +81,52 @@ class Canvas:
         """Whether the cell (row, col) lies in the grid."""
         return 0 <= row < self.rows and 0 <= col < self.cols
 
-    def fill(self, row: float, col: float, colour: Colour, height: float = 1, width: float = 1) -> None:
+    def fill(self, row: float, col: float, color: Color, height: float = 1, width: float = 1) -> None:
         """A filled rectangle whose top left corner is (row, col)."""
         if min(height, width) >= _FLOOR:
             for r in range(round(row), round(row + height)):
                 for c in range(round(col), round(col + width)):
-                    self.cells[r, c] = Cell(colour)
-        self._draw.rectangle(self._box(row, col, height, width), fill=colour)
+                    self.cells[r, c] = Cell(color)
+        self._draw.rectangle(self._box(row, col, height, width), fill=color)
 
-    def mosaic(self, kinds: Array, palette: Sequence[Colour]) -> None:
+    def mosaic(self, kinds: Array, palette: Sequence[Color]) -> None:
         """Fill all cells of the grid: `kinds`, integers [rows, cols], are indices into the palette."""
-        cells = [Cell(colour) for colour in palette]
+        cells = [Cell(color) for color in palette]
         rows, cols = kinds.shape
         at = product(range(rows), range(cols))
         self.cells.update(zip(at, map(cells.__getitem__, kinds.ravel().tolist()), strict=True))
         size = (cols * self._scale, rows * self._scale)
-        colours = Image.fromarray(np.array(palette, np.uint8)[kinds])
-        self._image.paste(colours.resize(size, Image.Resampling.NEAREST))
+        colors = Image.fromarray(np.array(palette, np.uint8)[kinds])
+        self._image.paste(colors.resize(size, Image.Resampling.NEAREST))
 
-    def disc(self, row: float, col: float, colour: Colour, diameter: float = 0.8) -> None:
+    def disc(self, row: float, col: float, color: Color, diameter: float = 0.8) -> None:
         """A disc in the middle of the cell (row, col)."""
-        self.sign(row, col, "██" if diameter > _DOT else " ·", colour)
+        self.sign(row, col, "██" if diameter > _DOT else " ·", color)
         gap = (1 - diameter) / 2
-        self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=colour)
+        self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=color)
 
-    def wedge(self, row: float, col: float, colour: Colour, facing: float, mouth: float, diameter: float = 0.9) -> None:
+    def wedge(self, row: float, col: float, color: Color, facing: float, mouth: float, diameter: float = 0.9) -> None:
         """A disc with a slice of `mouth` degrees cut out, turned to `facing` degrees (0 right, 90 down)."""
-        self.sign(row, col, "██", colour)
+        self.sign(row, col, "██", color)
         gap = (1 - diameter) / 2
         box = self._box(row + gap, col + gap, diameter, diameter)
-        self._draw.pieslice(box, facing + mouth / 2, facing + 360 - mouth / 2, fill=colour)
+        self._draw.pieslice(box, facing + mouth / 2, facing + 360 - mouth / 2, fill=color)
 
-    def shape(self, row: float, col: float, colour: Colour, *points: tuple[float, float]) -> None:
+    def shape(self, row: float, col: float, color: Color, *points: tuple[float, float]) -> None:
         """A filled polygon; points (row, col) are relative to the top left corner of the cell."""
-        self.sign(row, col, "▟▙", colour)
+        self.sign(row, col, "▟▙", color)
         corners = [((col + c) * self._scale, (row + r) * self._scale) for r, c in points]
-        self._draw.polygon(corners, fill=colour)
+        self._draw.polygon(corners, fill=color)
 
-    def sign(self, row: float, col: float, sign: str, colour: Colour) -> None:
+    def sign(self, row: float, col: float, sign: str, color: Color) -> None:
         """Two characters that stand for what lies in the cell (row, col) where pictures cannot be shown."""
         at = (round(row), round(col))
         floor = self.cells[at].floor if at in self.cells else self.background
-        self.cells[at] = Cell(floor, sign, colour)
+        self.cells[at] = Cell(floor, sign, color)
 
-    def text(self, row: float, col: float, words: str, colour: Colour = WHITE, height: float = 0.7) -> None:
+    def text(self, row: float, col: float, words: str, color: Color = WHITE, height: float = 0.7) -> None:
         """Words that start in the cell (row, col), above all else."""
-        self.words.append(Words(row, col, words, colour, height))
+        self.words.append(Words(row, col, words, color, height))
 
     def pixels(self, height: int, width: int) -> Array:
         """The grid without words and captions, uint8 [height, width, 3]."""
@@ -137,9 +137,9 @@ class Canvas:
         """All of it: uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)
-        for row, col, words, colour, height in self.words:
+        for row, col, words, color, height in self.words:
             font = ImageFont.load_default(height * self._scale)
-            draw.text((col * self._scale, (row + 0.5) * self._scale), words, colour, font, anchor="lm")
+            draw.text((col * self._scale, (row + 0.5) * self._scale), words, color, font, anchor="lm")
         return np.array(image.reduce(self._smooth) if self._smooth > 1 else image, np.uint8)
 
     def _box(self, row: float, col: float, height: float, width: float) -> tuple[float, float, float, float]:

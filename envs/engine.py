@@ -1,4 +1,4 @@
-"""The batched engine: copies of one world behind Gymnasium's vector interface, with levels and pictures for people."""
+"""The batched engine: copies of one environment behind Gymnasium's vector interface, with levels and images."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from gymnasium.vector.utils import batch_space
 
 from ..base.messages import check_integer, check_keys
 from .arrays import Array
-from .drawing import Canvas, Colour
+from .drawing import Canvas, Color
 from .loops import ArrayForm, Copies
 from .masks import KEY
 
 HIDDEN = ("num_envs", "first_index", "render_mode")
-"""Parameters of every batch, which say nothing of the world."""
+"""Parameters of every batch, which say nothing of the environment."""
 
 
 class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
@@ -36,7 +36,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Colour, str], ...]] = ()
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()
     """Colors of the board and what they stand for, for a player."""
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
@@ -45,7 +45,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     level_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
     drawn_keys: ClassVar[tuple[str, ...]] = ()
-    """Those of them that may be missing; the world then draws what they would say."""
+    """Those of them that may be missing; the environment then draws what they would say."""
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
     map_classes: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     replayable: bool = True
     """Whether a level depends on `streams` alone, whichever copy plays it."""
     fixed_levels: int = 0
-    """Of a world in which copy i plays level i mod so many for ever; 0: every episode has a level of its own."""
+    """Of an environment in which copy i plays level i mod so many for ever; 0: every episode has a level of its own."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
     trusted: bool = False
@@ -164,7 +164,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
             if key not in level and key not in self.drawn_keys:
                 raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
 
-    # -- what a world adds -------------------------------------------------------------------------------------------
+    # -- what an environment adds
+    # -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
         """Facts of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
@@ -225,5 +226,5 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
-    """The parameters of a world, without those that every batch has."""
+    """The parameters of an environment, without those that every batch has."""
     return [name for name in inspect.signature(batch_class).parameters if name not in HIDDEN]

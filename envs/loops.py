@@ -1,7 +1,7 @@
-"""N copies of one world in arrays, and the two compiled loops that step them together.
+"""N copies of one environment in arrays, and the two compiled loops that step them together.
 
-A world is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules for
-one copy, from which the loops are made: `start`, `advance` and `observe` below stand for a world's own, and
+An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules
+for one copy, from which the loops are made: `start`, `advance` and `observe` below stand for an environment's own, and
 `batch_loops` puts those in their places. The state always holds `random` (uint64 [N], see randomness.py) and `over`
 (bool [N], the episode has ended; the loops write it).
 
@@ -37,7 +37,7 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 
 
 class Loops(NamedTuple):
-    """The loops of one world, compiled."""
+    """The loops of one environment, compiled."""
 
     reset: Callable[..., None]
     """reset(state, params, mask, observation): see `_reset_batch`."""
@@ -48,13 +48,13 @@ class Loops(NamedTuple):
 def batch_loops(
     start: Callable[..., None], advance: Callable[..., tuple[float, bool, bool]], observe: Callable[..., None]
 ) -> Loops:
-    """The loops over a batch of the world whose rules are these three kernels."""
+    """The loops over a batch of the environment whose rules are these three kernels."""
     rules = {"start": start, "advance": advance, "observe": observe}
     return Loops(*(_with_rules(loop, rules, start.__module__) for loop in (_reset_batch, _step_batch)))
 
 
 def _with_rules(loop: Any, rules: dict[str, Any], module: str) -> Any:
-    """`loop` compiled with a world's rules for its globals, and kept on disk under the name of the world's module.
+    """`loop` compiled with an environment's rules as globals, and cached on disk under the name of its module.
 
     Globals, since numba never finds compiled closures over functions again on disk.
     """
@@ -122,7 +122,7 @@ class ArrayForm(NamedTuple):
 
 
 class Copies:
-    """N copies of one world: their state, and what is done with all of them at once, in the caller's arrays.
+    """N copies of one environment: their state, and what is done with all of them at once, in the caller's arrays.
 
     Args:
         num_envs: N, at least 1.

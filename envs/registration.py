@@ -1,4 +1,4 @@
-"""The table of worlds, and how a name on a command line becomes a batch of them.
+"""The table of environments, and how a name on a command line becomes a batch of them.
 
 This module imports no game: Gymnasium loads one when it is first made.
 """
@@ -15,7 +15,7 @@ from ..base.messages import advice, check_keys
 
 
 @dataclass(frozen=True)
-class World:
+class Environment:
     """One environment: its short name, its class and the parameters of its memory-free twin."""
 
     name: str
@@ -25,7 +25,7 @@ class World:
     module: str
     """Module inside engram.envs that holds both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that make the memory-free control, the world `<name>-twin`."""
+    """Parameters that make the memory-free control, the environment `<name>-twin`."""
 
     @property
     def id(self) -> str:
@@ -33,69 +33,69 @@ class World:
         return f"engram/{self.class_name}-v0"
 
 
-WORLDS = {
-    world.name: world
-    for world in [
-        World("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
-        World("mini-pacman", "MiniPacman", "mini_pacman", {"view": "full"}),
-        World("maze", "Maze", "maze", {"show_goal": True}),
-        World("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
-        World("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
-        World("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
-        World("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
-        World("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.repeat_previous"),
-        World("popgym-repeat-first", "PopgymRepeatFirst", "popgym.repeat_first"),
-        World("popgym-autoencode", "PopgymAutoencode", "popgym.autoencode"),
-        World("popgym-count-recall", "PopgymCountRecall", "popgym.count_recall"),
-        World("popgym-concentration", "PopgymConcentration", "popgym.concentration"),
-        World("popgym-higher-lower", "PopgymHigherLower", "popgym.higher_lower"),
-        World("popgym-battleship", "PopgymBattleship", "popgym.battleship"),
-        World("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.mine_sweeper"),
+ENVIRONMENTS = {
+    environment.name: environment
+    for environment in [
+        Environment("boxworld", "BoxWorld", "boxworld", {"view": "full"}),
+        Environment("mini-pacman", "MiniPacman", "mini_pacman", {"view": "full"}),
+        Environment("maze", "Maze", "maze", {"show_goal": True}),
+        Environment("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
+        Environment("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
+        Environment("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
+        Environment("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
+        Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.repeat_previous"),
+        Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.repeat_first"),
+        Environment("popgym-autoencode", "PopgymAutoencode", "popgym.autoencode"),
+        Environment("popgym-count-recall", "PopgymCountRecall", "popgym.count_recall"),
+        Environment("popgym-concentration", "PopgymConcentration", "popgym.concentration"),
+        Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.higher_lower"),
+        Environment("popgym-battleship", "PopgymBattleship", "popgym.battleship"),
+        Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.mine_sweeper"),
     ]
 }
 
 
 def register_envs() -> None:
-    """Register every world with Gymnasium (once; importing engram does it)."""
-    for world in WORLDS.values():
-        if world.id not in gymnasium.registry:
-            entry = f"{__package__}.{world.module}:{world.class_name}"
-            gymnasium.register(id=world.id, entry_point=entry, vector_entry_point=f"{entry}Batch")
+    """Register every environment with Gymnasium (once; importing engram does it)."""
+    for environment in ENVIRONMENTS.values():
+        if environment.id not in gymnasium.registry:
+            entry = f"{__package__}.{environment.module}:{environment.class_name}"
+            gymnasium.register(id=environment.id, entry_point=entry, vector_entry_point=f"{entry}Batch")
 
 
-def world_names() -> list[str]:
+def environment_names() -> list[str]:
     """Every short name, twins included."""
-    return [*WORLDS, *(f"{name}-twin" for name, world in WORLDS.items() if world.twin)]
+    return [*ENVIRONMENTS, *(f"{name}-twin" for name, environment in ENVIRONMENTS.items() if environment.twin)]
 
 
-def is_world(name: str) -> bool:
-    """Whether `name` is a short name or an id of our own worlds."""
-    return name in world_names() or name in (world.id for world in WORLDS.values())
+def is_environment(name: str) -> bool:
+    """Whether `name` is a short name or an id of our own environments."""
+    return name in environment_names() or name in (environment.id for environment in ENVIRONMENTS.values())
 
 
-def find_world(name: str) -> tuple[World, dict[str, Any]]:
-    """The world of a short name or engram id, with the parameters that the name stands for.
+def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
+    """The environment of a short name or engram id, with the parameters that the name stands for.
 
     Raises ValueError naming the nearest valid names.
     """
-    short = next((world.name for world in WORLDS.values() if world.id == name), name)
-    world = WORLDS.get(short.removesuffix("-twin"))
-    if world is None or (short.endswith("-twin") and not world.twin):
-        known = [*world_names(), *gymnasium.registry]
+    short = next((environment.name for environment in ENVIRONMENTS.values() if environment.id == name), name)
+    environment = ENVIRONMENTS.get(short.removesuffix("-twin"))
+    if environment is None or (short.endswith("-twin") and not environment.twin):
+        known = [*environment_names(), *gymnasium.registry]
         raise ValueError(f"unknown environment {name!r}; {advice(name, known, count=4)}")
-    return world, dict(world.twin) if short.endswith("-twin") else {}
+    return environment, dict(environment.twin) if short.endswith("-twin") else {}
 
 
-def batch_class(world: World) -> type[Any]:
-    """The batched engine class of a world (imports the game)."""
-    return getattr(importlib.import_module(f".{world.module}", __package__), f"{world.class_name}Batch")
+def batch_class(environment: Environment) -> type[Any]:
+    """The batched engine class of an environment (imports the game)."""
+    return getattr(importlib.import_module(f".{environment.module}", __package__), f"{environment.class_name}Batch")
 
 
-def world_parameters(world: World) -> dict[str, inspect.Parameter]:
-    """The parameters that a world takes, by name."""
+def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:
+    """The parameters that an environment takes, by name."""
     from .engine import parameter_names
 
-    made = batch_class(world)
+    made = batch_class(environment)
     given = inspect.signature(made).parameters
     return {name: given[name] for name in parameter_names(made)}
 
@@ -104,7 +104,7 @@ def takes_workers(name: str) -> bool:
     """Whether an environment is made by somebody else and steps alone, so that `env_workers` can step it."""
     from .foreign.names import find_foreign, is_vector
 
-    foreign = None if is_world(name) else find_foreign(name)
+    foreign = None if is_environment(name) else find_foreign(name)
     return foreign is not None and not is_vector(foreign[0])
 
 
@@ -112,7 +112,7 @@ def can_draw(name: str) -> bool:
     """Whether an environment declares images (Gymnasium's metadata), or is one of engram's, all of which have them."""
     from .foreign.names import draws, find_foreign
 
-    foreign = None if is_world(name) else find_foreign(name)
+    foreign = None if is_environment(name) else find_foreign(name)
     return foreign is None or draws(foreign[0])
 
 
@@ -126,12 +126,12 @@ def make_batch(
     render_mode: str | None = None,
     **parameters: Any,
 ) -> Any:
-    """A batch of `num_envs` copies of the world `name`, indices first_index and up.
+    """A batch of `num_envs` copies of the environment `name`, indices first_index and up.
 
     An environment's own `parameters` may be called `name`, `num_envs` or `first_index`.
     With `env_workers`, a foreign environment is stepped in as many processes (0, 1: in this one).
     `name` is a short name or engram id, any other Gymnasium id, or `module:Class`. Raises ValueError naming the nearest
-    valid names for an unknown world or parameter.
+    valid names for an unknown environment or parameter.
     """
     from .engine import BatchedEnv
     from .foreign import ForeignBatch
@@ -139,13 +139,15 @@ def make_batch(
     from .foreign.vector import VectorBatch
     from .foreign.workers import WorkerBatch
 
-    foreign = None if is_world(name) else find_foreign(name)
+    foreign = None if is_environment(name) else find_foreign(name)
     if env_workers > 1 and not takes_workers(name):
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
-        world, given = find_world(name)
-        check_keys(name, "parameter", parameters, world_parameters(world))
-        return batch_class(world)(num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters))
+        environment, given = find_environment(name)
+        check_keys(name, "parameter", parameters, environment_parameters(environment))
+        return batch_class(environment)(
+            num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters)
+        )
     make, allowed = foreign
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     if isinstance(make, type) and issubclass(make, BatchedEnv):

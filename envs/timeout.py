@@ -1,4 +1,4 @@
-"""Time-outs of the worlds that count frames."""
+"""Time-outs of the environments that count frames."""
 
 from ..base.messages import check_integer
 

@@ -1,1 +1,1 @@
-"""Worlds and algorithms of one file each, to be copied and changed, such as `engram.examples.masked_cartpole`."""
+"""Environments and algorithms of one file each, to be copied and changed, such as `engram.examples.masked_cartpole`."""

@@ -3,7 +3,7 @@
     rl-train --env cued-catch --core gru --algorithm engram.examples.clipped_policy_gradient:ClippedPolicyGradient
 
 An algorithm turns one pass of the network over a batch into targets and loss terms, [T, B] each; resets, masks,
-entropy bonus and optimiser are the learner's.
+entropy bonus and optimizer are the learner's.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A complete memory core of a third party: averages of the past that forget at learnt rates.
+"""A complete memory core of a third party: averages of the past that forget at learned rates.
 
     rl-check-core engram.examples.leaky_memory:LeakyMemory
     rl-train --env cued-catch --core engram.examples.leaky_memory:LeakyMemory --core-args hidden_size=64

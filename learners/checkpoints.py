@@ -29,6 +29,8 @@ from .nested import pack, unpack
 
 FORMAT = 1
 _FILES = ("state.json", "tensors.pt")
+RENAMED = {"optimiser": "optimizer", "colours": "colors"}
+"""Keys that older versions saved under another name."""
 _SUMS = "SHA256SUMS"
 FILES = (*_FILES, _SUMS)
 """The files of a checkpoint, in the order in which to copy them: without the last it is none."""
@@ -96,13 +98,20 @@ def load(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path}: format {written} of another engram version; this one reads {FORMAT}")
         _refuse_compressed(path / "tensors.pt")
         tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
-        return unpack(document["state"], tensors)
+        return _renamed(unpack(document["state"], tensors))
     except pickle.UnpicklingError as problem:
         raise CheckpointError(f"{path / 'tensors.pt'}: refused, it holds more than tensors") from problem
     except zipfile.BadZipFile as problem:
         raise CheckpointError(f"{path / 'tensors.pt'}: refused, it is not a zip of tensors ({problem})") from problem
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         raise CheckpointError(f"{path}: not a checkpoint of engram ({problem})") from problem
+
+
+def _renamed(state: Any) -> Any:
+    """The state with the keys of today, for checkpoints of older versions."""
+    if isinstance(state, dict):
+        return {RENAMED.get(key, key): _renamed(value) for key, value in state.items()}
+    return [_renamed(each) for each in state] if isinstance(state, list) else state
 
 
 def _refuse_compressed(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Configuration of learning from a batch: the algorithm, its coefficients and the optimiser."""
+"""Configuration of learning from a batch: the algorithm, its coefficients and the optimizer."""
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -9,14 +9,14 @@ from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
 from .device.precision import Precision
-from .optimisers import OptimiserName, Schedule
+from .optimizers import OptimizerName, Schedule
 
 Reduction: TypeAlias = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """Algorithm, coefficients and optimiser."""
+    """Algorithm, coefficients and optimizer."""
 
     algorithm: str = "vtrace"
     """vtrace (IMPALA, corrected for lag), a2c or ppo (both synchronous), another registered name, or module:Class."""
@@ -44,10 +44,10 @@ class LearnerConfig:
     without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
     evaluations are without it."""
     reduction: Reduction = "mean"
-    """Losses are means over valid steps, or sums (scalable_agent); optimiser epsilons belong to one of them."""
+    """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons belong to one of them."""
     bptt_length: int = 0
     """Gradients through time are cut every so many steps inside an unroll; 0 cuts only at its start."""
-    optimiser: OptimiserName = "adam"
+    optimizer: OptimizerName = "adam"
     """Adam, or RMSProp as TensorFlow has it (epsilon inside the root)."""
     lr: float = 5e-4
     """Learning rate, above 0."""
@@ -56,7 +56,7 @@ class LearnerConfig:
     lr_warmup: int = 0
     """Steps over which the learning rate rises from 0, at least 0."""
     eps: float = 1e-8
-    """The optimiser's epsilon, above 0: tiny with mean losses; scalable_agent's 0.1 belongs to summed ones."""
+    """The optimizer's epsilon, above 0: tiny with mean losses; scalable_agent's 0.1 belongs to summed ones."""
     adam_beta1: float = 0.9
     """Adam's decay of the mean gradient (momentum), below 1; 0 uses the newest gradient alone, safer under lag."""
     rmsprop_decay: float = 0.99
@@ -95,7 +95,7 @@ class LearnerConfig:
         )
         for name, allowed in (
             ("reduction", get_args(Reduction)),
-            ("optimiser", get_args(OptimiserName)),
+            ("optimizer", get_args(OptimizerName)),
             ("lr_schedule", get_args(Schedule)),
             ("entropy_schedule", get_args(Schedule)),
             ("precision", get_args(Precision)),

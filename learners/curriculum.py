@@ -22,7 +22,7 @@ class Curriculum:
 
     Args:
         config: the stages, and what is asked for in each.
-        fields: names of the world's own episode fields, in the order of the columns after EPISODE_COLUMNS.
+        fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
         num_envs: environments of all actors; 0 if their number changes.
     """
 
@@ -39,23 +39,23 @@ class Curriculum:
         self.unknown = 0
         """Episodes in a row that do not tell the measure."""
         self._began = 0
-        """Steps that had been learnt from when the stage began."""
+        """Steps that had been learned from when the stage began."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the world as asked for is played."""
+        """Whether the environment as asked for is played."""
         return self.stage == len(self.config.stages) - 1
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
         """Note episodes of this stage [K, 3 + F], as `Unroll.episodes` has them; whether the next stage begins.
 
-        `steps` have been learnt from so far, of all stages.
+        `steps` have been learned from so far, of all stages.
         """
         known = episodes[np.isfinite(episodes[:, self._column])]
         self.unknown = 0 if len(known) else self.unknown + len(episodes)
         self._window.extend(known[:, self._column].tolist())
         self._ended.update(known[:, 0].astype(int).tolist())
-        if self.is_last or not (self._is_learnt() or 0 < self.config.curriculum_steps <= steps - self._began):
+        if self.is_last or not (self._is_learned() or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
         self._began = steps
@@ -63,7 +63,7 @@ class Curriculum:
         return True
 
     def begin_episodes(self) -> None:
-        """Every environment begins a new episode now: the first ones to end are the short ones, so all count anew."""
+        """Every environment begins a new episode now: the first ones to end are the short ones, so all count again."""
         self._window.clear()
         self._ended.clear()
 
@@ -91,7 +91,7 @@ class Curriculum:
         self._began = state.get("began", 0)  # older checkpoints have none
         self._window = deque(state["window"], maxlen=self._window.maxlen)
 
-    def _is_learnt(self) -> bool:
+    def _is_learned(self) -> bool:
         """Whether the last episodes, of every environment one at least, reach the stage's score."""
         full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
         return full and self._mean() >= self.config.scores[self.stage]

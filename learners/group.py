@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp
 
 from ..agents.agent import Agent
-from ..agents.normalisation import share_sums
+from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(days=365)
 LOOK_SECONDS = 1.0

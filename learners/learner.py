@@ -23,11 +23,11 @@ from .device.precision import matrix_precision
 from .device.recorded import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
 from .group import Group
-from .optimisers import clip_global_norm, make_optimiser, scheduled, set_gradients, set_hyperparameters
+from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 from .passes import ALONE, CAUSES, KL, METRICS, Found, Gradient, evaluate, rescaled
 
-_IN_OPTIMISER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""Settings that the optimiser holds, by its own names; besides them the learning rate and Adam's betas."""
+_IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
+"""Settings that the optimizer holds, by its own names; besides them the learning rate and Adam's betas."""
 
 ADAM_BETA2 = 0.999
 """Adam's decay of squared gradients."""
@@ -39,7 +39,7 @@ one."""
 
 
 class Unread(NamedTuple):
-    """Results on the device of a batch that was learnt from."""
+    """Results on the device of a batch that was learned from."""
 
     updates: Tensor
     """float [U, M + 2], a row for each update: metrics, the gradient's norm, and MADE, LEFT_OUT or NOT_TRIED; or what
@@ -49,7 +49,7 @@ class Unread(NamedTuple):
 
 
 class Learner:
-    """Holds an agent and its optimiser; `step` learns from one batch.
+    """Holds an agent and its optimizer; `step` learns from one batch.
 
     Args:
         agent: the network, on the device it shall learn on.
@@ -61,8 +61,8 @@ class Learner:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
         self.recorded = self._recording() if config.cuda_graph else None
-        self.optimiser = make_optimiser(
-            config.optimiser,
+        self.optimizer = make_optimizer(
+            config.optimizer,
             agent.parameters(),
             lr=config.lr,
             eps=config.eps,
@@ -72,7 +72,7 @@ class Learner:
             recorded=self.recorded is not None,
         )
         self.updates = 0
-        """Batches learnt from; each makes a new version of the weights."""
+        """Batches learned from; each makes a new version of the weights."""
         self.steps = 0
         """Environment steps consumed."""
         self._skipped = 0
@@ -127,7 +127,7 @@ class Learner:
         return with_bonus(here[0], bonus), here[1]
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
-        """Note that a batch was learnt from, with `updates` as `Unread` has them."""
+        """Note that a batch was learned from, with `updates` as `Unread` has them."""
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
         self._unread.append(Unread(updates, names, self._lr_used))
         self.updates += 1
@@ -135,7 +135,7 @@ class Learner:
         self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
-        """Let the batch that `learn` will be given next set out for the device, while the last one is learnt from."""
+        """Let the batch that `learn` will be given next set out for the device, while the last one is learned from."""
         if self._transfer is not None:
             self._transfer.send(batch, self._orders(batch))
 
@@ -222,7 +222,7 @@ class Learner:
             if units is None:
                 return targets
             before = units.unit
-            units.renormalise((targets.values * before).flatten(), now.step.valid.flatten())
+            units.renormalize((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / units.unit))
 
     def _update(
@@ -242,10 +242,10 @@ class Learner:
             within = metrics[KL] <= limit
             code = torch.where(going, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
             wanted = code == MADE
-        _step_if(self.optimiser, wanted)
+        _step_if(self.optimizer, wanted)
         if targets is None and (units := self.agent.units) is not None:
             final = (batch.env.terminated | batch.env.truncated)[:-1]
-            units.renormalise((found.returns * units.unit).flatten(), (~final & wanted).flatten())
+            units.renormalize((found.returns * units.unit).flatten(), (~final & wanted).flatten())
         return torch.cat([row, code.reshape(1)])
 
     def _no_returns(self) -> bool:
@@ -254,7 +254,7 @@ class Learner:
 
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":
-            return Recorded(self._learn, lambda: changing(self.agent, self.optimiser), cuda_graph(self.device))
+            return Recorded(self._learn, lambda: changing(self.agent, self.optimizer), cuda_graph(self.device))
         print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph changes nothing", file=sys.stderr)
         return None
 
@@ -263,19 +263,19 @@ class Learner:
         if self.recorded is not None:
             self.recorded.forget()
 
-    def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
-        """Go on with another learner's weights and optimiser state, but with this one's configuration and counters."""
+    def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        """Go on with another learner's weights and optimizer state, but with this one's configuration and counters."""
         self.agent.load_state_dict(agent)
         # Torch would share the moments with whoever made the state.
-        self.optimiser.load_state_dict(copy.deepcopy(optimiser))
+        self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
         self._forget()
         self._use_config()  # the other one's learning rate and epsilon came along with its moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn by `config` from now on; weights and moments stay. Raises ValueError for another optimiser."""
-        if config.optimiser != self.config.optimiser:
-            raise ValueError(f"optimiser is {config.optimiser!r}; allowed: {self.config.optimiser!r}, as before")
+        """Learn by `config` from now on; weights and moments stay. Raises ValueError for another optimizer."""
+        if config.optimizer != self.config.optimizer:
+            raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
         if config != self.config:
             self._forget()
         self.config = config
@@ -284,21 +284,21 @@ class Learner:
     def effective(self, setting: str) -> float:
         """A numeric setting as the last update used it, or, before one, as the next one will.
 
-        Where the optimiser has a number of its own, it is that number; the learning rate is given before its schedule.
+        Where the optimizer has a number of its own, it is that number; the learning rate is given before its schedule.
         """
-        group = self.optimiser.param_groups[0]
+        group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMISER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
+        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
         return {
             "agent": self.agent.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
             "steps": self.steps,
             "skipped": self.skipped,
@@ -308,22 +308,22 @@ class Learner:
         """Continue from a `state_dict`."""
         self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
         self._unread, self._read = [], []
-        self.take_over(state["agent"], state["optimiser"])
+        self.take_over(state["agent"], state["optimizer"])
 
     def _use_config(self) -> float:
-        """Give the optimiser the configuration's numbers, as the schedule has them now; returns the learning rate."""
+        """Give the optimizer the configuration's numbers, as the schedule has them now; returns the learning rate."""
         self._scheduled_at = self.steps
         lr = self.config.lr * self._lr_share(self.steps)
-        numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMISER.items()}
+        numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}
         numbers |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
-        set_hyperparameters(self.optimiser, numbers)
+        set_hyperparameters(self.optimizer, numbers)
         entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
         if isinstance(self._lr, Tensor) and isinstance(self._entropy_share, Tensor):
             self._lr.fill_(lr)
             self._entropy_share.fill_(entropy_share)
         else:
             self._lr, self._entropy_share = lr, entropy_share
-        set_hyperparameters(self.optimiser, {"lr": self._lr})
+        set_hyperparameters(self.optimizer, {"lr": self._lr})
         return lr
 
     def _lr_share(self, step: int) -> float:
@@ -331,14 +331,14 @@ class Learner:
         return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
 
 
-def _step_if(optimiser: torch.optim.Optimizer, wanted: Tensor) -> None:
-    """One step of an optimiser where `wanted` (a bool scalar) is true; else nothing of it or the weights changes.
+def _step_if(optimizer: torch.optim.Optimizer, wanted: Tensor) -> None:
+    """One step of an optimizer where `wanted` (a bool scalar) is true; else nothing of it or the weights changes.
 
     On a device without asking for the answer: the step itself is left out there.
     """
     if readable(wanted):
         if bool(wanted):
-            optimiser.step()
+            optimizer.step()
         return
-    optimiser.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
-    optimiser.step()
+    optimizer.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.step()

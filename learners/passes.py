@@ -25,11 +25,11 @@ METRICS = (
     "loss/prediction",
     "loss/total",
     "policy/entropy",
-    "policy/kl_behaviour",
+    "policy/kl_behavior",
 )
 """The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Those of the algorithm (`Algorithm.metrics`) follow."""
-KL = METRICS.index("policy/kl_behaviour")
+KL = METRICS.index("policy/kl_behavior")
 CAUSES = ("loss", "reward", "observation")
 """Possible causes of a skipped update; the loss, where rewards and observations were finite."""
 
@@ -67,7 +67,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         out = out._replace(logits=out.logits.float(), value=out.value.float(), features=out.features.float())
     values = out.value[:-1]
     log_policies = log_policy(agent.action_spec, out.logits[:-1])
-    log_behaviours = log_policy(agent.action_spec, batch.agent.logits)
+    log_behaviors = log_policy(agent.action_spec, batch.agent.logits)
     reward = learned_rewards(batch, config)
     bootstrap = out.value[-1].detach()
     if agent.units is not None:
@@ -77,9 +77,9 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         values,
         bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),
-        log_probability(agent.action_spec, log_behaviours, batch.agent.action),
+        log_probability(agent.action_spec, log_behaviors, batch.agent.action),
         log_policies,
-        log_behaviours,
+        log_behaviors,
         out.features[:-1],
         agent.action_spec,
         _imitated(agent, log_policies, batch) if config.imitate else None,

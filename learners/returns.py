@@ -1,7 +1,7 @@
 """The formulas between an unroll and its loss: transitions, returns and advantages, the terms of the loss.
 
-Step t is what the world says before action t. Under NEXT_STEP autoreset the last step of an episode shows its final
-observation with `terminated` or `truncated` set; the action there is ignored, and step t+1 begins a new episode:
+Step t is what the environment says before action t. Under NEXT_STEP autoreset the last step of an episode shows its
+final observation with `terminated` or `truncated` set; the action there is ignored, and step t+1 begins a new episode:
 
     step             t-1        t          t+1        t+2
     observation      s_5        s_6        s'_0       s'_1          s_6 ends the episode
@@ -90,10 +90,10 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap
         return Returns(targets, targets - values)
 
 
-def generalised_advantages(
+def generalized_advantages(
     rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor, lambda_: float
 ) -> Returns:
-    """Generalised advantage estimation, and its lambda-returns as targets.
+    """Generalized advantage estimation, and its lambda-returns as targets.
 
         delta_t = r_t + d_t V_{t+1} - V_t;    A_t = delta_t + d_t lambda A_{t+1},  A_T = 0;    R_t = A_t + V_t
 
@@ -112,7 +112,7 @@ def generalised_advantages(
         return Returns(advantages + values, advantages)
 
 
-def standardised(
+def standardized(
     advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
 ) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.

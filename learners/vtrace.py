@@ -29,7 +29,7 @@ def from_importance_weights(
     clip_pg_rho_threshold: float | None = 1.0,
     trace_lambda: float = 1.0,
 ) -> VTrace:
-    """V-trace targets from the ratios of target to behaviour policy.
+    """V-trace targets from the ratios of target to behavior policy.
 
         rho_t   = exp(log_rho_t) = pi(a_t | x_t) / mu(a_t | x_t)
         delta_t = min(rho_bar, rho_t) (r_t + d_t V_{t+1} - V_t)

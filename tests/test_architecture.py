@@ -54,7 +54,7 @@ EXCEPTIONS = {
     "agents/cores/fast/blas.py": {"llvmlite", "threadpoolctl"},
 }
 
-MATHS = ["vtrace", "returns", "optimisers"]
+MATHS = ["vtrace", "returns", "optimizers"]
 """Modules of learners/ that are formulas and nothing else."""
 
 MODULES = sorted(path.relative_to(ROOT) for house in BELOW for path in (ROOT / house).rglob("*.py"))

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
     """The configuration of the run that trained it, as its config.toml has it."""
     weights: dict[str, Tensor]
     facts: dict[str, Any]
-    """`evaluation` (estimates with intervals, episodes, seed, the world's parameters) and `provenance` (command,
+    """`evaluation` (estimates with intervals, episodes, seed, the environment's parameters) and `provenance` (command,
     commit, steps, seed, member)."""
 
 

@@ -1,7 +1,7 @@
 """The pool whose actors are a thread of the learner's process, which acts while the learner learns.
 
-Worlds and networks let go of the interpreter while they compute, so a thread is enough; unrolls are handed on as they
-are, without a copy through another process, and on a GPU without leaving it.
+Environments and networks let go of the interpreter while they compute, so a thread is enough; unrolls are handed on as
+they are, without a copy through another process, and on a GPU without leaving it.
 """
 
 import queue
@@ -45,7 +45,7 @@ class BesidePool(InProcess):
         max_failures: failures in a row of one actor that are made good.
         report: shows a failure to a person.
         num_envs: environments per actor.
-        ahead: environments of a member that may be asked for and not learnt from, which bounds policy lag as
+        ahead: environments of a member that may be asked for and not learned from, which bounds policy lag as
             actors/remote/window.py says: at least those of an actor.
         together: members that may be asked for at once are, and their networks are asked in one call.
     """
@@ -67,8 +67,8 @@ class BesidePool(InProcess):
         self.device, self.still = self._actors.device, threading.Lock()
         self._streams = stream_module(self.device)
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
-        self._unlearnt: Counter[int] = Counter()
-        """Environments asked for and not learnt from, by member."""
+        self._unlearned: Counter[int] = Counter()
+        """Environments asked for and not learned from, by member."""
         self._turns: Counter[int] = Counter()
         """The actor that each member's next request begins with."""
         self._streaming = self._over = False
@@ -86,13 +86,13 @@ class BesidePool(InProcess):
     def progress(self) -> int:
         return self._actors.progress
 
-    def publish(self, weights: Weights, learnt: int = 0) -> None:
+    def publish(self, weights: Weights, learned: int = 0) -> None:
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
-        self._unlearnt[weights.member] = max(0, self._unlearnt[weights.member] - learnt)
-        if weights.beginnings != before.beginnings:  # what was asked for before will not be learnt from
-            del self._unlearnt[weights.member]
+        self._unlearned[weights.member] = max(0, self._unlearned[weights.member] - learned)
+        if weights.beginnings != before.beginnings:  # what was asked for before will not be learned from
+            del self._unlearned[weights.member]
         if self._streaming:
             self._ask()
 
@@ -146,14 +146,14 @@ class BesidePool(InProcess):
             first = self._turns[member]
             numbers = range(first, min(first + self._room(member), self.num_actors))
             self._turns[member] = numbers.stop % self.num_actors
-            self._unlearnt[member] += len(numbers) * self._num_envs
+            self._unlearned[member] += len(numbers) * self._num_envs
             asked.setdefault(numbers, []).append(self._weights[member])
             served.add(member)
         return asked
 
     def _room(self, member: int) -> int:
         """Actors that a member may still be served by."""
-        return (self._ahead - self._unlearnt[member]) // self._num_envs
+        return (self._ahead - self._unlearned[member]) // self._num_envs
 
     def _answer(self, seconds: float | None) -> list[Unroll]:
         answer = self._answers.get(timeout=seconds)

@@ -10,23 +10,23 @@ from ...base.messages import check_choice, check_integer, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class LevelsConfig:
-    """A curriculum: easier worlds that come before the one that was asked for, and when each is left. Levels that are
-    played again. Phases of episodes."""
+    """A curriculum: easier environments that come before the one that was asked for, and when each is left. Levels that
+    are played again. Phases of episodes."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world in easier stages, KEY=V1,V2: one value for each stage; the world as asked for follows."""
+    """Environment parameters of easier stages, KEY=V1,V2: a value per stage; the configured environment follows."""
     curriculum_score: tuple[float, ...] = (0.9,)
     """Mean at which the next stage begins: one number for all stages or one for each."""
     curriculum_measure: str = "solved"
-    """Whose mean that is: return, length, or a field of the world's episodes."""
+    """Whose mean that is: return, length, or a field of the environment's episodes."""
     curriculum_episodes: int = 500
     """Episodes of a stage, its last ones, that the mean is over, at least 1."""
     curriculum_steps: int = 0
-    """Steps after which a stage is left whatever its mean, so that the world as asked for is reached; 0: never."""
+    """Steps after which a stage is left whatever its mean, so that the configured environment is reached; 0: never."""
 
     level_replay: float = 0.0
-    """Probability that an episode plays a level again from which, by its value errors, most can be learnt, 0..1
-    (prioritised level replay); 0: all levels are new."""
+    """Probability that an episode plays a level again from which, by its value errors, most can be learned, 0..1
+    (prioritized level replay); 0: all levels are new."""
     level_replay_size: int = 500
     """Levels that each actor stores to play them again, at least 1; none is before so many are stored."""
     level_replay_score: Literal["error", "learnability"] = "error"
@@ -61,7 +61,7 @@ class LevelsConfig:
 
     @cached_property
     def stages(self) -> tuple[dict[str, Any], ...]:
-        """The world's parameters of each stage; none in the last one, which is the world as asked for."""
+        """The environment's parameters of each stage; none in the last one, which is the environment as asked for."""
         names = list(self.curriculum)
         values = [_values(self.curriculum[name]) for name in names]
         return (*(dict(zip(names, each, strict=True)) for each in zip(*values, strict=False)), {})
@@ -75,7 +75,7 @@ class LevelsConfig:
 
 def in_words(parameters: Mapping[str, Any]) -> str:
     """The parameters of a stage for messages."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the world as asked for"
+    return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the environment as asked for"
 
 
 def _values(value: Any) -> list[Any]:

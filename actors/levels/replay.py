@@ -1,7 +1,7 @@
-"""Prioritised level replay (Jiang, Grefenstette & Rocktaschel 2021): levels that can still teach something come again.
+"""Prioritized level replay (Jiang, Grefenstette & Rocktaschel 2021): levels that can still teach something come again.
 
 A level is the state of its environment's stream of randomness at the episode's begin. Its score is the mean absolute
-one-step error of the values that the behaviour policy gave when the level was played last (their appendix has this
+one-step error of the values that the behavior policy gave when the level was played last (their appendix has this
 among the scores),
 
     S = mean_t |r_{t+1} + gamma V_{t+1} - V_t|        with V_{t+1} = 0 where t + 1 is terminal
@@ -123,7 +123,8 @@ class Replay:
         """A step [N] and the values there; where an episode has ended, `streams` is set to what the next one plays.
 
         `solved` tells, for learnability, whether each of the episodes that ended here was solved.
-        It must be called after the agent was asked and before the worlds are stepped, since that step begins episodes.
+        It must be called after the agent was asked and before the environments are stepped, since that step begins
+        episodes.
         """
         state = self.state
         within = state.steps >= 0

@@ -1,6 +1,6 @@
 """Environments that begin together, spread over the phases of an episode.
 
-All environments begin together, and in every stage of a curriculum anew. Where episodes have one length, or as long as
+All environments begin together, and in every stage of a curriculum again. Where episodes have one length, or as long as
 nothing is solved, they also end together, so that a batch holds one phase of the episode and the next batch another.
 """
 

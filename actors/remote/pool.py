@@ -5,7 +5,7 @@ into the object store once a version, or only their version where the process ha
 and nothing else. How many requests are open, and in which order answers are handed on, is the window's business.
 
 Every actor has a slot. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
-failures follow each other. An answer that was lost is not made up for: nobody has learnt from it and nobody will.
+failures follow each other. An answer that was lost is not made up for: nobody has learned from it and nobody will.
 """
 
 import time
@@ -128,13 +128,13 @@ class RayPool:
     def stored_bytes(self) -> int | None:
         return stored_bytes()
 
-    def publish(self, weights: Weights, learnt: int = 0) -> None:
+    def publish(self, weights: Weights, learned: int = 0) -> None:
         """Make these the newest weights; they are stored when the next request is sent, once."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
         self._schedule.join(weights.member)
-        self._window.learnt(weights.member, learnt)
+        self._window.learned(weights.member, learned)
         if weights.beginnings != before.beginnings:
             self._window.forget(weights.member)
         if self._streaming:

@@ -1,7 +1,7 @@
 """An actor's slot: a place in the pool that processes hold one after another, and the process itself.
 
 A slot is empty (in the pause after a failure), starting, or at work. It is asked for unrolls and answers in the order
-of the requests. A process that is lost takes its open requests along; nobody has learnt from them and nobody will.
+of the requests. A process that is lost takes its open requests along; nobody has learned from them and nobody will.
 """
 
 import os
@@ -238,7 +238,7 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Make the first actor: importing and compiling its world is no part of any unroll's time.
+        """Make the first actor: importing and compiling its environment is no part of any unroll's time.
 
         Returns where this process is.
         """

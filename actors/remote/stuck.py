@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 GRACE_SECONDS = 2.0
-"""In which Ray may end a process in its own way, with the children that a world may have started."""
+"""In which Ray may end a process in its own way, with the children that an environment may have started."""
 
 
 class ProcessPlace(NamedTuple):

@@ -1,14 +1,14 @@
 """Which unrolls may be asked for now, and in which order answers are handed on: this keeps the bound on policy lag.
 
 Updates learn from a member's environments in the order in which they were asked for, `batch_size` at a time. If E
-environments are asked for and not learnt from yet (those of the batch in the learner's hands are among them), the last
+environments are asked for and not learned from yet (those of the batch in the learner's hands are among them), the last
 of them belongs to the update number ceil(E / batch_size) counted from now, so the weights that act there will be
-ceil(E / batch_size) - 1 updates old when they are learnt from. A request that would make this more than `max_lag`
+ceil(E / batch_size) - 1 updates old when they are learned from. A request that would make this more than `max_lag`
 waits.
 
-With max_lag = 1 that is double buffering: while one batch is learnt from, one is made. Nothing here depends on how many
-actors there are, nor on how fast they are: an answer that overtakes an older request waits for it. An actor that is far
-slower than the others is passed over in the end, and what it makes is not learnt from (`pass_over`).
+With max_lag = 1 that is double buffering: while one batch is learned from, one is made. Nothing here depends on how
+many actors there are, nor on how fast they are: an answer that overtakes an older request waits for it. An actor that
+is far slower than the others is passed over in the end, and what it makes is not learned from (`pass_over`).
 """
 
 from collections import Counter, deque
@@ -28,7 +28,7 @@ class RequestWindow:
 
     Args:
         batch_size: environments that one update learns from.
-        max_lag: updates that the weights that acted may be old when they are learnt from, at most.
+        max_lag: updates that the weights that acted may be old when they are learned from, at most.
         num_envs: environments per actor.
         num_actors: actor slots; None if their number changes.
     """
@@ -40,35 +40,35 @@ class RequestWindow:
         """Per request, one after the other with the same weights."""
         self.requests_per_slot = max(REQUESTS_PER_SLOT, ahead // self.unrolls)
         self._width = self.unrolls * num_envs
-        self._unlearnt: Counter[int] = Counter()
-        """Environments asked for and not learnt from, by member."""
+        self._unlearned: Counter[int] = Counter()
+        """Environments asked for and not learned from, by member."""
         self._order: dict[int, deque[Request]] = {}
         """Requests whose answers have not been handed on, by member, oldest first."""
 
     def has_room(self, member: int) -> bool:
         """Whether another request of `member` keeps the bound."""
-        return self._unlearnt[member] + self._width <= self._size
+        return self._unlearned[member] + self._width <= self._size
 
     def sent(self, request: Request) -> None:
         """Note a request."""
-        self._unlearnt[request.member] += self._width
+        self._unlearned[request.member] += self._width
         self._order.setdefault(request.member, deque()).append(request)
 
-    def learnt(self, member: int, environments: int) -> None:
+    def learned(self, member: int, environments: int) -> None:
         """Note an update of `member` from so many environments."""
-        self._unlearnt[member] = max(0, self._unlearnt[member] - environments)
+        self._unlearned[member] = max(0, self._unlearned[member] - environments)
 
     def lost(self, request: Request) -> None:
         """Note that a request will not be answered, or that its answer comes too late; nothing if it is noted."""
         order = self._order.get(request.member, deque())
         if request in order:
             order.remove(request)
-            self._unlearnt[request.member] -= self._width
+            self._unlearned[request.member] -= self._width
 
     def forget(self, member: int) -> None:
-        """Nothing that was asked for until now will be learnt from: the member goes on with another one's weights."""
+        """Nothing that was asked for until now will be learned from: the member goes on with another one's weights."""
         self._order.pop(member, None)
-        del self._unlearnt[member]
+        del self._unlearned[member]
 
     def next(self) -> Request | None:
         """The next answered request in its member's order, of the member that has waited longest; None if none is."""

@@ -34,7 +34,7 @@ def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learn
     Stops as soon as a fresh batch is answered right often enough. Guessing is 0.5.
     """
     head = nn.Linear(core.output_size, 1)
-    optimiser = torch.optim.Adam([*core.parameters(), *head.parameters()], learning_rate)
+    optimizer = torch.optim.Adam([*core.parameters(), *head.parameters()], learning_rate)
     accuracy = 0.0
     for update in range(1, updates + 1):
         logits, cue = _answers(core, head, delay, input_size)
@@ -45,10 +45,10 @@ def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learn
             accuracy = sum(((out > 0) == right.bool()).float().mean().item() for out, right in trials) / len(trials)
             if accuracy >= SOLVED:
                 return accuracy, update
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.binary_cross_entropy_with_logits(logits, cue).backward()
         nn.utils.clip_grad_norm_(core.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
     return accuracy, updates
 
 

@@ -92,9 +92,9 @@ def actor_and_learner_agree(probe: Probe) -> str:
             output, state = core(inputs[t], state)
             outputs.append(output)
     acted = torch.stack(outputs).clone()
-    learnt = by_unroll(core, inputs, probe.reset, first).outputs.detach()
-    require_equal(learnt, acted, "outputs of learner and actor", 1e-4)
-    error = (learnt - acted).abs().max().item()
+    learned = by_unroll(core, inputs, probe.reset, first).outputs.detach()
+    require_equal(learned, acted, "outputs of learner and actor", 1e-4)
+    error = (learned - acted).abs().max().item()
     return f"outputs to {error:.0e}" if error else "outputs bit for bit"
 
 

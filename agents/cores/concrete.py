@@ -32,7 +32,7 @@ class Concrete(Core):
         p^1_t = u_t + (1 - a_1) p^1_{t-1}               W holds a_1: u_t = a_1 p^0_t      (section 2; figures 11, 12)
         p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}     n >= 2, no gradient               (section 2)
         v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size for every pool; s_n = 1
-        y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summariser": output [B, summariser_size]
+        y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summarizer": output [B, summarizer_size]
 
     An input reaches all pools in its own step; pool n then holds inputs from sum_{i<=n} (base^i - 1) steps ago on
     average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes through the first pool alone,
@@ -45,7 +45,7 @@ class Concrete(Core):
 
     With `unit_views`, which is ours, s_n is the deviation of p^n for independent inputs of variance 1. What happened
     once is small in a slow pool: a viewport then sees, and learns from, all pools in the same units. It wants inputs
-    whose mean is zero (`normalise_features`): a mean is as large in slow pools as in fast ones.
+    whose mean is zero (`normalize_features`): a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False
@@ -59,16 +59,16 @@ class Concrete(Core):
         num_pools: int = 10,
         base: float = 2.0,
         viewport_size: int = 16,
-        summariser_size: int = 128,
+        summarizer_size: int = 128,
         unit_views: bool = False,
     ) -> None:
         super().__init__()
         at_least_one(
-            pool_size=pool_size, num_pools=num_pools, viewport_size=viewport_size, summariser_size=summariser_size
+            pool_size=pool_size, num_pools=num_pools, viewport_size=viewport_size, summarizer_size=summarizer_size
         )
         if base <= 1:
             raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
-        self.input_size, self.output_size = input_size, summariser_size
+        self.input_size, self.output_size = input_size, summarizer_size
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
         self.first_decay = 1 - rates[0]
@@ -79,9 +79,9 @@ class Concrete(Core):
         seen = min(pool_size, input_size)  # the other features of a pool are zero at first
         self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / seen) ** 0.5)
         self.viewport_bias = nn.Parameter(torch.zeros(num_pools, viewport_size))
-        self.summariser = Linear(num_pools * viewport_size, summariser_size)
-        nn.init.kaiming_normal_(self.summariser.weight, nonlinearity="relu")
-        nn.init.zeros_(self.summariser.bias)
+        self.summarizer = Linear(num_pools * viewport_size, summarizer_size)
+        nn.init.kaiming_normal_(self.summarizer.weight, nonlinearity="relu")
+        nn.init.zeros_(self.summarizer.bias)
         self._rates = rates
         self.set_constants()
 
@@ -114,7 +114,7 @@ class Concrete(Core):
 
     @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
-        """inputs [B, input_size], state -> output [B, summariser_size], next state."""
+        """inputs [B, input_size], state -> output [B, summarizer_size], next state."""
         embedded = self.embedding(inputs).unsqueeze(1)
         pools = self._feedback.to(embedded) @ state.pools + self._gain.to(embedded) * embedded
         pools = torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)
@@ -145,7 +145,7 @@ class Concrete(Core):
         views, pools = Views.apply(  # pyright: ignore
             filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )
-        outputs = self.summariser(views).relu_()
+        outputs = self.summarizer(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
 
     def unroll_scan(
@@ -169,8 +169,8 @@ class Concrete(Core):
             below = pool if self.in_a_row else embedded
 
     def _summary(self, views: Tensor) -> Tensor:
-        """Views without bias [..., num_pools * viewport_size] -> output [..., summariser_size]."""
-        return self.summariser((views + self.viewport_bias.flatten()).relu_()).relu_()
+        """Views without bias [..., num_pools * viewport_size] -> output [..., summarizer_size]."""
+        return self.summarizer((views + self.viewport_bias.flatten()).relu_()).relu_()
 
 
 class Parallel(Concrete):

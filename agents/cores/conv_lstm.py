@@ -25,7 +25,7 @@ class ConvLSTMState(NamedTuple):
 
 
 class ConvLSTM(Core):
-    """An LSTM at every place of a grid, which sees its neighbours through a convolution.
+    """An LSTM at every place of a grid, which sees its neighbors through a convolution.
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g)
@@ -65,7 +65,7 @@ class ConvLSTM(Core):
             nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
-        self.places = neighbourhoods(self.height, self.width, kernel_size)
+        self.places = neighborhoods(self.height, self.width, kernel_size)
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
@@ -139,7 +139,7 @@ def same_padding(kernel_size: int) -> tuple[int, int]:
     return (kernel_size - 1) // 2, kernel_size // 2
 
 
-def neighbourhoods(height: int, width: int, kernel_size: int) -> Array:
+def neighborhoods(height: int, width: int, kernel_size: int) -> Array:
     """int64 [height * width, kernel_size^2]: the place under every place of the kernel; -1 is the zero padding."""
     before, after = same_padding(kernel_size)
     places = np.arange(height * width).reshape(height, width)

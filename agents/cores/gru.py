@@ -27,7 +27,7 @@ class GRU(Core):
     r = sigmoid(x_r + h_r),  z = sigmoid(x_z + h_z),  n = tanh(x_n + r * h_n)
     h' = n + z * (h - n)                                            the output
 
-    Parameters, their order and their initialisation are those of `torch.nn.GRUCell`. The first state is zero.
+    Parameters, their order and their initialization are those of `torch.nn.GRUCell`. The first state is zero.
     With a `memory_span` above 0 the units at first forget at rates spread over so many steps (b_z = `gate_biases`).
     """
 

@@ -36,7 +36,7 @@ class GTrXL(Core):
         gate(x, y) = (1 - z) * x + z * h
 
     phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
-    values of the past are computed anew with the present weights at every step, as in Transformer-XL.
+    values of the past are computed again with the present weights at every step, as in Transformer-XL.
 
     Left open by the paper or settled differently, so: the released agents stop the gradient at the window's beginning
     of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong to a layer

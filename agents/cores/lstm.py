@@ -38,7 +38,7 @@ class LSTM(Core):
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
     h' = sigmoid(o) * tanh(c')                    the output
 
-    Parameters, their order and their initialisation are those of `torch.nn.LSTMCell`. The first state is zero.
+    Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The first state is zero.
     With a `memory_span` above 0 the cells at first forget at rates spread over so many steps (b_f = `gate_biases`).
     """
 

@@ -50,9 +50,9 @@ class MNM(Core):
       literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
     - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
     - One rate for all layers, as in the program; equation 4 allows one per layer.
-    - `layer_norm=True`: a layer normalisation over all (3 H + 1) d numbers in place of equation 1's tanh, an option of
-      the program. With tanh, keys and values begin so small that a write changes next to nothing; normalised, one write
-      with beta near 1/2 stores its value at once, and to bind things is learnt many times sooner.
+    - `layer_norm=True`: a layer normalization over all (3 H + 1) d numbers in place of equation 1's tanh, an option of
+      the program. With tanh, keys and values begin so small that a write changes next to nothing; normalized, one write
+      with beta near 1/2 stores its value at once, and to bind things is learned many times sooner.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
       travel with the weights. No biases in f.
 

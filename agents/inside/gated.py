@@ -46,7 +46,7 @@ def _(core: MinGRU, trace: Trace) -> list[Panel]:
 
 
 def by_time_constant(name: str, series: Values) -> Panel:
-    """Series [R, T] as lines of colour, from the quickest to the slowest."""
+    """Series [R, T] as lines of color, from the quickest to the slowest."""
     spans = time_constants(series)
     order = np.argsort(spans, kind="stable")
     kept = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
@@ -68,8 +68,8 @@ def time_constants(series: Values) -> NDArray[np.float64]:
     A series that never changes remembers for all T steps.
     """
     steps = series.shape[1]
-    centred = series.astype(np.float64) - series.mean(1, keepdims=True)
-    spectrum = np.fft.rfft(centred, 2 * steps, axis=1)
+    centered = series.astype(np.float64) - series.mean(1, keepdims=True)
+    spectrum = np.fft.rfft(centered, 2 * steps, axis=1)
     correlation = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :steps]
     energy = correlation[:, :1]
     still = energy[:, 0] <= 1e-12 * max(float(energy.max(initial=0.0)), 1e-30)

@@ -28,7 +28,7 @@ class Panel(NamedTuple):
     note: str
     """How to read it."""
     kind: Literal["heat", "lines", "matrix"]
-    """heat: a line of colour for each quantity; lines: a curve for each; matrix: small tables of the present step."""
+    """heat: a line of color for each quantity; lines: a curve for each; matrix: small tables of the present step."""
     values: Values
     """[R, T]; of a matrix, R = groups x rows x columns in C order."""
     labels: tuple[str, ...]

@@ -34,10 +34,10 @@ def effective_rank(states: Tensor) -> float:
     From 1 (all on one line) to the smaller of K - 1 and D; 0 if all states are the same.
     """
     chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
-    centred = states[chosen].double()
-    centred = centred - centred.mean(0)
+    centered = states[chosen].double()
+    centered = centered - centered.mean(0)
     # The squared singular values are the eigenvalues of X X^T, which is small where states are large.
-    values = torch.linalg.eigvalsh(centred @ centred.T).clamp(min=0).sqrt()
+    values = torch.linalg.eigvalsh(centered @ centered.T).clamp(min=0).sqrt()
     total = float(values.sum())
     if total <= 1e-9 * max(float(states.abs().max()), 1e-30):
         return 0.0

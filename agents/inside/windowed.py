@@ -27,7 +27,7 @@ def _(core: GTrXL, trace: Trace) -> list[Panel]:
         ),
         Panel(
             "what is looked at, by when it came",
-            "Across: the step that looks. Down: the step looked at. Colour: its share of all heads' attention.",
+            "Across: the step that looks. Down: the step looked at. Color: its share of all heads' attention.",
             "heat",
             values(by_step),
             tuple(f"step {t}" for t in range(steps)),

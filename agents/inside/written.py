@@ -25,7 +25,7 @@ def _(core: FWM, trace: Trace) -> list[Panel]:
         Panel("norm of the fast weights", "Kept at 1 or below.", "lines", values(norm.unsqueeze(1)), ("norm",)),
         Panel(
             "what is read, by when it was written",
-            "Across: the step that reads. Down: the step that wrote. Colour: its share of what the last hop finds.",
+            "Across: the step that reads. Down: the step that wrote. Color: its share of what the last hop finds.",
             "heat",
             values(share),
             writes,

@@ -41,8 +41,8 @@ def hang_actor(soak: "Soak", draw: random.Random) -> None:
     draw.choice(workers(soak.process, "ActorProcess")).send_signal(signal.SIGSTOP)
 
 
-def raise_in_world(soak: "Soak", draw: random.Random) -> None:
-    """The next step of some actor's world raises."""
+def raise_in_environment(soak: "Soak", draw: random.Random) -> None:
+    """The next step of some actor's environment raises."""
     soak.flag.touch()
 
 
@@ -113,7 +113,7 @@ def second_run(soak: "Soak", draw: random.Random) -> None:
 FAULTS: list[Callable[["Soak", random.Random], None]] = [
     kill_actor,
     hang_actor,
-    raise_in_world,
+    raise_in_environment,
     kill_learner,
     spot_notice,
     truncate_checkpoint,

@@ -1,4 +1,4 @@
-"""The soak in one picture: what was learnt, what was done to it, and the memory of all its processes.
+"""The soak in one picture: what was learned, what was done to it, and the memory of all its processes.
 
 python benchmarks/soak/picture.py [benchmarks/results/soak.json]
 """

@@ -35,10 +35,21 @@ DISK = "24m"
 """Room for the checkpoints that are kept, and soon full."""
 PATIENCE = 600
 """Seconds in which training must go on after a fault, on a machine that does other things too."""
-WORLD = "cue_after_teleport=True difficulty=0 half_width=5 limbo_time=20 teleport_delay=1 timeout_frames=100".split()
+ENVIRONMENT = (
+    "cue_after_teleport=True difficulty=0 half_width=5 limbo_time=20 teleport_delay=1 timeout_frames=100".split()
+)
 """The memory-free twin of a small T-maze, which an LSTM learns in some hundred thousand steps."""
 WORDS = [
-    *("--env", "soak_world:FlaggedTMaze", "--core", "lstm", "--core-args", "hidden_size=64", "--conv-channels", "8"),
+    *(
+        "--env",
+        "soak_environment:FlaggedTMaze",
+        "--core",
+        "lstm",
+        "--core-args",
+        "hidden_size=64",
+        "--conv-channels",
+        "8",
+    ),
     *("--embedding-size", "64", "--num-actors", "2", "--envs-per-actor", str(ENVS), "--envs-per-update", "16"),
     *("--unroll-length", "50", "--discount", "0.98", "--entropy-cost", "0.003", "--lr", "0.0003"),
     *("--lr-schedule", "constant", "--max-grad-norm", "40", "--seed", "1"),
@@ -53,7 +64,7 @@ class Soak:
         self.folder, self.run, self.here = folder, folder / "run", HERE
         self.flag, self.ledger = folder / "flag", folder / "ledger.jsonl"
         self.rl_train = str(Path(sys.executable).with_name("rl-train"))
-        self.words = [*WORDS, "--env-args", *WORLD, f"flag={self.flag}"]
+        self.words = [*WORDS, "--env-args", *ENVIRONMENT, f"flag={self.flag}"]
         self.began = time.monotonic()
         self.errors: list[str] = []
         self.memory: list[dict[str, float]] = []

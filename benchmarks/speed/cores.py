@@ -31,10 +31,10 @@ SETTINGS = {
     "mnm-p": ("maze", 11),
     "parallel": ("t-maze", 128),
 }
-"""World whose preset gives a core's options, and numbers that the core sees per step there."""
+"""Environment whose preset gives a core's options, and numbers that the core sees per step there."""
 BOXWORLD = ("boxworld", 650)
 """The same for all other cores: the convolutional features of BoxWorld's viewport."""
-SMALL_POOLS = {"pool_size": 16, "num_pools": 8, "viewport_size": 6, "summariser_size": 32}
+SMALL_POOLS = {"pool_size": 16, "num_pools": 8, "viewport_size": 6, "summarizer_size": 32}
 VARIANTS = {"concrete-small": ("concrete", 8, SMALL_POOLS)}
 """More settings, by a name for the table: core, numbers per step, options. Of the search of Stepleton et al. 2018,
 table 1."""
@@ -64,7 +64,7 @@ class CoresConfig:
     unroll_length: int = 0
     """Steps of an unroll; 0: 300 for the pools, whose paper has that, and 40 for all others."""
     input_size: int = 0
-    """Numbers that every core sees per step; 0: what its paper's world shows it."""
+    """Numbers that every core sees per step; 0: what its paper's environment shows it."""
     device: str = "cpu"
     """Where to run: cpu, cuda or auto."""
     seconds: Seconds = 1.0
@@ -106,7 +106,7 @@ class CoreSpeed(NamedTuple):
 def best_seconds(works: Sequence[Callable[[], Any]], seconds: float, threads: int, device: torch.device) -> list[float]:
     """The shortest time that each of some works takes when all are repeated in turn, for some seconds per work.
 
-    In turn, so that neighbours who come and go slow what is compared alike. On a CPU processor time per thread, so that
+    In turn, so that neighbors who come and go slow what is compared alike. On a CPU processor time per thread, so that
     waiting for a core that others use does not count; else wall time.
     """
     best = [float("inf")] * len(works)
@@ -187,9 +187,9 @@ def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
     if name in VARIANTS:
         core, size, options = VARIANTS[name]
         return make_core(core, input_size or size, **options), input_size or size
-    world, size = SETTINGS.get(name, BOXWORLD)
+    environment, size = SETTINGS.get(name, BOXWORLD)
     size = input_size or size
-    return make_core(name, size, **preset("paper", world, name).agent.core_args), size
+    return make_core(name, size, **preset("paper", environment, name).agent.core_args), size
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -98,7 +98,7 @@ def demands(config: RunConfig) -> dict[str, Demand]:
 
 
 def _count(agent: Agent, observation: Any, steps: int, environments: int, learn: bool) -> Demand:
-    """Of one pass over T steps, and its gradient where it is learnt from."""
+    """Of one pass over T steps, and its gradient where it is learned from."""
     ended = torch.zeros(steps, environments, dtype=torch.bool, device="meta")
     env = EnvOutput(
         map_leaves(lambda x: x.to("meta").expand(steps, environments, *x.shape[1:]), observation),

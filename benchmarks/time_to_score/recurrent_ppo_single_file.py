@@ -2,7 +2,7 @@
 
 Settings of their Atari LSTM script: 8 environments, 128 steps per rollout, 4 epochs of 4 minibatches of whole
 environments, Adam with epsilon 1e-5 and a rate that falls linearly, GAE of .95, clipping of .1 for ratios and values,
-entropy cost .01, value cost .5, gradient norm .5, advantages normalised per minibatch, orthogonal initialisation. The
+entropy cost .01, value cost .5, gradient norm .5, advantages normalized per minibatch, orthogonal initialization. The
 network is that of the comparison: our torso, one LSTM of 256, a linear policy and a linear value.
 """
 
@@ -61,7 +61,7 @@ def train(
     torch.manual_seed(seed)
     batch = make_batch("boxworld", num_envs, **env_args)
     network = Network(batch.single_observation_space, int(batch.single_action_space.n))
-    optimiser = torch.optim.Adam(network.parameters(), lr=lr, eps=1e-5)
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, eps=1e-5)
     observation, (terminated, truncated) = batch.new_observation(), np.zeros((2, num_envs), np.bool_)
     reward = np.zeros(num_envs, np.float32)
     batch.reset_into(observation, seed)
@@ -69,7 +69,7 @@ def train(
     state = (torch.zeros(1, num_envs, 256), torch.zeros(1, num_envs, 256))
     step, updates = 0, total_steps // (num_envs * ROLLOUT)
     for update in range(updates):
-        optimiser.param_groups[0]["lr"] = lr * (1 - update / updates)
+        optimizer.param_groups[0]["lr"] = lr * (1 - update / updates)
         first = (state[0].clone(), state[1].clone())
         rows: dict[str, list[Tensor]] = {
             name: [] for name in ("seen", "begin", "action", "logp", "value", "reward", "over")
@@ -95,11 +95,11 @@ def train(
                 return
         with torch.no_grad():
             _, bootstrap, _ = network(torch.from_numpy(observation.copy())[None], begin[None], state)
-        _learn(network, optimiser, {name: torch.stack(each) for name, each in rows.items()}, first, bootstrap[0])
+        _learn(network, optimizer, {name: torch.stack(each) for name, each in rows.items()}, first, bootstrap[0])
 
 
 def _learn(
-    network: Network, optimiser: torch.optim.Optimizer, data: dict[str, Tensor], first: Any, bootstrap: Tensor
+    network: Network, optimizer: torch.optim.Optimizer, data: dict[str, Tensor], first: Any, bootstrap: Tensor
 ) -> None:
     values, over = data["value"], data["over"].float()
     advantages, running = torch.zeros_like(values), torch.zeros_like(bootstrap)
@@ -123,7 +123,7 @@ def _learn(
             clipped = old + (value - old).clamp(-CLIP, CLIP)
             value_loss = 0.5 * torch.max((value - aim).square(), (clipped - aim).square()).mean()
             loss = -surrogate + VALUE_COST * value_loss - ENTROPY_COST * policy.entropy().mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
-            optimiser.step()
+            optimizer.step()

@@ -24,7 +24,7 @@ _OTHER_LAYOUT = (
 
 def affected(config: RunConfig, run: dict[str, Any]) -> list[str]:
     """Kinds of parameters of a recorded run whose gradients had another layout; empty for runs of after the repair."""
-    if (run.get("begun") or "") >= REPAIRED or config.learner.optimiser != "adam":
+    if (run.get("begun") or "") >= REPAIRED or config.learner.optimizer != "adam":
         return []
     factory = config.factory()
     with closing(factory.make_batch(num_envs=1)) as env, torch.device("meta"):

@@ -7,7 +7,7 @@ from typing import Any
 
 WORDS: dict[str, tuple[str, ...]] = {
     "rollout trajectory": (r"\bunrolls?\b",),
-    "vectorized vectorised vecenv": (r"make_vec", r"--envs-per-actor"),
+    "vectorized vectorized vecenv": (r"make_vec", r"--envs-per-actor"),
     "seeds reproducible reproducibility determinism": (r"--seed\b", r"bit for bit"),
     "slurm hpc cluster": (r"--ray-address", r"--restarts"),
     "onnx export deployment": (r"rl-export", r"--torch-export"),
@@ -19,7 +19,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "video gif record": (r"--gif",),
     "pomdp partial observability": (r"memory tasks?",),
     "custom environment gym wrapper": (r"--env \w+:\w+", r"module:Class"),
-    "wrappers framestack normalize": (r"--normalise-observations",),
+    "wrappers framestack normalize": (r"--normalize-observations",),
     "action mask invalid": (r"action_mask",),
     "install pip requirements": (r"pip install",),
 }

@@ -87,15 +87,20 @@ def presets() -> str:
         *_rows("easy", EASY, EASY_CORES),
         *_rows("curriculum", CURRICULUM, CURRICULUM_CORES),
     ]
-    return "\n".join(["| preset | world | core | sets |", "|---|---|---|---|", *rows])
+    return "\n".join(["| preset | environment | core | sets |", "|---|---|---|---|", *rows])
 
 
-def _rows(name: str, worlds: dict[str, Preset], cores: dict[tuple[str, str], Preset]) -> list[str]:
-    """Those of the worlds, then those of cores in them."""
-    of_worlds = [(world, "any", values) for world, values in worlds.items()]
-    of_cores = [(world, f"`{core}`", values) for (world, core), values in cores.items() if world in worlds]
+def _rows(name: str, environments: dict[str, Preset], cores: dict[tuple[str, str], Preset]) -> list[str]:
+    """Those of the environments, then those of cores in them."""
+    of_environments = [(environment, "any", values) for environment, values in environments.items()]
+    of_cores = [
+        (environment, f"`{core}`", values)
+        for (environment, core), values in cores.items()
+        if environment in environments
+    ]
     return [
-        f"| `{name}` | `{world}` | {core} | {cell(_flat(values))} |" for world, core, values in of_worlds + of_cores
+        f"| `{name}` | `{environment}` | {core} | {cell(_flat(values))} |"
+        for environment, core, values in of_environments + of_cores
     ]
 
 

@@ -21,7 +21,7 @@ from .levels import (
     KEY,
     LOCK,
     NOTHING,
-    NUM_COLOURS,
+    NUM_COLORS,
     PLAYER,
     Params,
     State,
@@ -32,8 +32,8 @@ from .rules import PALETTE, WINDOW
 
 _LETTERS = (
     {"#": NOTHING, " ": FLOOR, "*": GEM, ".": PLAYER}
-    | {chr(ord("a") + k): KEY + k for k in range(NUM_COLOURS)}
-    | {chr(ord("A") + k): LOCK + k for k in range(NUM_COLOURS)}
+    | {chr(ord("a") + k): KEY + k for k in range(NUM_COLORS)}
+    | {chr(ord("A") + k): LOCK + k for k in range(NUM_COLORS)}
 )
 
 
@@ -42,9 +42,9 @@ _LOCKS = ("solution_locks", "distractor_locks")
 
 def _map_tables() -> tuple[Array, Array]:
     """Kind and color of every cell code, as maps have them."""
-    kinds, colors = np.ones(BAIT + NUM_COLOURS, np.uint8), np.zeros(BAIT + NUM_COLOURS, np.uint8)
+    kinds, colors = np.ones(BAIT + NUM_COLORS, np.uint8), np.zeros(BAIT + NUM_COLORS, np.uint8)
     kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
-    colors[KEY:] = 1 + np.arange(BAIT + NUM_COLOURS - KEY) % NUM_COLOURS
+    colors[KEY:] = 1 + np.arange(BAIT + NUM_COLORS - KEY) % NUM_COLORS
     return kinds, colors
 
 
@@ -56,7 +56,7 @@ class BoxWorldBatch(BatchedEnv):
 
     Description:
         A room holds boxes, a loose key and a player. A box is two cells: what it contains, and right of it a lock of
-        the colour that opens it. The loose key opens a box with a key, which opens the next box, and so on to the gem.
+        the color that opens it. The loose key opens a box with a key, which opens the next box, and so on to the gem.
         Other boxes can be opened with keys of that path too, but lead nowhere: opening one ends the game.
         A player holds one key at a time, and a lock uses it up.
 
@@ -66,10 +66,10 @@ class BoxWorldBatch(BatchedEnv):
         `view="viewport"`: uint8 [5, 5, 6]: RGB of the cells around the player (black outside the room), and RGB of the
         key in hand in every pixel (black: none).
         `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, the key in hand at (0, 0).
-        Player grey, gem white, floor light grey, border black; key and lock of a pair share one of 20 hues.
+        Player gray, gem white, floor light gray, border black; key and lock of a pair share one of 20 hues.
 
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
-        start at any lock colour of the path; all in places drawn at random such that boxes never touch.
+        start at any lock color of the path; all in places drawn at random such that boxes never touch.
 
     Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
 
@@ -96,7 +96,7 @@ class BoxWorldBatch(BatchedEnv):
     symbols = (
         (rgb(PALETTE[PLAYER] // 2), "you"),
         (WHITE, "gem"),
-        (rgb(PALETTE[KEY]), "a to t: key (20 colours)"),
+        (rgb(PALETTE[KEY]), "a to t: key (20 colors)"),
         (rgb(PALETTE[LOCK]), "A to T: lock of that key"),
         (rgb(PALETTE[FLOOR]), "floor"),
         (rgb(PALETTE[NOTHING]), "wall"),
@@ -104,13 +104,13 @@ class BoxWorldBatch(BatchedEnv):
     episode_fields = ("solved", "path_length", "num_distractors")
     level_fields = ("path_length", "num_distractors")
     fact_values = {  # noqa: RUF012
-        "key": ("none", *(chr(ord("a") + colour) for colour in range(NUM_COLOURS))),
+        "key": ("none", *(chr(ord("a") + color) for color in range(NUM_COLORS))),
         "locks": (),
         "solved": ("no", "yes"),
     }
     action_names = rules.ACTION_NAMES
     level_keys = ("board", *_LOCKS)
-    map_classes = (5, NUM_COLOURS)
+    map_classes = (5, NUM_COLORS)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: State
 
@@ -127,7 +127,7 @@ class BoxWorldBatch(BatchedEnv):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
-        paths = low_high("path_lengths", path_lengths, 1, NUM_COLOURS)
+        paths = low_high("path_lengths", path_lengths, 1, NUM_COLORS)
         branches = low_high("num_distractors", num_distractors, 0, None)
         check_integer("branch_length", branch_length, 1, None)
         check_integer("grid_size", grid_size, 5, 64)
@@ -158,7 +158,7 @@ class BoxWorldBatch(BatchedEnv):
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
         locks, baits = np.argwhere((board >= LOCK) & (board < BAIT)), np.argwhere(board >= BAIT)
         letters = {code: letter for letter, code in _LETTERS.items()}
-        plain = np.where(board >= BAIT, board - NUM_COLOURS, board)
+        plain = np.where(board >= BAIT, board - NUM_COLORS, board)
         return {
             "board": ["".join(letters[int(code)] for code in row) for row in plain],
             "solution_locks": [(int(r), int(c)) for r, c in locks],
@@ -199,14 +199,14 @@ class BoxWorldBatch(BatchedEnv):
         codes = board.reshape(self.num_envs, -1)
         n, place = np.nonzero((codes >= LOCK) & (codes < BAIT))
         color, content = codes[n, place].astype(np.int64) - LOCK, codes[n, place - 1].astype(np.int64) - KEY
-        at = np.zeros((self.num_envs, NUM_COLOURS), np.int64)  # places of the path's locks by color, 0 for none
+        at = np.zeros((self.num_envs, NUM_COLORS), np.int64)  # places of the path's locks by color, 0 for none
         at[n, color] = place
         following = at > 0  # the lock whose key is in no box of the path
-        inside = (content >= 0) & (content < NUM_COLOURS)
+        inside = (content >= 0) & (content < NUM_COLORS)
         following[n[inside], content[inside]] = False
         some, next_color = following.any(1), following.argmax(1)
         row, col = np.divmod(at[rows, next_color], board.shape[2])
-        held, fits = key != NOTHING, np.clip(key - KEY, 0, NUM_COLOURS - 1)
+        held, fits = key != NOTHING, np.clip(key - KEY, 0, NUM_COLORS - 1)
         return np.stack(
             [
                 (at > 0).sum(1),
@@ -275,7 +275,7 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     if sorted(given) != found:
         raise ValueError(f"solution_locks and distractor_locks are {sorted(given)}; the locks of the board are {found}")
     for r, c in level["distractor_locks"]:
-        board[r, c] += NUM_COLOURS
+        board[r, c] += NUM_COLORS
     row, col = (int(place) for place in players[0])
     board[row, col] = FLOOR
     return board, (row, col)
@@ -283,21 +283,21 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
 
 def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
     """Paint one cell: keys as keys, locks as padlocks, the gem as a diamond."""
-    floor, colour = rgb(PALETTE[FLOOR]), rgb(PALETTE[code])
+    floor, color = rgb(PALETTE[FLOOR]), rgb(PALETTE[code])
     if code == NOTHING:
         return
     if code >= LOCK:
-        canvas.fill(row, col, colour)
+        canvas.fill(row, col, color)
         canvas.disc(row - 0.08, col, BLACK, 0.3)
         canvas.shape(row, col, BLACK, (0.45, 0.44), (0.45, 0.56), (0.75, 0.62), (0.75, 0.38))
-        canvas.sign(row, col, f"{chr(ord('A') + (code - LOCK) % NUM_COLOURS)} ", BLACK)
+        canvas.sign(row, col, f"{chr(ord('A') + (code - LOCK) % NUM_COLORS)} ", BLACK)
         return
     canvas.fill(row, col, floor)
     if code >= KEY:
-        canvas.disc(row, col - 0.22, colour, 0.5)
+        canvas.disc(row, col - 0.22, color, 0.5)
         canvas.disc(row, col - 0.22, floor, 0.2)
-        canvas.fill(row + 0.43, col + 0.45, colour, 0.14, 0.5)
-        canvas.fill(row + 0.5, col + 0.78, colour, 0.22, 0.12)
+        canvas.fill(row + 0.43, col + 0.45, color, 0.14, 0.5)
+        canvas.fill(row + 0.5, col + 0.78, color, 0.22, 0.12)
         canvas.sign(row, col, f"{chr(ord('a') + code - KEY)}▌", rgb(PALETTE[code] // 2))
     elif code == GEM:
         canvas.shape(row, col, BLACK, (0.05, 0.5), (0.5, 0.95), (0.95, 0.5), (0.5, 0.05))

@@ -15,12 +15,12 @@ from ...base.compiled import kernel
 from ..arrays import Array, zeros_for
 from ..randomness import integer
 
-NUM_COLOURS = 20
+NUM_COLORS = 20
 NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
-KEY, LOCK, BAIT = 4, 4 + NUM_COLOURS, 4 + 2 * NUM_COLOURS
+KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
 """First codes of 20 keys, of the 20 locks on the way to the gem, and of the 20 locks of distractor branches.
 
-NOTHING is the border, the world outside it, and the empty hand: all are black.
+NOTHING is the border, the environment outside it, and the empty hand: all are black.
 """
 MAX_FAILURES = 200
 """Failed placements after which a level is given up and another problem is drawn (as in the original)."""
@@ -39,8 +39,8 @@ class State(NamedTuple):
     """int64 [N]: where the player stands in `board`."""
     col: Array
     """int64 [N]: where the player stands in `board`."""
-    colours: Array
-    """int8 [N, 20]: the level's order of colours; the path takes them from the first on."""
+    colors: Array
+    """int8 [N, 20]: the level's order of colors; the path takes them from the first on."""
     held: Array
     """int8 [N]: cell code of the key in hand, or NOTHING."""
     steps: Array
@@ -75,7 +75,7 @@ def new_state(num_envs: int, grid_size: int) -> State:
         board=zeros(np.int8, side, side),
         row=zeros(np.int64),
         col=zeros(np.int64),
-        colours=zeros(np.int8, NUM_COLOURS),
+        colors=zeros(np.int8, NUM_COLORS),
         held=zeros(np.int8),
         steps=zeros(np.int64),
         solved=zeros(np.bool_),
@@ -85,13 +85,13 @@ def new_state(num_envs: int, grid_size: int) -> State:
 
 
 def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
-    """Raise ValueError where the largest level that may be drawn has too few colours or too little room.
+    """Raise ValueError where the largest level that may be drawn has too few colors or too little room.
 
     The limits on room were measured: within them at least one problem in 200 finds its places.
     """
-    if num_distractors and NUM_COLOURS - 1 - path_length < min(branch_length, 2):
-        most = NUM_COLOURS - 1 - min(branch_length, 2)
-        raise ValueError(f"path_lengths up to {path_length} leave no colours for distractors; allowed: up to {most}")
+    if num_distractors and NUM_COLORS - 1 - path_length < min(branch_length, 2):
+        most = NUM_COLORS - 1 - min(branch_length, 2)
+        raise ValueError(f"path_lengths up to {path_length} leave no colors for distractors; allowed: up to {most}")
     things = 1 + path_length + num_distractors * branch_length
     packed = ((grid_size - 1) // 2) * ((grid_size - 2) // 3)  # rows of boxes times boxes in a row
     most = min(max(2, packed * 7 // 8), 30)
@@ -115,18 +115,18 @@ def try_level(state: State, params: Params, i: int) -> bool:
     random = state.random
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
-    colours = state.colours[i]
-    shuffle(random, i, colours)
+    colors = state.colors[i]
+    shuffle(random, i, colors)
     clear_board(state.board[i])
-    failures = place(state, i, KEY + colours[0], NOTHING, 0)
+    failures = place(state, i, KEY + colors[0], NOTHING, 0)
     for k in range(length):
-        content = KEY + colours[k + 1] if k + 1 < length else GEM
-        failures = place(state, i, content, LOCK + colours[k], failures)
+        content = KEY + colors[k + 1] if k + 1 < length else GEM
+        failures = place(state, i, content, LOCK + colors[k], failures)
     for _ in range(branches):
         lock = integer(random, i, length)
         for _ in range(params.branch_length):
             key = draw_bait_key(random, i, length, lock)
-            failures = place(state, i, KEY + colours[key], BAIT + colours[lock], failures)
+            failures = place(state, i, KEY + colors[key], BAIT + colors[lock], failures)
             lock = key
     failures = place_player(state, i, failures)
     state.path_length[i], state.num_distractors[i] = length, branches
@@ -134,13 +134,13 @@ def try_level(state: State, params: Params, i: int) -> bool:
 
 
 @kernel
-def shuffle(random: Array, i: int, colours: Array) -> None:
-    """Write a random order of the colours into `colours` (Fisher and Yates)."""
-    for k in range(NUM_COLOURS):
-        colours[k] = k
-    for last in range(NUM_COLOURS - 1, 0, -1):
+def shuffle(random: Array, i: int, colors: Array) -> None:
+    """Write a random order of the colors into `colors` (Fisher and Yates)."""
+    for k in range(NUM_COLORS):
+        colors[k] = k
+    for last in range(NUM_COLORS - 1, 0, -1):
         other = integer(random, i, last + 1)
-        colours[last], colours[other] = colours[other], colours[last]
+        colors[last], colors[other] = colors[other], colors[last]
 
 
 @kernel
@@ -153,10 +153,10 @@ def clear_board(board: Array) -> None:
 
 @kernel
 def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
-    """A key that opens nothing on the way to the gem; the last colour is never one (as in the original)."""
+    """A key that opens nothing on the way to the gem; the last color is never one (as in the original)."""
     key = lock
     while key == lock:
-        key = length + integer(random, i, NUM_COLOURS - 1 - length)
+        key = length + integer(random, i, NUM_COLORS - 1 - length)
     return key
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLOURS, PLAYER, Params, State, new_level
+from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, new_level
 
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
@@ -13,16 +13,16 @@ _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 
 
 def _palette() -> Array:
-    """Colour of every cell code, uint8 [64, 3]: key i, lock i and bait i share one of 20 hues."""
-    third, rise = 6.0, np.arange(NUM_COLOURS) * 6.0 / NUM_COLOURS
+    """Color of every cell code, uint8 [64, 3]: key i, lock i and bait i share one of 20 hues."""
+    third, rise = 6.0, np.arange(NUM_COLORS) * 6.0 / NUM_COLORS
     # HSV with saturation 1/2 and value 0.7: every channel is a trapezium over the hue circle, between 0.35 and 0.7
     channels = [np.clip(np.abs((rise - shift) % third - 3.0) - 1.0, 0.0, 1.0) for shift in (0.0, 2.0, 4.0)]
     hues = 0.35 + 0.35 * np.stack(channels, axis=1)
-    colours = np.zeros((BAIT + NUM_COLOURS, 3))
-    colours[FLOOR], colours[GEM], colours[PLAYER] = 800 / 999, 1.0, 500 / 999
+    colors = np.zeros((BAIT + NUM_COLORS, 3))
+    colors[FLOOR], colors[GEM], colors[PLAYER] = 800 / 999, 1.0, 500 / 999
     for first in (KEY, LOCK, BAIT):
-        colours[first : first + NUM_COLOURS] = hues * 1000 / 999
-    return np.round(255 * colours).astype(np.uint8)
+        colors[first : first + NUM_COLORS] = hues * 1000 / 999
+    return np.round(255 * colors).astype(np.uint8)
 
 
 PALETTE = _palette()
@@ -30,9 +30,9 @@ PALETTE = _palette()
 
 @kernel
 def enters(cell: int, right: int, held: int) -> bool:
-    """Whether a player holding `held` may step on `cell`, whose right neighbour is `right`."""
+    """Whether a player holding `held` may step on `cell`, whose right neighbor is `right`."""
     if cell >= LOCK:
-        return held != NOTHING and (cell - LOCK) % NUM_COLOURS == held - KEY
+        return held != NOTHING and (cell - LOCK) % NUM_COLORS == held - KEY
     if cell >= KEY or cell == GEM:
         return right < LOCK
     return cell == FLOOR

@@ -8,15 +8,15 @@ from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_numbers, check_range
 from ..arrays import Array
-from ..drawing import BLACK, WHITE, Canvas, Colour
+from ..drawing import BLACK, WHITE, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..single import SingleEnv
 from . import rules
 from .rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
 
-_GREEN, _GREY = (0, 225, 0), (26, 26, 32)
-_COLOURS: dict[int, Colour] = {rules.CUE: _GREEN, rules.BALL_A: (255, 225, 0), rules.BALL_B: (0, 225, 235)}
+_GREEN, _GRAY = (0, 225, 0), (26, 26, 32)
+_COLORS: dict[int, Color] = {rules.CUE: _GREEN, rules.BALL_A: (255, 225, 0), rules.BALL_B: (0, 225, 235)}
 
 
 class CuedCatchBatch(BatchedEnv):
@@ -24,7 +24,7 @@ class CuedCatchBatch(BatchedEnv):
 
     Description:
         Two balls fly towards the player, one in the top row and one in the bottom row, and a cue names the one to
-        catch. Two of the four cues stand for the top ball and two for the bottom ball, drawn anew for every episode.
+        catch. Two of the four cues stand for the top ball and two for the bottom ball, drawn again for every episode.
         The teaching phase shows cue 3, 2, 1 and 0, each with the symbol of its ball, for `initial_cue_duration` frames;
         then follow `num_trials` trials of 7 frames with a random cue each. The player must be in the row of the right
         ball one frame after the balls were in its column; the move made in that frame still counts.
@@ -67,8 +67,8 @@ class CuedCatchBatch(BatchedEnv):
 
     symbols = (
         (WHITE, "you"),
-        (_COLOURS[rules.BALL_A], "top ball"),
-        (_COLOURS[rules.BALL_B], "bottom ball"),
+        (_COLORS[rules.BALL_A], "top ball"),
+        (_COLORS[rules.BALL_B], "bottom ball"),
         (_GREEN, "cue; taught: 3-4 its ball"),
     )
     episode_fields = ("solved", "caught")
@@ -149,15 +149,15 @@ class CuedCatchBatch(BatchedEnv):
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Copy `index`; the agent sees the whole board, but `full` also says what the cue means."""
-        canvas = Canvas(ROWS, COLS, cell=36, background=_GREY, caption_rows=1)
+        canvas = Canvas(ROWS, COLS, cell=36, background=_GRAY, caption_rows=1)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
             canvas.fill(row + 0.02, col + 0.02, BLACK, 0.96, 0.96)
             code = int(board[row, col])
             if code == rules.CUE:
                 canvas.fill(row, col, _GREEN)
-            elif code in _COLOURS:
-                canvas.disc(row, col, _COLOURS[code])
+            elif code in _COLORS:
+                canvas.disc(row, col, _COLORS[code])
             elif code == rules.PLAYER:
                 canvas.fill(row + 0.1, col + 0.1, WHITE, 0.8, 0.8)
         canvas.text(ROWS, 0.3, self._caption(index, full), height=0.4)

@@ -1,4 +1,4 @@
-"""Worlds made elsewhere: any Gymnasium id, or `module:Class`, behind the methods of our own batched engine."""
+"""Environments made elsewhere: any Gymnasium id, or `module:Class`, behind the methods of our own batched engine."""
 
 from .batch import ForeignBatch
 from .names import environment_maker

@@ -1,4 +1,4 @@
-"""Worlds made elsewhere, behind the methods of our own batched engine."""
+"""Environments made elsewhere, behind the methods of our own batched engine."""
 
 import pickle
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, Pace, check_behaviour, check_observation, check_spaces, check_wrappers
+from .check import OUTSIDE, Pace, check_behavior, check_observation, check_spaces, check_wrappers
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
@@ -26,13 +26,14 @@ class ForeignBatch:
     """N copies of a Gymnasium environment, stepped one after the other through gymnasium.vector.SyncVectorEnv.
 
     Autoreset is NEXT_STEP, as in our own engine. Every copy has a seed of its own that depends on the seed of the run
-    and on its index alone; a vector entry point of the world is not used, since its copies would share one stream.
+    and on its index alone; a vector entry point of the environment is not used, since its copies would share one
+    stream.
 
     Args:
         make_env: makes one environment.
         num_envs: how many copies, at least 1.
         first_index: index of the first copy in a larger batch that is split over several.
-        name: what errors call this world.
+        name: what errors call this environment.
     """
 
     draws_views: bool = False
@@ -87,7 +88,9 @@ class ForeignBatch:
         seeds: list[int | None] = [None] * self.num_envs
         if seed is not None:
             indices = range(self.first_index, self.first_index + self.num_envs)
-            seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some worlds take 32 bits only
+            seeds = [
+                int(state >> np.uint64(32)) for state in streams(seed, indices)
+            ]  # some environments take 32 bits only
         options, self.reset_options = self.reset_options, None
         values, _ = self._staying(lambda: self.vector.reset(seed=seeds, options=options))
         self._observations.write(values, observation)
@@ -115,13 +118,13 @@ class ForeignBatch:
         self.vector._autoreset_envs[where] = True
 
     def as_agents_see(self, values: Any, count: int) -> Observation:
-        """Batched observations of the world [N, ...] as arrays [N, ...] of `single_observation_space`."""
+        """Batched observations of the environment [N, ...] as arrays [N, ...] of `single_observation_space`."""
         arrays = empty(self.single_observation_space, count)
         self._observations.write(values, arrays)
         return arrays
 
-    def as_the_world_takes(self, actions: Array) -> Array:
-        """An agent's actions [N, ...] as the world's own."""
+    def as_the_environment_takes(self, actions: Array) -> Array:
+        """An agent's actions [N, ...] as the environment's own."""
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
@@ -137,10 +140,10 @@ class ForeignBatch:
 
         Raises ValueError naming what is wrong.
         """
-        return check_behaviour(self.vector.envs[0], self.name)
+        return check_behavior(self.vector.envs[0], self.name)
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`, uint8 [H, W, 3]; ValueError if the world draws none."""
+        """A picture of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
         try:
             picture = self.vector.envs[index].render()
         except (error.Error, NotImplementedError) as problem:
@@ -152,12 +155,13 @@ class ForeignBatch:
     def save(self) -> dict[str, Array]:
         """The exact state of all copies as pickled bytes, uint8.
 
-        Raises ValueError if the world cannot be copied. Randomness that it draws from a global generator is not in it.
+        Raises ValueError if the environment cannot be copied. Randomness that it draws from a global generator is not
+        in it.
         """
         for env in self.vector.envs:
             while True:
                 if isinstance(env, EzPickle):
-                    raise ValueError(f"{self.name} cannot be saved: a copy of it ({type(env).__name__}) begins anew")
+                    raise ValueError(f"{self.name} cannot be saved: a copy of it ({type(env).__name__}) begins again")
                 if not isinstance(env, gymnasium.Wrapper):
                     break
                 env = env.env
@@ -198,7 +202,7 @@ class ForeignBatch:
         self.vector.close()
 
     def _staying(self, call: Callable[[], Any]) -> Any:
-        """The result of a call of the world; RuntimeError where it asks for the end of the process."""
+        """The result of a call of the environment; RuntimeError where it asks for the end of the process."""
         try:
             return call()
         except SystemExit as problem:

@@ -1,4 +1,4 @@
-"""One reset and one step of a user's own world, before a run begins: which method returned what, and what was to be."""
+"""One reset and one step of a custom environment before a run: what each method returned, and what was expected."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def check_spaces(env: Any, name: str, prefix: str = "") -> None:
             raise ValueError(f"{name}.{attribute} is {said}; expected a gymnasium.spaces.Space, set in __init__")
 
 
-STATISTICS = {"NormalizeObservation": "--normalise-observations", "NormalizeReward": "--normalise-returns"}
+STATISTICS = {"NormalizeObservation": "--normalize-observations", "NormalizeReward": "--normalize-returns"}
 """Wrappers of Gymnasium with statistics of their own, and the flags that replace them."""
 
 
@@ -76,7 +76,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     return result, seconds, (time.process_time() - cpu_began) / max(seconds, 1e-9)
 
 
-def check_behaviour(env: Any, name: str) -> Pace:
+def check_behavior(env: Any, name: str) -> Pace:
     """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
     made, reset_seconds, _ = timed(lambda: calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE))
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):

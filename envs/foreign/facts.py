@@ -1,6 +1,6 @@
-"""Numbers that a foreign world's `info` says of an episode at its last step.
+"""Numbers that a foreign environment's `info` says of an episode at its last step.
 
-Which ones is the same in every process: those that the world declares in `episode_fields`, and `solved`.
+Which ones is the same in every process: those that the environment declares in `episode_fields`, and `solved`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,9 +13,9 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from ..arrays import Array, ContractError
 
 SOLVED = ("solved", "success", "is_success")
-"""Keys under which worlds say whether the goal was reached; all of them become the field `solved`."""
+"""Keys under which environments say whether the goal was reached; all of them become the field `solved`."""
 TAKEN = ("return", "length")
-"""Fields of every episode, which a world cannot declare."""
+"""Fields of every episode, which an environment cannot declare."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -23,7 +23,7 @@ class InfoVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that keeps every environment's `info` as it is.
 
     Gymnasium merges them into arrays of the type of whichever value came first: 0.5 after an integer becomes 0.
-    An `info` that is no dict is a ContractError with the world's name.
+    An `info` that is no dict is a ContractError with the environment's name.
     """
 
     def __init__(self, *args: Any, name: str, **options: Any) -> None:
@@ -43,7 +43,7 @@ class InfoVectorEnv(SyncVectorEnv):
 
 
 def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name: str) -> tuple[str, ...]:
-    """`solved`, and what the world or a wrapper of it declares; ValueError for what is no list of names."""
+    """`solved`, and what the environment or a wrapper of it declares; ValueError for what is no list of names."""
     inner: Any = env.unwrapped
     of: Any = inner.envs[0] if type(inner) is SyncVectorEnv else inner if isinstance(env, VectorEnv) else env
     try:
@@ -53,7 +53,7 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
     if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
         raise ValueError(f"{name}.episode_fields is {declared!r}; expected a tuple of names, keys of info")
     if taken := [each for each in TAKEN if each in declared]:
-        raise ValueError(f"{name}.episode_fields holds {taken[0]!r}, which every world has; expected other names")
+        raise ValueError(f"{name}.episode_fields holds {taken[0]!r}, which every environment has; expected other names")
     return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
 
 

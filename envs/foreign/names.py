@@ -1,4 +1,4 @@
-"""Foreign worlds by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
+"""Foreign environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
 import copy
 import importlib.util
@@ -36,7 +36,9 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
             raise ValueError(f"environment {name!r} is a module; expected: a class of it, {name}:CLASS")
         return None
     if not module_name or not attribute:
-        raise ValueError(f"environment {name!r} is incomplete; expected module:Class, such as my_worlds:MyWorld")
+        raise ValueError(
+            f"environment {name!r} is incomplete; expected module:Class, such as my_environments:MyEnvironment"
+        )
     module = _import(module_name, name)
     if attribute in gymnasium.registry:  # Gymnasium's own module:id
         return _maker_of_id(attribute)

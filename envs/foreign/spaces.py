@@ -1,6 +1,6 @@
-"""Spaces of foreign worlds, in the two forms that agents read: Box observations (or dicts of them), discrete actions.
+"""Spaces of foreign environments in the forms that agents read: Box observations (or dicts of them), discrete actions.
 
-world's observation              the agent's
+environment's observation              the agent's
 Box of uint8                     the same
 Box of anything else             float32; a single number becomes an array of one
 MultiBinary                      float32
@@ -8,11 +8,11 @@ Discrete, MultiDiscrete          float32, one-hot (several one-hots in a row)
 Dict                             a dict of these; entries of text are left out
 Tuple                            a dict of these under "0", "1", ...
 
-world's action                   the agent's
+environment's action                   the agent's
 Discrete                         Discrete from 0
 MultiDiscrete                    one-dimensional MultiDiscrete from 0 (Discrete, if it is a single choice)
-Box                              one-dimensional Box of float32: -1..1 where the world's has bounds (what is beyond is
-                                 clipped), the same numbers where it has none
+Box                              one-dimensional Box of float32: -1..1 where the environment's has bounds (what is
+                                 beyond is clipped), the same numbers where it has none
 """
 
 import logging
@@ -36,18 +36,18 @@ class ObservationForm(NamedTuple):
     space: spaces.Box | spaces.Dict
     """Space of one environment, as the agent sees it."""
     write: Callable[[Any, Any], None]
-    """write(batched observations of the world, arrays [N, ...] to fill)."""
+    """write(batched observations of the environment, arrays [N, ...] to fill)."""
 
 
 class ActionForm(NamedTuple):
-    """How an agent's actions become those of the world."""
+    """How an agent's actions become those of the environment."""
 
     space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     """Space of one environment, as the agent sees it."""
     choices: Array | None
     """int64 [K]: number of options of each choice; None for a Box."""
     read: Callable[[Array], Array]
-    """[N, K], int64 in range or finite floats -> the batched actions of the world."""
+    """[N, K], int64 in range or finite floats -> the batched actions of the environment."""
 
 
 def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
@@ -108,7 +108,7 @@ def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
 
 
 def is_text(space: spaces.Space[Any]) -> bool:
-    """Whether values of a space are text: Gymnasium's Text, and spaces of a world's own such as MiniGrid's missions."""
+    """Whether values of a space are text: Gymnasium's Text, and custom spaces such as MiniGrid's missions."""
     return space.dtype is not None and space.dtype.kind == "U"
 
 

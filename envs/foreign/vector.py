@@ -172,7 +172,7 @@ class VectorBatch(ForeignBatch):
     def save(self) -> dict[str, Array]:
         """The exact state as pickled bytes, uint8. Raises ValueError if the vector environment cannot be pickled."""
         if isinstance(self.vector.unwrapped, EzPickle):
-            raise ValueError(f"{self.name} cannot be saved: a copy of it begins anew")
+            raise ValueError(f"{self.name} cannot be saved: a copy of it begins again")
         try:
             state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
         except Exception as problem:

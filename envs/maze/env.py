@@ -21,8 +21,8 @@ class MazeBatch(BatchedEnv):
     """N agents, each in a maze with a goal that it cannot see.
 
     Description:
-        The maze is a square with a wall around it and a pillar wherever row and column are even, except in the centre.
-        The agent starts in the centre and sees the 3x3 cells around it. The goal is one cell, the same for the whole
+        The maze is a square with a wall around it and a pillar wherever row and column are even, except in the center.
+        The agent starts in the center and sees the 3x3 cells around it. The goal is one cell, the same for the whole
         episode, and looks like any other: reaching it earns 10 and takes the agent to a random cell.
 
     Actions: 0 up, 1 down, 2 left, 3 right. A wall blocks.
@@ -36,7 +36,7 @@ class MazeBatch(BatchedEnv):
             11 .. 14    `previous_action=True`: previous action, one-hot; zeros at the start
             last two    `show_goal=True`, the memory-free twin: rows and columns from agent to goal, in -1..1
 
-    Start: goal uniform over the free cells, the centre and the cells next to it included.
+    Start: goal uniform over the free cells, the center and the cells next to it included.
 
     Rewards: +10 for being on the goal after a step, -`wall_penalty` for a step into a wall; both for a step into the
         wall beside the goal from the goal itself, where a teleport may land. In 250 steps an agent that knows the

@@ -82,7 +82,7 @@ def new_state(num_envs: int, num_steps: int) -> State:
 
 
 def make_walls(size: int) -> Array:
-    """uint8 [size, size]: a wall around, and a pillar wherever row and column are even, but none in the centre."""
+    """uint8 [size, size]: a wall around, and a pillar wherever row and column are even, but none in the center."""
     walls = np.ones((size, size), np.uint8)
     walls[1:-1, 1:-1] = 0
     walls[2:-1:2, 2:-1:2] = 1
@@ -106,7 +106,7 @@ def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
 
 @kernel
 def begin(state: State, params: Params, i: int) -> None:
-    """Clear the counters of copy i and put its agent in the centre."""
+    """Clear the counters of copy i and put its agent in the center."""
     state.last_action[i], state.last_reward[i], state.steps[i] = ACTION_NONE, 0.0, 0
     state.successes[i], state.first_success[i], state.bumps[i] = 0, params.num_steps, 0
     state.row[i] = state.col[i] = len(params.walls) // 2

@@ -30,7 +30,7 @@ from .levels import (
     State,
     new_state,
 )
-from .rules import AROUND, PACMAN_COLOUR, PALETTE, PILL_COLOUR, WINDOW
+from .rules import AROUND, PACMAN_COLOR, PALETTE, PILL_COLOR, WINDOW
 
 
 class MiniPacmanBatch(BatchedEnv):
@@ -89,10 +89,10 @@ class MiniPacmanBatch(BatchedEnv):
     """
 
     symbols = (
-        (PACMAN_COLOUR, "you"),
+        (PACMAN_COLOR, "you"),
         ((255, 0, 0), "ghost: dangerous"),
         ((255, 255, 0), "ghost: can be eaten"),
-        (PILL_COLOUR, "pill"),
+        (PILL_COLOR, "pill"),
         (rgb(PALETTE[FOOD]), "food"),
         (rgb(PALETTE[WALL] // 2), "wall"),
     )
@@ -269,13 +269,13 @@ class MiniPacmanBatch(BatchedEnv):
         for place in state.pills[index, : state.num_pills[index]].tolist():
             r, c = _offset(self._shown(index, place), top, left)
             if canvas.holds(r, c):
-                canvas.disc(r, c, PILL_COLOUR, 0.6)
+                canvas.disc(r, c, PILL_COLOR, 0.6)
         power = int(state.power[index])
         for place in state.ghosts[index, : state.num_ghosts[index]].tolist():
             r, c = _offset(self._shown(index, place), top, left)
             if canvas.holds(r, c):
                 _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
-        canvas.wedge(row - top, col - left, PACMAN_COLOUR, 0, 70)
+        canvas.wedge(row - top, col - left, PACMAN_COLOR, 0, 70)
         words = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
         canvas.text(canvas.rows, 0.25, words, height=0.6 if full else 0.3)
         return canvas
@@ -306,10 +306,10 @@ def _place(name: str, cell: Any) -> int:
 
 def _draw_ghost(canvas: Canvas, row: float, col: float, edible: int) -> None:
     """A ghost with two eyes, red, or yellow where it can be eaten."""
-    colour = (255, edible, 0)
-    canvas.disc(row - 0.08, col, colour, 0.76)
+    color = (255, edible, 0)
+    canvas.disc(row - 0.08, col, color, 0.76)
     waves = [(0.92, 0.12), (0.78, 0.25), (0.92, 0.37), (0.78, 0.5), (0.92, 0.63), (0.78, 0.75), (0.92, 0.88)]
-    canvas.shape(row, col, colour, (0.42, 0.12), *waves, (0.42, 0.88))
+    canvas.shape(row, col, color, (0.42, 0.12), *waves, (0.42, 0.88))
     for side in (-0.16, 0.16):
         canvas.disc(row - 0.12, col + side, (255, 255, 255), 0.24)
         canvas.disc(row - 0.1, col + side, (0, 0, 0), 0.12)

@@ -24,8 +24,8 @@ REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
 
 PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
-"""Colours of EMPTY, FOOD and WALL."""
-PACMAN_COLOUR, PILL_COLOUR = (0, 255, 0), (0, 255, 255)
+"""Colors of EMPTY, FOOD and WALL."""
+PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 
 def _exits() -> tuple[Array, Array]:
@@ -190,18 +190,18 @@ def observe(state: State, params: Params, i: int, picture: Array) -> None:
             picture[y, x, 1] = PALETTE[thing, 1]
             picture[y, x, 2] = PALETTE[thing, 2]
     for p in range(state.num_pills[i]):
-        paint(picture, state.pills[i, p], top, left, reflection, PILL_COLOUR)
+        paint(picture, state.pills[i, p], top, left, reflection, PILL_COLOR)
     edible = int(255 * state.power[i] / params.power_steps + 0.5)
     for g in range(state.num_ghosts[i]):
         paint(picture, state.ghosts[i, g], top, left, reflection, (255, int(edible), 0))
-    paint(picture, state.pacman[i], top, left, reflection, PACMAN_COLOUR)
+    paint(picture, state.pacman[i], top, left, reflection, PACMAN_COLOR)
 
 
 @kernel
-def paint(picture: Array, place: int, top: int, left: int, reflection: int, colour: tuple[int, int, int]) -> None:
+def paint(picture: Array, place: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
     """Color one place, if it lies inside the picture whose corner is (top, left) before its reflection."""
     r, c = place // WIDTH - top, place % WIDTH - left
     r = picture.shape[0] - 1 - r if reflection & 2 else r
     c = picture.shape[1] - 1 - c if reflection & 1 else c
     if 0 <= r < picture.shape[0] and 0 <= c < picture.shape[1]:
-        picture[r, c, 0], picture[r, c, 1], picture[r, c, 2] = colour
+        picture[r, c, 0], picture[r, c, 1], picture[r, c, 2] = color

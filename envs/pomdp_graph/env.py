@@ -24,7 +24,7 @@ class PomdpGraphBatch(BatchedEnv):
         Each of 3 actions leads from each of 5 states to another state, or is invalid there: 10 of the 15 pairs are
         valid, every state can be reached from every other, and two actions may lead to the same one. The agent sees
         where it is and where the goal is, but not the edges. When it reaches the goal, and after `patience` steps
-        without success, goal and agent are placed anew on the same graph, the agent never on the goal.
+        without success, goal and agent are placed again on the same graph, the agent never on the goal.
 
     Actions: 0, 1, 2 (names of the edges, nothing else).
 
@@ -60,7 +60,7 @@ class PomdpGraphBatch(BatchedEnv):
         graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
         num_states, num_actions: size of the graphs, 3..16 and 2..8; 2 * num_states pairs are valid.
         num_steps: length of an episode.
-        patience: steps without success after which goal and agent are placed anew.
+        patience: steps without success after which goal and agent are placed again.
         show_graph: observe the adjacency.
         first_index, render_mode: see BatchedEnv.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..drawing import Canvas, Colour
+from ..drawing import Canvas, Color
 from .rules import ACTION_NONE, Params, State
 
 PAPER, INK, LINE, NODE = (250, 250, 247), (40, 44, 52), (150, 156, 166), (222, 225, 230)
@@ -38,9 +38,9 @@ def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
     if full or params.show_graph:
         _draw_edges(canvas, places, successors, agent)
     for k, place in enumerate(places):
-        colour = AGENT if k == agent else GOAL if k == goal else NODE
+        color = AGENT if k == agent else GOAL if k == goal else NODE
         _disc(canvas, place, INK, _NODE + 0.14)
-        _disc(canvas, place, colour, _NODE)
+        _disc(canvas, place, color, _NODE)
         _letters(canvas, place, state_name(k), INK, 1.0)
     _draw_caption(canvas, state, params, index, full)
     return canvas
@@ -63,27 +63,27 @@ def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: i
     for (start, action), end in np.ndenumerate(successors):
         if end >= 0:
             actions[start, int(end)].append(str(action))
-    labels: list[tuple[Point, str, Colour]] = []
+    labels: list[tuple[Point, str, Color]] = []
     # the agent's own ways out last, on top of the others
     for (start, end), names in sorted(actions.items(), key=lambda edge: edge[0][0] == agent):
-        colour = INK if start == agent else LINE
+        color = INK if start == agent else LINE
         tail = places[start].towards(places[end], _NODE / 2 + 0.1, 0.35)
         head = places[end].towards(places[start], _NODE / 2 + 0.1, -0.35)
         neck = head.towards(tail, 0.7)
         sides = (tail.towards(head, 0, 0.06), tail.towards(head, 0, -0.06), neck.towards(tail, 0, 0.06))
-        _polygon(canvas, colour, *sides, neck.towards(tail, 0, -0.06))
-        _polygon(canvas, colour, head, neck.towards(head, 0, 0.32), neck.towards(head, 0, -0.32))
+        _polygon(canvas, color, *sides, neck.towards(tail, 0, -0.06))
+        _polygon(canvas, color, head, neck.towards(head, 0, 0.32), neck.towards(head, 0, -0.32))
         length = float(np.hypot(head.row - tail.row, head.col - tail.col))
-        labels.append((tail.towards(head, 0.27 * length), ",".join(names), colour))
-    for place, names, colour in labels:
+        labels.append((tail.towards(head, 0.27 * length), ",".join(names), color))
+    for place, names, color in labels:
         _disc(canvas, place, PAPER, 0.6 + 0.2 * len(names))
-        _letters(canvas, place, names, colour, 0.7)
+        _letters(canvas, place, names, color, 0.7)
 
 
 def _draw_caption(canvas: Canvas, state: State, params: Params, index: int, full: bool) -> None:
     side, last = _SIDE, int(state.last_action[index])
-    for col, colour, words in ((0.6, AGENT, "agent"), (4.4, GOAL, "goal")):
-        canvas.disc(side, col - 0.1, colour, 0.6)
+    for col, color, words in ((0.6, AGENT, "agent"), (4.4, GOAL, "goal")):
+        canvas.disc(side, col - 0.1, color, 0.6)
         canvas.text(side, col + 0.9, words, INK, 0.6)
     canvas.text(side, 7.4, f"last action: {'none' if last == ACTION_NONE else last}", INK, 0.6)
     if full or params.show_graph:
@@ -95,13 +95,13 @@ def _draw_caption(canvas: Canvas, state: State, params: Params, index: int, full
     canvas.text(side + 1.8, 0.6, f"earned {state.total[index]:.2f}", INK, 0.6)
 
 
-def _disc(canvas: Canvas, place: Point, colour: Colour, diameter: float) -> None:
-    canvas.disc(place.row - 0.5, place.col - 0.5, colour, diameter)
+def _disc(canvas: Canvas, place: Point, color: Color, diameter: float) -> None:
+    canvas.disc(place.row - 0.5, place.col - 0.5, color, diameter)
 
 
-def _letters(canvas: Canvas, place: Point, words: str, colour: Colour, height: float) -> None:
-    canvas.text(place.row - 0.5, place.col - 0.29 * height * len(words), words, colour, height)
+def _letters(canvas: Canvas, place: Point, words: str, color: Color, height: float) -> None:
+    canvas.text(place.row - 0.5, place.col - 0.29 * height * len(words), words, color, height)
 
 
-def _polygon(canvas: Canvas, colour: Colour, *points: Point) -> None:
-    canvas.shape(0, 0, colour, *points)
+def _polygon(canvas: Canvas, color: Color, *points: Point) -> None:
+    canvas.shape(0, 0, color, *points)

@@ -28,7 +28,7 @@ class State(NamedTuple):
     successors: Array
     """int8 [N, S, A]: where an action leads, -1 where it is invalid."""
     places: Array
-    """int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed anew."""
+    """int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again."""
     place: Array
     """int64 [N]: the places in use."""
     goal: Array
@@ -46,7 +46,7 @@ class State(NamedTuple):
     successes: Array
     """int64 [N]: times that the goal was reached."""
     timeouts: Array
-    """int64 [N]: times that agent and goal were placed anew without success."""
+    """int64 [N]: times that agent and goal were placed again without success."""
     invalid_actions: Array
     """int64 [N]: actions that led nowhere."""
 
@@ -59,7 +59,7 @@ class Params(NamedTuple):
     first_index: int
     """Index of copy 0, for one graph per copy."""
     drawn: bool
-    """Draw the graph anew for every episode."""
+    """Draw the graph again for every episode."""
     num_steps: int
     patience: int
     paper: bool

@@ -8,13 +8,13 @@ from gymnasium import spaces
 
 from ...base.messages import check_choice, check_numbers
 from ..arrays import Array, check_cell
-from ..drawing import BLACK, Canvas, Colour
+from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
 from .cards import Params, State, clear, new_state
 
 DIFFICULTIES = ("easy", "medium", "hard")
 _DARK, _BACK = (40, 40, 48), (90, 90, 110)
-_CLASSES: tuple[Colour, ...] = (
+_CLASSES: tuple[Color, ...] = (
     *((60, 110, 255), (240, 60, 60), (0, 190, 90), (255, 205, 0), (200, 90, 230), (0, 205, 225), (255, 140, 40)),
     *((150, 200, 80), (240, 130, 170), (130, 100, 60), (200, 200, 210), (110, 140, 180), (245, 235, 170)),
 )
@@ -164,6 +164,6 @@ class BoardBatch(PopgymBatch):
         self.begin(index)
 
 
-def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Colour, str], ...]:
+def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
     """Colors of PALETTE, by index, and what they stand for."""
     return tuple((PALETTE[color], text) for color, text in symbols)

@@ -1,9 +1,9 @@
-"""Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled worlds.
+"""Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled environments.
 
-A game of the same level under the same actions equals the compiled world frame by frame (tests/envs/pycolab_games
+A game of the same level under the same actions equals the compiled environment frame by frame (tests/envs/pycolab_games
 compares them), a hundred times slower. `make_game` builds one; `game.its_showtime()` is the first observation and
-`game.play(action)` each next one, with the action numbers of the compiled world; `planes` turns what both return into
-the observation of the compiled world.
+`game.play(action)` each next one, with the action numbers of the compiled environment; `planes` turns what both return
+into the observation of the compiled environment.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pycolab.engine import Engine
 
 from ..arrays import Array
 from ..cued_catch.rules import CHARACTERS as CUED_CATCH
-from ..registration import find_world, make_batch, world_parameters
+from ..registration import environment_parameters, find_environment, make_batch
 from ..sequence_recall.rules import CHARACTERS as SEQUENCE_RECALL
 from ..t_maze.rules import CHARACTERS as T_MAZE
 from . import cued_catch, sequence_recall, t_maze
@@ -39,27 +39,27 @@ GAMES = {
 
 
 def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any) -> Engine:
-    """A pycolab game of the world `name` (its short name, a twin's too), ready for `its_showtime`.
+    """A pycolab game of the environment `name` (its short name, a twin's too), ready for `its_showtime`.
 
     Args:
-        level: in the form of the world's levels; None draws one.
-        parameters: those of the world, with its defaults.
+        level: in the form of the environment's levels; None draws one.
+        parameters: those of the environment, with its defaults.
 
-    Raises ValueError for whatever the world itself refuses, and for worlds without a pycolab game.
+    Raises ValueError for whatever the environment itself refuses, and for environments without a pycolab game.
     """
     batch = make_batch(name, 1, **parameters)
-    world, given = find_world(name)
-    game = find_game(world.name)
+    environment, given = find_environment(name)
+    game = find_game(environment.name)
     batch.reset()
     if level is not None:
         batch.set_level(0, level)
-    defaults = {key: parameter.default for key, parameter in world_parameters(world).items()}
+    defaults = {key: parameter.default for key, parameter in environment_parameters(environment).items()}
     return game.make(batch.level(0), **(defaults | given | parameters))
 
 
 def planes(name: str, board: Array) -> Array:
     """The binary planes uint8 [rows, cols, characters] of a pycolab board uint8 [rows, cols] of the game `name`."""
-    return _looks(find_world(name)[0].name)[board]
+    return _looks(find_environment(name)[0].name)[board]
 
 
 @lru_cache

@@ -1,7 +1,7 @@
-"""The T-maze on the pycolab engine: a player with a window on a large world, of which every drape shows its part.
+"""The T-maze on the pycolab engine: a player with a window on a large environment, of which every drape shows its part.
 
-The world is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window. Update
-groups: the cue (which also keeps time), the player, then everything that belongs to the world.
+The environment is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window.
+Update groups: the cue (which also keeps time), the player, then everything that belongs to the environment.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ def make_game(
     half_width: int | None,
 ) -> Engine:
     """A game of a level `{"goal", "speckle"}`; the parameters are those of TMaze."""
-    world = draw_world(difficulty, half_width)
+    environment = draw_environment(difficulty, half_width)
     game = Engine(VIEW_ROWS, VIEW_COLS)
     game.set_prefilled_backdrop(" ", np.full((VIEW_ROWS, VIEW_COLS), ord(" "), np.uint8), Backdrop)
     game.update_group("1 the cue and the clock")
@@ -60,19 +60,19 @@ def make_game(
     cue[4:7] = art.cells(art.board([CUES[level["goal"]]]), "Q")
     game.add_prefilled_drape("Q", cue, Cue, cue_after_teleport)
     game.update_group("2 the player")
-    game.add_sprite("P", (3, 5), Player, world, limbo_time, 13 + 11 * difficulty)
-    game.update_group("3 the world")
-    game.add_drape("#", Scenery, art.cells(world, "#"))
-    game.add_drape("*", Scenery, art.cells(world, "*") & np.asarray(level["speckle"]))
-    game.add_drape("t", Teleporter, art.cells(world, "t"), teleport_delay)
-    game.add_drape("l", Goal, art.cells(world, "l"), 1.0 if level["goal"] == 0 else -1.0)
-    game.add_drape("r", Goal, art.cells(world, "r"), 1.0 if level["goal"] == 1 else -1.0)
+    game.add_sprite("P", (3, 5), Player, environment, limbo_time, 13 + 11 * difficulty)
+    game.update_group("3 the environment")
+    game.add_drape("#", Scenery, art.cells(environment, "#"))
+    game.add_drape("*", Scenery, art.cells(environment, "*") & np.asarray(level["speckle"]))
+    game.add_drape("t", Teleporter, art.cells(environment, "t"), teleport_delay)
+    game.add_drape("l", Goal, art.cells(environment, "l"), 1.0 if level["goal"] == 0 else -1.0)
+    game.add_drape("r", Goal, art.cells(environment, "r"), 1.0 if level["goal"] == 1 else -1.0)
     game.set_z_order("*#tlrQP")
     game.the_plot["deadline"] = timeout_frames if timeout_frames > 0 else np.inf
     return game
 
 
-def draw_world(difficulty: int, half_width: int | None) -> Array:
+def draw_environment(difficulty: int, half_width: int | None) -> Array:
     """Characters uint8 [77, 191] of room, limbo, one maze, and '*' wherever there may be speckle."""
     middle = 94 if difficulty < 4 else 95
     reach = REACHES[difficulty] if half_width is None else half_width
@@ -86,11 +86,11 @@ def draw_world(difficulty: int, half_width: int | None) -> Array:
         f"#lll#{'*' * gap}#rrr#" if gap > 0 else "#lll#rrr#",
         f"#####{'*' * gap}#####" if gap > 0 else "#########",
     ]
-    world = np.full((WORLD_ROWS, WORLD_COLS), ord(" "), np.uint8)
-    world[10:] = ord("*")
+    environment = np.full((WORLD_ROWS, WORLD_COLS), ord(" "), np.uint8)
+    environment[10:] = ord("*")
     for lines, top, left in ((ROOM, 3, 92), (LIMBO, 1, 135), (maze, 12 + 11 * difficulty, middle - reach)):
-        world[top : top + len(lines), left : left + len(lines[0])] = art.board(lines)
-    return world
+        environment[top : top + len(lines), left : left + len(lines[0])] = art.board(lines)
+    return environment
 
 
 class Cue(Drape):
@@ -110,22 +110,25 @@ class Cue(Drape):
 
 
 class Player(Sprite):
-    """Walks through the world, and from the teleporter is carried to limbo and on to the maze.
+    """Walks through the environment, and from the teleporter is carried to limbo and on to the maze.
 
-    The window follows every step, unless it would leave the world; then the player moves inside the window, and stays
-    off its middle. The original game carries nobody: it moves the world under the window, so that afterwards the edges
-    of the world lie elsewhere, and shows the opposite edge beyond them. `_first_col` is where its left edge then is.
+    The window follows every step, unless it would leave the environment; then the player moves inside the window, and
+    stays off its middle. The original game carries nobody: it moves the environment under the window, so that
+    afterwards the edges of the environment lie elsewhere, and shows the opposite edge beyond them. `_first_col` is
+    where its left edge then is.
     """
 
-    def __init__(self, corner: Any, position: Any, character: str, world: Array, limbo_time: int, row: int) -> None:
+    def __init__(
+        self, corner: Any, position: Any, character: str, environment: Array, limbo_time: int, row: int
+    ) -> None:
         super().__init__(corner, position, character)
-        self._walls = art.cells(world, "#")
+        self._walls = art.cells(environment, "#")
         self._limbo_time, self._entry_row = limbo_time, row
         self._first_col = 0
         self.place = self.previous = self.Position(6, 94)
-        """Where the player stands in the world, and where it stood one frame before."""
+        """Where the player stands in the environment, and where it stood one frame before."""
         self.window = (3, 89)
-        """Upper left cell of the window in the world."""
+        """Upper left cell of the window in the environment."""
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.previous = self.place
@@ -154,7 +157,7 @@ class Player(Sprite):
 
 
 class Scenery(Drape):
-    """Shows those of its cells of the world that the window covers."""
+    """Shows those of its cells of the environment that the window covers."""
 
     def __init__(self, curtain: Any, character: str, cells: Array) -> None:
         super().__init__(curtain, character)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array
-from ..drawing import BLACK, Canvas, Colour
+from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..single import SingleEnv
@@ -18,8 +18,8 @@ from . import rules
 from .rules import CHARACTERS, COLS, LIGHTS, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
 
 _WALL, _FLOOR, _PLAYER = (150, 40, 200), (14, 14, 18), (0, 225, 235)
-_LIT: tuple[Colour, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225, 0))
-_UNLIT: tuple[Colour, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
+_LIT: tuple[Color, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225, 0))
+_UNLIT: tuple[Color, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
 
 
 FEW = 100_000
@@ -174,12 +174,12 @@ class SequenceRecallBatch(BatchedEnv):
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
             code, light = int(board[row, col]), int(LIGHTS[row, col]) - 1
-            colour = _WALL if code == rules.WALL else _FLOOR if light < 0 else _UNLIT[light]
+            color = _WALL if code == rules.WALL else _FLOOR if light < 0 else _UNLIT[light]
             if rules.LIGHT <= code < rules.UNLIT:
-                colour = _LIT[code - rules.LIGHT]
+                color = _LIT[code - rules.LIGHT]
             elif code == rules.PLAYER and self.state.lit[index]:
-                colour = _LIT[light]
-            canvas.fill(row, col, colour)
+                color = _LIT[light]
+            canvas.fill(row, col, color)
             if code == rules.PLAYER:
                 canvas.disc(row, col, BLACK, 0.95)
                 canvas.disc(row, col, _PLAYER, 0.8)

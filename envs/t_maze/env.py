@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array
-from ..drawing import BLACK, Canvas, Colour
+from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..single import SingleEnv
@@ -17,9 +17,9 @@ from . import rules
 from .map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
 from .rules import CHARACTERS, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state
 
-_WALL, _SPECKLE, _GREY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
-_COLOURS: dict[int, Colour] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}
-_PLAYER: Colour = (0, 225, 235)
+_WALL, _SPECKLE, _GRAY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
+_COLORS: dict[int, Color] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}
+_PLAYER: Color = (0, 225, 235)
 
 
 class TMazeBatch(BatchedEnv):
@@ -41,7 +41,7 @@ class TMazeBatch(BatchedEnv):
         Every cell shows only the topmost character, player over cue over pads. The cue is at rows 4-6 and columns 0-1
         (left) or 9-10 (right) of the view, wherever the player is. Everything outside the maze is speckle: each cell
         looks like wall with probability 0.6, sampled again for every episode.
-        In the widest maze (difficulty 5) the view stops at the edge of the map; from then on the player is off-centre.
+        In the widest maze (difficulty 5) the view stops at the edge of the map; from then on the player is off-center.
 
     Start: the player below the middle of the room; the goal is left or right with probability 1/2.
 
@@ -84,8 +84,8 @@ class TMazeBatch(BatchedEnv):
 
     symbols = (
         (_PLAYER, "you"),
-        (_COLOURS[rules.CUE], "cue, at the left or right"),
-        (_COLOURS[rules.PAD], "teleporter or goal pad"),
+        (_COLORS[rules.CUE], "cue, at the left or right"),
+        (_COLORS[rules.PAD], "teleporter or goal pad"),
         (_WALL, "wall, or a look-alike"),
     )
     episode_fields = ("solved", "finished")
@@ -212,10 +212,10 @@ class TMazeBatch(BatchedEnv):
         kinds = np.where(walls, 2, speckle)[:height, first:last]
         canvas.mosaic(kinds, (BLACK, _SPECKLE, _WALL))
         for pad in (maze.left + 1, maze.right - PAD_WIDTH):
-            canvas.fill(maze.pad_row, pad - first, _COLOURS[rules.PAD], width=PAD_WIDTH)
+            canvas.fill(maze.pad_row, pad - first, _COLORS[rules.PAD], width=PAD_WIDTH)
         top, left = int(state.row[index]) - rules.AHEAD, int(state.left[index]) - first
         for row, col, tall, wide in ((-0.3, -0.3, 0.3, 11.6), (7, -0.3, 0.3, 11.6), (0, -0.3, 7, 0.3), (0, 11, 7, 0.3)):
-            canvas.fill(top + row, left + col, _GREY, tall, wide)
+            canvas.fill(top + row, left + col, _GRAY, tall, wide)
         _draw_cells(canvas, self.observe(index), top, left)
         canvas.text(height + 1.7, 1, self._caption(index), height=2.4)
         return canvas
@@ -235,6 +235,6 @@ def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:
     """Paint what the agent sees, planes [7, 11, 5], with its first cell at (top, left)."""
     for row, col in np.ndindex(VIEW_ROWS, VIEW_COLS):
         code = int(planes[row, col].argmax())
-        canvas.fill(top + row, left + col, _COLOURS.get(code, BLACK))
+        canvas.fill(top + row, left + col, _COLORS.get(code, BLACK))
         if code == rules.PLAYER:
             canvas.disc(top + row, left + col, _PLAYER, 0.9)

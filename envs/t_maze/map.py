@@ -1,4 +1,4 @@
-"""The world of the T-maze: a room, a limbo and a maze on one map, and how rows of cells become bits.
+"""The environment of the T-maze: a room, a limbo and a maze on one map, and how rows of cells become bits.
 
     rows 3-7      room: 3 x 3 cells; its upper row becomes the teleporter
     rows 1-7      limbo: one cell in a star of walls
@@ -60,7 +60,7 @@ def maze_at(difficulty: int, half_width: int | None) -> Maze:
 
 
 def draw_map(maze: Maze) -> tuple[Array, Array]:
-    """Walls and speckle region of the world, bool [77, 191] each."""
+    """Walls and speckle region of the environment, bool [77, 191] each."""
     walls, speckle = np.zeros((2, ROWS, COLS), np.bool_)
     walls[3:8, 92:97] = True
     walls[4:7, 93:96] = False

@@ -67,8 +67,8 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
 class Dictionary(Task):
     """`num_pairs` words of `length` letters with their translations, then a word to translate at placeholders.
 
-    26 letters are split into 13 sources and 13 targets with a random one-to-one code, anew in every sequence. The query
-    is a new word made of letters seen in the examples.
+    26 letters are split into 13 sources and 13 targets with a random one-to-one code, again in every sequence. The
+    query is a new word made of letters seen in the examples.
 
     Left open by the paper and settled so: a query's letters are drawn from the letters of the support as they stand
     there (a frequent one more often); for words of one letter it is one of the examples; only the answer counts in the

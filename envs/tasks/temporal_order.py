@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 @kernel
 def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
-    """Draw sequence i anew."""
+    """Draw sequence i again."""
     state.step[i] = 0
     state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
     for m in range(len(windows)):

@@ -36,13 +36,13 @@ class TrainedAgent:
 
     Args:
         config: the run that trained it.
-        actor: holds the network, and the world, whose spaces say what observations and actions are.
+        actor: holds the network, and the environment, whose spaces say what observations and actions are.
     """
 
     def __init__(self, config: RunConfig, actor: Actor) -> None:
         self.config = config
         """The configuration of the run that trained it."""
-        self.network, self._world, self._generator = actor.agent, actor.batch, actor.generator
+        self.network, self._environment, self._generator = actor.agent, actor.batch, actor.generator
         foreign = isinstance(actor.batch, ForeignBatch)
         vector: Any = actor.batch.vector if foreign else actor.batch
         self.observation_space: spaces.Space[Any] = vector.single_observation_space
@@ -73,7 +73,7 @@ class TrainedAgent:
                 needed in environments whose `info` has masks (`needs_action_mask`). A Dict observation's is read there.
 
         Returns:
-            The action as the world takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
+            The action as the environment takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
         """
         count, many = self._count(observation)
         _refuse_cast(self.observation_space, observation)
@@ -97,8 +97,8 @@ class TrainedAgent:
         )
         self._many = many
         actions = self._output.action.numpy()
-        if isinstance(self._world, ForeignBatch):
-            actions = self._world.as_the_world_takes(actions)
+        if isinstance(self._environment, ForeignBatch):
+            actions = self._environment.as_the_environment_takes(actions)
         if many:
             return actions
         return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
@@ -179,8 +179,8 @@ class TrainedAgent:
         """Observations as tensors [B, ...]."""
         if not many:
             observation = _with_axis(observation)
-        if isinstance(self._world, ForeignBatch):
-            observation = self._world.as_agents_see(observation, self._count(observation)[0])
+        if isinstance(self._environment, ForeignBatch):
+            observation = self._environment.as_agents_see(observation, self._count(observation)[0])
         else:
             observation = np.asarray(observation, self.observation_space.dtype)
         return map_leaves(lambda x: torch.from_numpy(np.array(x, order="C")), observation)
@@ -228,7 +228,7 @@ def load_agent(
         member: of a population, -1 for the best.
         greedy: take the likeliest action instead of drawing one.
         seed: of the drawn actions, at least 0.
-        env_args: parameters of the world that differ from the training run's.
+        env_args: parameters of the environment that differ from the training run's.
 
     Raises:
         ValueError: there is no such run, checkpoint or member; the message names what there is.

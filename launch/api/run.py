@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
 from ...base.messages import check_keys
-from ...envs.registration import find_world, is_world, world_parameters
+from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..evaluate.episodes import Summary
 from ..metrics.panel import Panel
 from ..metrics.rows import read_log, table_of
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     """How far a run is."""
 
     steps: int
-    """Environment steps learnt from, of all members."""
+    """Environment steps learned from, of all members."""
     total_steps: int
     running: bool
     """Whether a process trains it now."""
@@ -177,9 +177,11 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     if given.get("ray_address") is not None and given.get("local"):
         raise UsageError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")
     config = with_settings(given)
-    if is_world(config.env):  # of another one only making it tells what it takes
+    if is_environment(config.env):  # of another one only making it tells what it takes
         try:
-            check_keys(config.env, "parameter", config.env_args, world_parameters(find_world(config.env)[0]))
+            check_keys(
+                config.env, "parameter", config.env_args, environment_parameters(find_environment(config.env)[0])
+            )
         except ValueError as problem:
             raise UsageError(str(problem)) from problem
     return config
@@ -205,7 +207,7 @@ def train(
     the run with a checkpoint, and it is returned.
 
     Args:
-        env: world: short name, Gymnasium id, "module:Class", or a class; None for the default.
+        env: environment: short name, Gymnasium id, "module:Class", or a class; None for the default.
         core: memory core: registered name, "module:Class", or a class; None for the default.
         wait: return when the run has ended; else when it begins to train, to be followed by `progress()`, `stop()` and
             `wait()` of the result. It ends with a checkpoint when this process does.
@@ -224,7 +226,7 @@ def train(
 
     Raises:
         ValueError: an unknown setting or a value that is not allowed; the message names the nearest.
-        ActorFailureError: a world or a core failed too often.
+        ActorFailureError: an environment or a core failed too often.
     """
     config = configure(env, core, local=local, **settings)
     refuse_taken(config.checkpoint_url)

@@ -60,7 +60,7 @@ class Outcome:
     began: bool = True
     """Whether training began."""
     steps: int = 0
-    """Steps that all members have learnt from."""
+    """Steps that all members have learned from."""
     unsaved: int = 0
     """Steps that no checkpoint holds."""
     result: str = ""
@@ -307,7 +307,7 @@ def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mi
 
 
 def steps_of(saved: dict[str, Any] | None) -> int:
-    """Environment steps that all members had learnt from when a checkpoint was written."""
+    """Environment steps that all members had learned from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
 
@@ -331,8 +331,8 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 
 def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] | None, begin_anew: bool) -> None:
-    """Where a resumed run is, what another length changes, and whether its environments begin anew."""
-    panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins anew, without a checkpoint")
+    """Where a resumed run is, what another length changes, and whether its environments begin again."""
+    panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins again, without a checkpoint")
     if saved and (changed := change_of_schedules(saved, config)):
         panel.message(changed)
     if begin_anew:

@@ -21,7 +21,7 @@ from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
 from ...envs.tasks.registry import make_task
-from ...learners.optimisers import make_optimiser, same_layout, set_gradients
+from ...learners.optimizers import make_optimizer, same_layout, set_gradients
 from ...learners.supervised.config import SupervisedConfig
 from ...learners.supervised.learner import learn
 from ..run.command_line import UsageError, make_console, parse, run_command
@@ -163,7 +163,7 @@ def gradients_in_memory_order(probe: Probe) -> str:
                 )
             plain.get_parameter(name).grad = gradient.clone()
     settings: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6}
-    make_optimiser("adam", parameters, decay=0.0, momentum=0.0, **settings).step()
+    make_optimizer("adam", parameters, decay=0.0, momentum=0.0, **settings).step()
     torch.optim.Adam(plain.parameters(), fused=False, foreach=False, **settings).step()
     for name, parameter in plain.named_parameters():
         require_equal(core.get_parameter(name).detach(), parameter.detach(), f"{name} after a fused step", 1e-5)

@@ -46,7 +46,7 @@ START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-"""Environment of every actor: its parallelism is other actors."""
+"""Environment of every actor: its parallelizm is other actors."""
 
 
 def start_ray(

@@ -24,7 +24,7 @@ from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0
 """Seconds in which a node of the cluster must have answered."""
-_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+_COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
        rl-doctor RUN [--json]
@@ -129,7 +129,7 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
 
 def worst(findings: Sequence[Finding]) -> Verdict:
     """The gravest verdict."""
-    return max((finding.verdict for finding in findings), key=list(_COLOURS).index)
+    return max((finding.verdict for finding in findings), key=list(_COLORS).index)
 
 
 def as_json(findings: Sequence[Finding], cost: Estimate, nodes: Sequence[Facts]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """A table of findings."""
     table = Table("what", "found", "", "what to do", box=None)
     for what, found, verdict, advice in findings:
-        table.add_row(what, found, Text(verdict, _COLOURS[verdict]), advice)
+        table.add_row(what, found, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)
 
 

@@ -48,7 +48,7 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     if most and norm is not None and norm <= most:
         return None  # the clip does not scale the other losses' gradients down
     times = value / max(policy + (entropy or 0.0), 1e-12)
-    flags = [] if config.agent.normalise_returns else ["--normalise-returns"]
+    flags = [] if config.agent.normalize_returns else ["--normalize-returns"]
     if most and norm is not None:
         flags.append(f"--max-grad-norm {2 * norm:.2g}")
     found = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy"
@@ -69,7 +69,7 @@ def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
         return Finding("entropy", f"{last:.3g} nats of {first:.3g}: gone, nothing new is tried", "warning", advice)
     if first > 0 and last > FLAT * first and not _rising(rows):
         advice = f"--lr {3 * config.learner.lr:.2g}, or --entropy-cost {cost / 5:.2g}"
-        return Finding("entropy", f"{last:.3g} nats, as at the start: nothing is learnt", "warning", advice)
+        return Finding("entropy", f"{last:.3g} nats, as at the start: nothing is learned", "warning", advice)
     return None
 
 
@@ -124,7 +124,9 @@ def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     quarter = len(values) // 4
     found = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
     more = "" if config.agent.prediction_size else "--prediction-size 128, "
-    return Finding("return", found, "warning", f"see the other lines; else {more}more steps, or an easier world first")
+    return Finding(
+        "return", found, "warning", f"see the other lines; else {more}more steps, or an easier environment first"
+    )
 
 
 def waiting(rows: Sequence[Row], config: RunConfig) -> Finding | None:

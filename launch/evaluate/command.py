@@ -23,7 +23,7 @@ from ..run.config import RunConfig, to_dict
 from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
 from ..run.trainees import chosen_members, described
 from .card import Card, gif_of, write_card
-from .episodes import Summary, summarise
+from .episodes import Summary, summarize
 from .gif import record
 from .offline import minari_module, write_dataset
 from .report import plain_member
@@ -68,8 +68,8 @@ class EvaluationConfig:
     sweep: bool = False
     """With --intervene: also at every later step, --every steps apart."""
     decode: str = ""
-    """Fact of the world to be read from the memory by a linear decoder, over the steps of an episode; FACT:PART=WHICH
-    from a part of it, such as key:slot=2."""
+    """Fact of the environment to be read from the memory by a linear decoder, over the steps of an episode;
+    FACT:PART=WHICH from a part of it, such as key:slot=2."""
     every: int = 10
     """Steps from one point of --sweep or --decode to the next."""
     picture: str = ""
@@ -167,7 +167,7 @@ def evaluate(
     with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
         episodes = play(actor, config.episodes, report)
     level_fields, fixed = (getattr(actor.batch, name, ()) for name in ("level_fields", "fixed_levels"))
-    return summarise(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
+    return summarize(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 
 
 def acting(

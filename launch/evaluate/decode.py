@@ -1,9 +1,9 @@
-"""A linear decoder of a memory: at every step of an episode, does the state tell a fact of the world?
+"""A linear decoder of a memory: at every step of an episode, does the state tell a fact of the environment?
 
 All environments play their first episode together. At a step the states [K, D] of those that still play are the inputs
 and the fact's values the classes: one-against-all ridge regression in its dual form,
 
-    scores = G_test,train (G_train + lambda I)^-1 Y,    G = X X^T of standardised X, Y of +-1
+    scores = G_test,train (G_train + lambda I)^-1 Y,    G = X X^T of standardized X, Y of +-1
 
 and the class with the highest score. Accuracy is cross-validated: every episode is judged by a decoder that has not
 seen it. lambda is chosen inside the training part. Chance is the share of the most frequent class.

@@ -47,7 +47,7 @@ class Group(NamedTuple):
 
     episodes: int
     estimates: dict[str, Estimate]
-    """Of `return`, `length` and the world's own fields that tell how an episode went, where any episode has them."""
+    """Of `return`, `length` and the environment's own fields of an episode, where any episode has them."""
 
 
 class Summary(NamedTuple):
@@ -59,7 +59,7 @@ class Summary(NamedTuple):
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Of all episodes: `return`, `length`, and the world's own, such as `solved`."""
+        """Of all episodes: `return`, `length`, and the environment's own, such as `solved`."""
         return self.all.estimates
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class Summary(NamedTuple):
         return f"{self.all.episodes:,} episodes: {', '.join(said)}"
 
 
-def summarise(
+def summarize(
     episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str], *, by_environment: bool = False
 ) -> Summary:
     """Estimates from episodes.
 
     Args:
         episodes: as `play` returns them.
-        fields: names of the world's own columns.
+        fields: names of the environment's own columns.
         level_fields: those of them that describe the level; episodes are split by the ones with few whole values.
         by_environment: whether each environment plays one level for ever. What its episodes have in common says nothing
             of other levels, so means and intervals are then those of the environments' means.

@@ -14,7 +14,7 @@ from ...envs.arrays import Array
 
 HEIGHT, MARGIN, TEXT = 360, 12, 16
 """Pixels: the pictures, the space around them, the letters."""
-COLOURS = 96
+COLORS = 96
 BACKGROUND, WORDS = (24, 24, 27), (235, 235, 235)
 MILLISECONDS, LAST_MILLISECONDS = 150, 1500
 """How long a frame is shown, and the last one of an episode."""
@@ -31,7 +31,7 @@ def record(actor: Actor, file: Path, episodes: int) -> None:
         episodes: how many, at least 1.
 
     Raises:
-        ValueError: the world draws no pictures.
+        ValueError: the environment draws no pictures.
         OSError: the file cannot be written.
     """
     if actor.unroll_length != 1:
@@ -91,7 +91,7 @@ def _frame(moment: _Moment, once: bool) -> Image.Image:
         left += picture.width + MARGIN
     pen = ImageDraw.Draw(frame)
     pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.words, WORDS, ImageFont.load_default(TEXT))
-    return frame.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    return frame.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
 def _of_height(image: Image.Image) -> Image.Image:
@@ -100,8 +100,8 @@ def _of_height(image: Image.Image) -> Image.Image:
 
 def _picture(batch: Any, full: bool) -> Array:
     if not hasattr(batch, "draw"):
-        raise ValueError("this world draws no pictures")
+        raise ValueError("this environment draws no pictures")
     try:
         return batch.draw(0, full=full)
     except NotImplementedError as problem:
-        raise ValueError("this world draws no pictures") from problem
+        raise ValueError("this environment draws no pictures") from problem

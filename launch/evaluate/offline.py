@@ -38,7 +38,7 @@ def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, descripti
     """
     batch = actor.batch
     foreign = isinstance(batch, ForeignBatch)
-    taken: Any = batch.as_the_world_takes if foreign else (lambda actions: actions)
+    taken: Any = batch.as_the_environment_takes if foreign else (lambda actions: actions)
     buffers = [
         minari.data_collector.EpisodeBuffer(
             id=number,

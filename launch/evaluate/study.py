@@ -38,7 +38,7 @@ class Effect(NamedTuple):
     reached: int
     """Episodes that lasted until its step; the others are as they were."""
     outcomes: dict[str, Difference]
-    """`return`, `length` and `solved`, as far as the world has them."""
+    """`return`, `length` and `solved`, as far as the environment has them."""
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
@@ -170,7 +170,7 @@ def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Readings:
     fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names and not hasattr(actor.batch, "info_scalars"):
-        raise UsageError(f"--decode: unknown fact {fact!r}; this world tells: {nearest(fact, names)}")
+        raise UsageError(f"--decode: unknown fact {fact!r}; this environment tells: {nearest(fact, names)}")
     if episodes < FEWEST:
         raise UsageError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
     try:
@@ -198,7 +198,7 @@ def _curve(
     axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
     axes.fill_between(steps, band[:, 0], band[:, 1], alpha=0.25, linewidth=0)
     axes.plot(steps, values, marker="o" if len(steps) < 40 else "", markersize=3.5, label=names[1])
-    axes.plot(steps, np.broadcast_to(reference, steps.shape), color="grey", linestyle="--", label=reference_name)
+    axes.plot(steps, np.broadcast_to(reference, steps.shape), color="gray", linestyle="--", label=reference_name)
     axes.set(xlabel="step of the episode", ylabel=names[0], title=title)
     axes.set_ylim(
         min(0.0, float(np.nanmin(band))) if names[0] == "return" else 0.0, None if names[0] == "return" else 1.03

@@ -20,8 +20,8 @@ _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")
 POINTS = 120
 """Points of a curve that are kept."""
 DPI = 110
-COLOURS, LINES = 10, ("-", "--", ":")
-"""Matplotlib's colours, and the lines of the first ten curves, the next ten and those after them."""
+COLORS, LINES = 10, ("-", "--", ":")
+"""Matplotlib's colors, and the lines of the first ten curves, the next ten and those after them."""
 MANY = 6
 """The legend of more curves stands beside them, where it hides none."""
 
@@ -189,8 +189,8 @@ def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styl
 
 
 def curve_style(number: int) -> tuple[str, str]:
-    """Colour and line of a picture's curve: no two of the first thirty have the same."""
-    return f"C{number % COLOURS}", LINES[number // COLOURS % len(LINES)]
+    """Color and line of a picture's curve: no two of the first thirty have the same."""
+    return f"C{number % COLORS}", LINES[number // COLORS % len(LINES)]
 
 
 def _run(run: FigureRun) -> dict[str, Any]:

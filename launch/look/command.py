@@ -56,7 +56,7 @@ class LookConfig:
     greedy: bool = False
     """Take the likeliest action instead of drawing one from the policy."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world that differ from the training run's, KEY=VALUE."""
+    """Parameters of the environment that differ from the training run's, KEY=VALUE."""
 
     def __post_init__(self) -> None:
         check_fields(self, episodes=(1, None), seed=SEEDS, member=(-1, None))

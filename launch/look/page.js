@@ -15,7 +15,7 @@ function element(tag, className, text) {
 
 const number = (x) => (x === null ? "not finite" : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
 
-/* 256 colours between the given ones, as [r, g, b] */
+/* 256 colors between the given ones, as [r, g, b] */
 function ramp(stops) {
   const rgb = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
   return Array.from({ length: 256 }, (_, i) => {
@@ -58,7 +58,7 @@ function addLabels(labels, names, height) {
 }
 
 function heat(panel, box) {
-  const values = bytes(panel.values), rows = panel.labels.length, T = episode.steps, colours = RAMPS[panel.scale];
+  const values = bytes(panel.values), rows = panel.labels.length, T = episode.steps, colors = RAMPS[panel.scale];
   const height = Math.max(26, Math.min(rows > 40 ? 300 : rows * 17, 420));
   const plot = element("div", "plot"), labels = element("div", "labels");
   plot.append(labels);
@@ -77,7 +77,7 @@ function heat(panel, box) {
   canvas.height = rows;
   canvas.style.imageRendering = "pixelated";
   const context = canvas.getContext("2d"), picture = context.createImageData(T, rows);
-  values.forEach((value, i) => picture.data.set([...colours[value], 255], 4 * i));
+  values.forEach((value, i) => picture.data.set([...colors[value], 255], 4 * i));
   context.putImageData(picture, 0, 0);
   for (const [, first] of panel.bands.slice(1)) {
     const line = element("div", "event");

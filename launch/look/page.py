@@ -18,7 +18,7 @@ from .recording import Mark, Picture, Recording
 from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995
-"""Colours end at this quantile of the values: a few outliers shall not make all else pale."""
+"""Colors end at this quantile of the values: a few outliers shall not make all else pale."""
 WIDEST = 960
 """Pixels of an image."""
 SAMPLES = 9
@@ -62,7 +62,7 @@ def packed(panel: Panel) -> dict[str, Any]:
 
 
 def span(panel: Panel) -> tuple[float, float]:
-    """The values that the ends of a panel's colours or of its axis stand for."""
+    """The values that the ends of a panel's colors or of its axis stand for."""
     if panel.scale == "share":
         return 0.0, 1.0
     values = panel.values[np.isfinite(panel.values)].astype(np.float64)

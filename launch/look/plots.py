@@ -65,7 +65,7 @@ def png(drawn: Figure) -> tuple[bytes, int, int]:
 def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     """An animated GIF: board, view, and panels with the present step marked. Raises ValueError without boards."""
     if not recording.boards:
-        raise ValueError("this world draws no pictures")
+        raise ValueError("this environment draws no pictures")
     policy, outcome, *memory = panels
     # Heat maps first: they say which part of the recurrent state it was.
     chosen = sorted((p for p in memory if p.kind != "matrix"), key=lambda p: p.kind != "heat")[:MOST_PANELS]

@@ -24,7 +24,7 @@ class Recording(NamedTuple):
     """Steps 0..T-1 of one episode; the last one shows its final observation."""
 
     boards: list[Picture]
-    """The whole board at every step; none in a world without pictures."""
+    """The whole board at every step; none in an environment without pictures."""
     views: list[Picture]
     """The observation as an image; none where the environment draws only the whole board."""
     observations: dict[str, NDArray[Any]]
@@ -38,7 +38,7 @@ class Recording(NamedTuple):
     rewards: NDArray[np.float32]
     """[T]: the reward that came with the observation."""
     facts: dict[str, NDArray[np.int64]]
-    """[T] each: what the world knows of the level and the moment."""
+    """[T] each: what the environment knows of the level and the moment."""
     fields: dict[str, float]
     """Episode fields once it had ended; empty if it was cut off."""
     trace: Trace
@@ -103,12 +103,12 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
 
 
 def drawn(batch: Any, full: bool) -> Picture | None:
-    """A picture of environment 0, or None from a world that draws none."""
+    """A picture of environment 0, or None from an environment that draws none."""
     if not hasattr(batch, "draw"):
         return None
     try:
         return batch.draw(0, full=full)
-    except (NotImplementedError, ValueError):  # the second from a Gymnasium world
+    except (NotImplementedError, ValueError):  # the second from a Gymnasium environment
         return None
 
 

@@ -35,7 +35,7 @@ MOST_STEPS = 300
 LARGEST_SHARE = 0.01
 """Of the run's time that all of this may take; after the first picture the next ones wait until it is no more."""
 ENVIRONMENTS = 16
-"""Environments of an unroll whose states are made anew, at most."""
+"""Environments of an unroll whose states are made again, at most."""
 
 
 class Watcher:

@@ -46,11 +46,11 @@ class Settled(NamedTuple):
 
 
 class Accumulator:
-    """Collects what happens; `take` returns it as metrics and begins anew. Each call costs microseconds.
+    """Collects what happens; `take` returns it as metrics and begins again. Each call costs microseconds.
 
     Args:
         num_actors: actors of the run; `note_actors` says when that changes.
-        fields: names of the world's own episode fields, in the order of the columns after EPISODE_COLUMNS.
+        fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
         envs_per_actor: environments of each actor.
     """
 
@@ -128,7 +128,7 @@ class Accumulator:
         self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
     def take(self, steps: int) -> dict[str, float]:
-        """Metrics since the last call, and begin anew; nothing, and no new beginning, if there was no update.
+        """Metrics since the last call, and begin again; nothing, and no new beginning, if there was no update.
 
         `steps` is the number of environment steps that the learner has consumed since the start of the run.
         """
@@ -152,7 +152,7 @@ class Accumulator:
         return metrics
 
     def window(self) -> dict[str, float]:
-        """Means over the last episodes by name (`return`, `length`, the world's own); empty before the first."""
+        """Means over the last episodes by name (`return`, `length`, the environment's own); empty before the first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
     @property
@@ -215,7 +215,7 @@ class Accumulator:
         self._acting = state["acting"]
         sums = state["episodes"]
         counts = state.get("known", [self._num_episodes] * len(sums))  # older runs knew every field of every episode
-        # The world may have other fields now than when the run was written, which older runs did not name.
+        # The environment may have other fields now than when the run was written, which older runs did not name.
         before = state.get("names", self._names)
         self._episodes = np.array(_arranged(sums, before, self._names, 0.0))
         self._known = np.array(_arranged(counts, before, self._names, 0.0))

@@ -38,7 +38,7 @@ class Member:
         learner: holds the agent.
         writer: writes its metrics; None for a member that nobody watches.
         num_actors: actors of the run.
-        fields: names of the world's episode fields.
+        fields: names of the environment's episode fields.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Member:
             self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since all environments began anew; older ones do not count."""
+        """The first version of the weights since all environments began again; older ones do not count."""
         self._logged_at, self._logged_time = 0, math.inf
         """Of the last row or the first update; until then nothing is due."""
         self._skipped = float(learner.skipped)
@@ -90,17 +90,17 @@ class Member:
 
     @property
     def steps(self) -> int:
-        """Environment steps learnt from."""
+        """Environment steps learned from."""
         return self.learner.steps
 
     @property
     def updates(self) -> int:
-        """Batches learnt from."""
+        """Batches learned from."""
         return self.learner.updates
 
     @property
     def done(self) -> bool:
-        """Whether all steps have been learnt from."""
+        """Whether all steps have been learned from."""
         return self.steps >= self.config.total_steps
 
     @property
@@ -148,9 +148,9 @@ class Member:
                 self.accumulator.add_unroll(self.team.seconds.pop())
         else:
             self.learner.learn(batch)
-        self.learnt(batch, others)
+        self.learned(batch, others)
 
-    def learnt(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
+    def learned(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
         """Note an update that the learner has made just now: see `learn`."""
         lags = self.version - 1 - batch.weights_version.float()
         used = {f"population/{name}": value for name, value in self.effective().items()}
@@ -189,8 +189,8 @@ class Member:
     def score(self) -> Settled | None:
         """Mean return of an evaluation of just these weights, where runs have them, else of a full window of episodes.
 
-        None where there is no such thing. Training episodes of an easier stage say nothing of the world that was asked
-        for.
+        None where there is no such thing. Training episodes of an easier stage say nothing of the environment that was
+        asked for.
         """
         if not self.config.eval_every:
             if self.curriculum and not self.curriculum.is_last:
@@ -224,9 +224,9 @@ class Member:
         return used
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
-        """Weights and optimiser state, for another member's `become`; lasting, if this one may change before."""
+        """Weights and optimizer state, for another member's `become`; lasting, if this one may change before."""
         state = self.learner.state_dict()
-        state = {name: state[name] for name in ("agent", "optimiser")}
+        state = {name: state[name] for name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
     def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
@@ -238,7 +238,7 @@ class Member:
         return self.effective()
 
     def _begin_anew(self) -> None:
-        """Actors begin new episodes with the next weights; nothing that they did before is learnt from any more."""
+        """Actors begin new episodes with the next weights; nothing that they did before is learned from any more."""
         self._beginnings += 1
         self._own_from = self.version
         self.accumulator.begin_anew()
@@ -339,7 +339,7 @@ class Watcher(Protocol):
     """Contract of the part that looks at the members' memories."""
 
     def look(self, member: Member, before: int, at_step: Callable[[], None]) -> None:
-        """Called after an update of a member that had learnt from so many steps before it.
+        """Called after an update of a member that had learned from so many steps before it.
 
         Calls `at_step` after each step of its own environments; what that raises ends the call.
         """

@@ -1,4 +1,4 @@
-"""The panel of a run in a notebook: one output of the cell, drawn anew in its place."""
+"""The panel of a run in a notebook: one output of the cell, drawn again in its place."""
 
 import io
 import sys

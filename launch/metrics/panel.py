@@ -118,7 +118,8 @@ class Panel:
     def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
         self._step, self._phase = step, ""
         if self._first_update is None:
-            # What came before, starting actors and compiling worlds and cores, says nothing about what is to come.
+            # What came before, starting actors and compiling environments and cores, says nothing about what is to
+            # come.
             self._first_update = self._clock()
             self._progress.append((self._first_update, step))
         if metrics:

@@ -109,7 +109,7 @@ class MetricsWriter:
             self._tracker.video(step, name, gif)
 
     def beside(self, name: str) -> "MetricsWriter":
-        """A writer for the directory `name` below this one's: for TensorBoard a run, with a colour of its own."""
+        """A writer for the directory `name` below this one's: for TensorBoard a run, with a color of its own."""
         return MetricsWriter(self._run / name, self._step, self._report)
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
@@ -142,4 +142,4 @@ class MetricsWriter:
         if not self._warned:
             self._warned = True
             where = f" ({problem.filename})" if problem.filename else ""
-            self._report(f"{what}: {problem.strerror or problem}{where}; training goes on, every row is tried anew")
+            self._report(f"{what}: {problem.strerror or problem}{where}; training goes on, every row is tried again")

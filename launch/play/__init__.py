@@ -1,1 +1,1 @@
-"""`rl-play`: a person plays a world in a terminal."""
+"""`rl-play`: a person plays an environment in a terminal."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...agents.process import prepare_process
-from ...envs.registration import is_world
+from ...envs.registration import is_environment
 from ..api.agent import load_agent
 from ..run.command_line import UsageError
 from ..run.trained import evaluation_seed
@@ -18,7 +18,7 @@ class Player:
         checkpoint: latest, best or a step.
         member: of a population, -1 for the best.
         greedy: take the likeliest action instead of drawing one.
-        env_args: parameters of the world that differ from the training run's.
+        env_args: parameters of the environment that differ from the training run's.
         seed: of levels and actions.
     """
 
@@ -30,8 +30,10 @@ class Player:
             path, checkpoint=checkpoint, member=member, greedy=greedy, seed=seed, env_args=env_args
         )
         config = self._agent.config
-        if not is_world(config.env):
-            raise UsageError(f"{path} plays {config.env}; rl-play shows engram's own worlds, rl-eval --gif others, too")
+        if not is_environment(config.env):
+            raise UsageError(
+                f"{path} plays {config.env}; rl-play shows engram's own environments, rl-eval --gif others, too"
+            )
         self.game = Game(config.env, config.env_args | env_args, evaluation_seed(seed))
         self._began = True
 

@@ -1,4 +1,4 @@
-"""`rl-play`: a person plays a world in a terminal, and sees no more than an agent does."""
+"""`rl-play`: a person plays an environment in a terminal, and sees no more than an agent does."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ import tyro
 from ... import zoo
 from ...base.files import replace_file
 from ...base.messages import check_fields, check_new_file
-from ...envs.registration import is_world, world_names
+from ...envs.registration import environment_names, is_environment
 from ..run.command_line import UsageError, parse, run_command
 from .agent import Player
 from .game import Game, load_recording
@@ -31,7 +31,7 @@ KEYS = {
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros from ten actions on."""
 NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
 WAITS = 10
-"""Steps of staying for one key, in worlds that make a player wait."""
+"""Steps of staying for one key, in environments that make a player wait."""
 REPLAY_FPS = AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
@@ -39,21 +39,21 @@ HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules 
 PAUSE, TAKE_OVER = " ", "t"
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 
-_HELP = f"""Play a world ({", ".join(world_names())}), or watch a trained agent and take over from it."""
+_HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a trained agent and take over from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig:
-    """The world or agent to play, and how."""
+    """The environment or agent to play, and how."""
 
     name: tyro.conf.Positional[str] = ""
-    """World, by its short name or id; or a run directory, or zoo:NAME, to watch its agent and take over from it."""
+    """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of what an agent sees (the key v changes it, too)."""
     seed: int = 0
     """Seed of the levels, at least 0."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world, KEY=VALUE; with a run, those that differ from the training run's."""
+    """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = 0.0
     """Steps per second, with "stay" where no key is pressed; 0 waits for a key. For a replay, 0 is 8."""
     record: str = ""
@@ -71,10 +71,10 @@ class PlayConfig:
         check_fields(self, seed=(0, None), fps=(0, 1000))
         check_new_file("record", self.record)
         if bool(self.name) == bool(self.replay):
-            raise ValueError("give either a world or a run to play, or --replay FILE")
+            raise ValueError("give either an environment or a run to play, or --replay FILE")
         if self.replay and (self.env_args or self.seed or self.record):
             raise ValueError(
-                "--replay takes no env_args, seed or record: the recording says world, parameters and seed"
+                "--replay takes no env_args, seed or record: the recording says environment, parameters and seed"
             )
         if self.member < -1:
             raise ValueError(f"member is {self.member}; allowed: at least -1")
@@ -83,7 +83,7 @@ class PlayConfig:
 
     def is_run(self) -> bool:
         """Whether an agent is to play."""
-        return self.name.startswith(zoo.PREFIX) or (not is_world(self.name) and os.path.isdir(self.name))
+        return self.name.startswith(zoo.PREFIX) or (not is_environment(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -133,7 +133,7 @@ def replay(config: PlayConfig) -> int:
     print(_result(game))
     played = game.recording()
     if any(played[key] != saved[key] for key in ("scores", "unfinished_score")):
-        print(f"rl-play: the recording says {saved['scores']}: the world has changed since", file=sys.stderr)
+        print(f"rl-play: the recording says {saved['scores']}: the environment has changed since", file=sys.stderr)
         return 1
     return 0
 

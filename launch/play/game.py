@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ...base.messages import advice, check_whole
-from ...envs.registration import is_world, make_batch, world_names
+from ...envs.registration import environment_names, is_environment, make_batch
 
 FORMAT = 1
 """Version of the recordings."""
 COMPILING = 30
-"""Seconds that the slowest world takes to be compiled."""
+"""Seconds that the slowest environment takes to be compiled."""
 _ALLOWED = "allowed: a file written by rl-play --record FILE"
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "env": ((str,), "the name of a world"),
+    "env": ((str,), "the name of an environment"),
     "env_args": ((dict,), "an object of its parameters"),
     "seed": ((int,), "a whole number"),
     "actions": ((list,), "a list of whole numbers"),
@@ -30,14 +30,14 @@ class Game:
     """One environment, everything done in it, and what it was worth.
 
     Args:
-        name: short name or id of one of our own worlds.
+        name: short name or id of one of our own environments.
         env_args: its parameters.
         seed: of its levels.
     """
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
-        if not is_world(name):
-            raise ValueError(f"unknown world {name!r}; {advice(name, world_names())}")
+        if not is_environment(name):
+            raise ValueError(f"unknown environment {name!r}; {advice(name, environment_names())}")
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []
@@ -72,7 +72,7 @@ class Game:
             self.scores.append(self.score)
 
     def facts(self) -> str:
-        """Episode fields that the world reports."""
+        """Episode fields that the environment reports."""
         values = self.batch.episode_facts(np.array([0]))[0]
         named = zip(self.batch.episode_fields, values, strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
@@ -111,7 +111,7 @@ def load_recording(file: str) -> tuple[dict[str, Any], Game]:
         check_whole("seed", found["seed"], 0)
         game = Game(found["env"], found["env_args"], found["seed"])
     except (ValueError, TypeError, OverflowError, MemoryError) as problem:
-        raise ValueError(f"{file}: {problem or 'this world does not fit into memory'}") from problem
+        raise ValueError(f"{file}: {problem or 'this environment does not fit into memory'}") from problem
     for place, action in enumerate(found["actions"]):
         if type(action) is not int or not 0 <= action < len(game.batch.action_names):
             said = f"{file}: action {place} is {str(action)[:40]!r}"

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from rich.color import Color
+from rich.color import Color as RichColor
 from rich.console import Console, Group, RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ...envs.drawing import Canvas, Cell, Colour
+from ...envs.drawing import Canvas, Cell, Color
 
 PIXELS = 4
 """From this many pixels per cell on, the image itself is shown; below, two characters for each cell."""
@@ -32,8 +32,8 @@ class Glyph(NamedTuple):
     """One character; colors None are the terminal's own."""
 
     character: str
-    ink: Colour | None = None
-    floor: Colour | None = None
+    ink: Color | None = None
+    floor: Color | None = None
 
 
 Line = list[Glyph]
@@ -49,7 +49,7 @@ def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
     return [*grid, [], *captions] if captions else grid
 
 
-def with_legend(canvas: Canvas, symbols: Sequence[tuple[Colour, str]], height: int, width: int) -> RenderableType:
+def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: int, width: int) -> RenderableType:
     """The canvas, and at its right the meaning of its colors, unless the canvas would shrink below its cells."""
     legend = Text("\n").join(Text.assemble(("██ ", _style(color, None)), text) for color, text in symbols)
     need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
@@ -71,8 +71,8 @@ def text_of(lines: Sequence[Line]) -> Text:
 
 
 @cache
-def _style(ink: Colour | None, floor: Colour | None) -> Style:
-    return Style.from_color(*(None if each is None else Color.from_rgb(*each) for each in (ink, floor)))
+def _style(ink: Color | None, floor: Color | None) -> Style:
+    return Style.from_color(*(None if each is None else RichColor.from_rgb(*each) for each in (ink, floor)))
 
 
 def _cells(canvas: Canvas) -> list[Line]:
@@ -137,7 +137,7 @@ class Terminal:
         self._console.set_alt_screen(False)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
 
-    def show(self, head: Sequence[str], canvas: Canvas, symbols: Sequence[tuple[Colour, str]], *foot: str) -> None:
+    def show(self, head: Sequence[str], canvas: Canvas, symbols: Sequence[tuple[Color, str]], *foot: str) -> None:
         """Lines of text, the canvas with its legend, and more lines of text."""
         width, height = self._console.size
         board = with_legend(canvas, symbols, max(height - len(head) - len(foot) - 2, 1), width)

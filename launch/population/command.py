@@ -39,7 +39,7 @@ class PopulationViewConfig:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
-    """Make every decision anew from the recorded scores; exit code 1 where the log disagrees."""
+    """Make every decision again from the recorded scores; exit code 1 where the log disagrees."""
     picture: str = ""
     """File for the lineage as a picture (PNG)."""
 

@@ -32,7 +32,7 @@ class PopulationWriter:
     Args:
         writer: writes the numbers of the population as a whole; stays open.
         config: the run's configuration.
-        fields: names of the world's episode fields.
+        fields: names of the environment's episode fields.
         past: the events of the log before this process.
         clock: seconds since any moment.
     """
@@ -47,11 +47,11 @@ class PopulationWriter:
     ) -> None:
         self.writer, self._clock = writer, clock
         self.lineage = Lineage(past)
-        # TensorBoard gives every run one colour, whatever its curves are: so each of the three is a run.
+        # TensorBoard gives every run one color, whatever its curves are: so each of the three is a run.
         self._spread = {name: writer.beside(f"spread/{name}") for name in SPREAD}
         self._drawn_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
-        # Written anew by every process, so that deleted files come back whole.
+        # Written again by every process, so that deleted files come back whole.
         self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
 
     Args:
         explored: what differs between members, by dotted names.
-        fields: names of the world's episode fields.
+        fields: names of the environment's episode fields.
     """
     how_well = {
         "return of every member": ["^episode/return$"],

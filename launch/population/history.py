@@ -63,7 +63,7 @@ def read(run: RunDirectory) -> Iterator[Entry]:
 
     Raises RunDirectoryError if the run has no population, or naming the line that is no event. A last line without an
     end is what a power failure leaves, and no event. A start event may be there again right after itself: a run that
-    begins anew, without a checkpoint, and cannot set the first one aside leaves two.
+    begins again, without a checkpoint, and cannot set the first one aside leaves two.
     """
     file = run.population_file
     if not file.is_file():

@@ -36,7 +36,7 @@ class PopulationLog:
 
     Args:
         file: the log.
-        step: of the checkpoint from which the run goes on; None for a run that begins, anew if there are events.
+        step: of the checkpoint from which the run goes on; None for a run that begins, again if there are events.
             Events after it, of a run that begins all of them, are moved to `population.abandoned.jsonl`.
         warn: where a disk that refuses is reported, once.
     """
@@ -100,7 +100,7 @@ class PopulationHost:
 
     @property
     def steps(self) -> int:
-        """Environment steps that all members have learnt from together."""
+        """Environment steps that all members have learned from together."""
         return sum(member.steps for member in self.members)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The lineage of a population as a picture: one row per member, time to the right, coloured by score."""
+"""The lineage of a population as a picture: one row per member, time to the right, colored by score."""
 
 import io
 import math
@@ -20,10 +20,10 @@ from .lineage import Lineage
 WIDTH, ROW_HEIGHT, MARGIN = 760, 44, 140
 """Pixels: of the picture, of one member's row, and of title and axis together."""
 UNKNOWN = "#b8b8b8"
-"""Colour of weights that were never judged."""
+"""Color of weights that were never judged."""
 _DPI, _FONT = 100, 13
 """TensorBoard shows pictures at half their size until they are clicked on."""
-_COLOURS = colormaps["viridis"]
+_COLORS = colormaps["viridis"]
 _APART = 0.004
 """Between arrows of the same moment, of the picture's width."""
 _REACH = 0.2
@@ -59,7 +59,7 @@ def picture(lineage: Lineage) -> bytes:
     axes.set_title(title, loc="left", fontsize=_FONT)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False, labelsize=_FONT)
-    bar = figure.colorbar(ScalarMappable(scale, _COLOURS), ax=axes, fraction=0.03, pad=0.01)
+    bar = figure.colorbar(ScalarMappable(scale, _COLORS), ax=axes, fraction=0.03, pad=0.01)
     bar.set_label("mean return", fontsize=_FONT)
     bar.ax.tick_params(labelsize=_FONT)
     buffer = io.BytesIO()
@@ -75,7 +75,7 @@ def _draw_lives(axes: Axes, lineage: Lineage, scale: Normalize) -> None:
         return  # nothing has happened yet, and matplotlib wants one line at least
     lives = LineCollection(
         [[(stretch.begin, stretch.member), (stretch.end, stretch.member)] for _, stretch in shown],
-        colors=[UNKNOWN if math.isnan(stretch.score) else _COLOURS(scale(stretch.score)) for _, stretch in shown],
+        colors=[UNKNOWN if math.isnan(stretch.score) else _COLORS(scale(stretch.score)) for _, stretch in shown],
         linewidths=[12 if i in alive else 4 for i, _ in shown],
         alpha=[1.0 if i in alive else 0.55 for i, _ in shown],
         capstyle="butt",

@@ -15,12 +15,12 @@ class MemberRow(NamedTuple):
 
     member: int
     steps: int
-    """Environment steps that it has learnt from."""
+    """Environment steps that it has learned from."""
     episodes: int
     score: float | None
     """Mean return of its last episodes; None before there are enough."""
     solved: float | None
-    """Rate among the same episodes; None in worlds that are not solved."""
+    """Rate among the same episodes; None in environments that are not solved."""
     values: Mapping[str, float]
     """Explored settings by dotted name."""
     ancestor: int

@@ -1,4 +1,4 @@
-"""A population's log checked against itself: every decision made anew from its recorded scores, every value traced."""
+"""A population's log checked against itself: every decision made again from its recorded scores, every value traced."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -27,7 +27,7 @@ def add_population(
     Args:
         config: the run's configuration.
         members: all of them.
-        fields: names of the world's episode fields.
+        fields: names of the environment's episode fields.
         directory: the run's.
         panel: shows the run.
         step: steps of all members in the checkpoint from which the run goes on, None for one that begins.

@@ -26,7 +26,7 @@ class ProbeConfig:
     task_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the task, KEY=VALUE."""
     learner: OmitArgPrefixes[SupervisedConfig] = SupervisedConfig()
-    """Network around the core, and optimiser."""
+    """Network around the core, and optimizer."""
     start_from: str | None = None
     """Run directory of another probe whose weights this one begins with, such as of an easier task."""
     minutes: Minutes = 10.0

@@ -65,7 +65,7 @@ class ProbeRun:
 
     @property
     def steps(self) -> int:
-        """Steps of sequences learnt from."""
+        """Steps of sequences learned from."""
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
     def begin(self, directory: RunDirectory) -> None:
@@ -171,7 +171,7 @@ class ProbeRun:
 
 
 def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
-    """The task and a freshly initialised network for it. Raises UsageError for names and values that do not exist."""
+    """The task and a freshly initialized network for it. Raises UsageError for names and values that do not exist."""
     try:
         one = make_task(config.task, 1, config.task_args, seed=config.seed)
         check_memory(one, config)
@@ -193,7 +193,7 @@ def check_memory(task: Task, config: ProbeConfig) -> None:
     what = f"a network with core {config.core} {config.core_args}, {sizes}"
     network = without_memory(lambda: SequenceModel(task, config.core, config.core_args, learner), what)
     if network is not None:
-        check_fits("the network and its optimiser", 1, "networks", training_bytes(network), available)
+        check_fits("the network and its optimizer", 1, "networks", training_bytes(network), available)
     each = task.steps * ((8 if task.symbols else 4 * task.inputs) + 8 * task.groups + 2)
     check_fits("a batch", learner.batch_size, "sequences", each, available)
 

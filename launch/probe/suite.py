@@ -38,8 +38,8 @@ CHEAP = (
 """Tasks that tell cores apart within minutes."""
 
 SMALL: dict[str, dict[str, Any]] = {
-    "concrete": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summariser_size": 64},
-    "parallel": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summariser_size": 64},
+    "concrete": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summarizer_size": 64},
+    "parallel": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summarizer_size": 64},
     "conv-lstm": {"height": 1, "width": 1, "hidden_channels": 64, "kernel_size": 1},
     "feedforward": {},
     "ffm": {"hidden_size": 64},

@@ -33,7 +33,7 @@ WIDE = 1000
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells count it."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"[\s|│─━-]*")
 Config = TypeVar("Config")
 
@@ -317,7 +317,7 @@ def _negated(flag: str, known: set[str]) -> bool:
 
 def _one_line(box: str) -> str:
     """The sentence in tyro's box, without the flag's help and the title; the box as it is if it is another one."""
-    lines = [_COLOURS.sub("", line) for line in box.splitlines()]
+    lines = [_COLORS.sub("", line) for line in box.splitlines()]
     inside = [] if len(lines) < 3 else lines[1:-1]
     sentence: list[str] = []
     for line in inside:

@@ -1,7 +1,7 @@
 """A run's configuration: one frozen dataclass that the command line, presets and saved files all make.
 
 Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets/ holds
-the papers' values for each pairing of world and core.
+the papers' values for each pairing of environment and core.
 """
 
 import copy
@@ -36,11 +36,11 @@ class RunConfig:
     env: str = "boxworld"
     """Environment: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the world, KEY=VALUE."""
+    """Parameters of the environment, KEY=VALUE."""
     agent: OmitArgPrefixes[AgentConfig] = AgentConfig()
     """The network."""
     learner: OmitArgPrefixes[LearnerConfig] = LearnerConfig()
-    """Algorithm and optimiser."""
+    """Algorithm and optimizer."""
     levels: OmitArgPrefixes[LevelsConfig] = LevelsConfig()
     """Which levels are played when."""
     population: int = 0
@@ -64,7 +64,7 @@ class RunConfig:
     """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
     num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = "auto"
-    """Updates that the weights that acted may be old when they are learnt from; auto: the least that lets actors work
+    """Updates that the weights that acted may be old when they are learned from; auto: the least that lets actors work
     while the learner does, which is 1 unless an actor has more environments than an update."""
     device: str = "auto"
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
@@ -300,8 +300,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
-RENAMED = {"batch_size": "envs_per_update"}
-"""Settings of a run that older runs have written down under another name."""
+RENAMED = {"batch_size": "envs_per_update", "optimiser": "optimizer"}
+"""Settings that older runs saved under another name; those with `normalise_` have another spelling, too."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
 
@@ -311,8 +311,7 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     data = _with_moved(data) if cls is LearnerConfig else data
-    if cls is RunConfig:
-        data = {RENAMED.get(key, key): value for key, value in data.items()}
+    data = {RENAMED.get(key, key.replace("normalise_", "normalize_")): value for key, value in data.items()}
     if cls is AgentConfig and data.get("previous_reward") and "time_horizon" in data:
         data = {"previous_reward_clip": 1.0} | data  # older versions wrote down all settings but this one
     for key, value in data.items():

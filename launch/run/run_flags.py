@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import tyro
 
 from ...base.messages import OTHER_NAMES, advice
-from ...envs.registration import WORLDS
+from ...envs.registration import ENVIRONMENTS
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from .command_line import (
@@ -47,10 +47,10 @@ UNINTERESTING = (
     *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "stall_timeout"),
     *("actor_cpus", "env_workers", "log_seconds"),
 )
-"""Settings that are not shown as changes of a preset: they change the course of a run, but not what is learnt."""
+"""Settings that are not shown as changes of a preset: they change the course of a run, but not what is learned."""
 
 
-NO_ENV = f"allowed: {', '.join(WORLDS)}, a Gymnasium id or module:Class"
+NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 """End of a message to a user who names no environment."""
 
 
@@ -150,7 +150,7 @@ def _finished(config: RunConfig, default: RunConfig, given: Collection[str]) -> 
         raise UsageError(str(problem)) from problem
 
 
-_OPTIMISERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
+_OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
 """Settings that one optimizer alone reads."""
 
 
@@ -164,9 +164,9 @@ def _refuse_unused(config: RunConfig, given: Collection[str]) -> None:
         )
     if config.synchronous and "max_lag" in given and config.max_lag not in ("auto", 0):
         raise UsageError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
-    for name, optimiser in _OPTIMISERS.items():
-        if name in given and optimiser != config.learner.optimiser:
-            raise UsageError(f"{name} has no effect with {config.learner.optimiser}; allowed with: {optimiser}")
+    for name, optimizer in _OPTIMIZERS.items():
+        if name in given and optimizer != config.learner.optimizer:
+            raise UsageError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
 
 
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
@@ -188,7 +188,7 @@ def _shown(value: Any) -> str:
 
 
 def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
-    """The configuration with those parameters of world and core that no word names as in `default`."""
+    """The configuration with those parameters of environment and core that no word names as in `default`."""
     if config.env == default.env:
         config = replace(config, env_args=default.env_args | config.env_args)
     if config.agent.core == default.agent.core:
@@ -253,7 +253,7 @@ def _alone(config: RunConfig) -> RunConfig:
 def _default_of(
     config: str | Path | None, preset: str | None, env: str | None, core: str | None, algorithm: str | None
 ) -> RunConfig:
-    """A saved configuration, or the preset of a world and a core, for an algorithm."""
+    """A saved configuration, or the preset of an environment and a core, for an algorithm."""
     if config is not None:
         if preset is not None:
             raise UsageError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
@@ -289,12 +289,12 @@ def saved_config(file: Path) -> RunConfig:
 
 _HELP = f"""Train an agent with memory.
 
-Also: --list (worlds, cores, algorithms, presets, figures and trained agents, one line each),
+Also: --list (environments, cores, algorithms, presets, figures and trained agents, one line each),
 --dry-run (prints the resolved configuration, as TOML that --config accepts, and starts nothing),
---preset {"|".join(PRESETS)} (the papers' settings, levels learnt in minutes, the papers' by stages),
+--preset {"|".join(PRESETS)} (the papers' settings, levels learned in minutes, the papers' by stages),
 --config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
 change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
 checkpoint and 10 N times in all),
 --seeds 1,2,3 (a run for each seed, in one directory), --sweep SETTING=loguniform(LOW,HIGH) --trials N (random search;
 also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (runs of --seeds and --sweep at a time),
---trust-checkpoint (resume the environments of a Gymnasium world exactly; this runs code that is in the checkpoint)."""
+--trust-checkpoint (resume copies of a Gymnasium environment exactly; this runs code that is in the checkpoint)."""

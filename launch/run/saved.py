@@ -84,7 +84,7 @@ def upgraded(state: dict[str, Any]) -> dict[str, Any]:
 
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    "learner": ("agent", "optimiser", "updates", "steps", "skipped"),
+    "learner": ("agent", "optimizer", "updates", "steps", "skipped"),
     "accumulator": ("window",),
 }
 """Of every member, what is read before or after a run as well."""

@@ -55,7 +55,7 @@ def check_memory(
     Args:
         config: the run's configuration.
         factory: makes its networks.
-        batch: its world, one environment.
+        batch: its environment, one environment.
         available: None for this process's limit.
         say: hears the size of a large network.
     """
@@ -70,7 +70,7 @@ def check_memory(
     if agent is not None:
         if sizes := large_parts(agent):
             say(sizes)
-        check_fits("networks and optimisers", config.num_members, "members", training_bytes(agent), available)
+        check_fits("networks and optimizers", config.num_members, "members", training_bytes(agent), available)
         together += config.num_members * training_bytes(agent)
     check_fits("the observations of an update", config.columns, "environments", steps, available)
     check_fits("the unrolls of all actors", unrolls, "environments", steps, available)
@@ -107,7 +107,7 @@ def without_memory(make: Callable[[], Network], what: str) -> Network | None:
 
 
 def training_bytes(network: nn.Module) -> int:
-    """Bytes of a network in training, its optimiser included."""
+    """Bytes of a network in training, its optimizer included."""
     return COPIES * sum(p.numel() * p.element_size() for p in network.parameters())
 
 

@@ -56,7 +56,7 @@ MAY_CHANGE = {
     "ray_address",
     "learner.compile",
 }
-"""Settings that may be given with --resume: they do not change what is learnt (but for --num-actors with --sync)."""
+"""Settings that may be given with --resume: they do not change what is learned (but for --num-actors with --sync)."""
 
 
 class Trained(NamedTuple):
@@ -180,7 +180,7 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
 
 
 def evaluation_seed(seed: int) -> int:
-    """The seed of the worlds and actions of evaluations with `--seed`."""
+    """The seed of the environments and actions of evaluations with `--seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
 
 
@@ -214,7 +214,7 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
     """Environments of an evaluation of so many episodes: where each plays one level for ever, one for every level.
 
-    Raises UsageError if the world cannot be made.
+    Raises UsageError if the environment cannot be made.
     """
     batch = _one_environment(factory)
     return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ...agents.normalisation import RescaledHead
+from ...agents.normalization import RescaledHead
 from .command_line import UsageError
 
 
@@ -48,7 +48,7 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
     """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one.
 
-    The prediction, which acting does not use, begins anew unless both have the same.
+    The prediction, which acting does not use, begins again unless both have the same.
     """
     own = network.state_dict()
     predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]

@@ -19,7 +19,7 @@ from ..run.trained import evaluation_envs, make_actor
 
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000
-"""Of an episode. A policy that is stuck in a world without a time limit would play its evaluation for ever."""
+"""Of an episode. A policy that is stuck in an environment without a time limit would play its evaluation for ever."""
 
 
 class Evaluator:

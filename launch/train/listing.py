@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ... import zoo
 from ...agents.cores.registry import core_class, core_names
-from ...envs.registration import WORLDS, batch_class
+from ...envs.registration import ENVIRONMENTS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
 from ..run.presets.curriculum import CURRICULUM
 from ..run.presets.easy import EASY
@@ -23,21 +23,21 @@ Line = tuple[str, str]
 
 def listed() -> Iterator[tuple[str, list[Line]]]:
     """Every kind of thing, and its names with a line each."""
-    worlds = [(name, _module_line(batch_class(world))) for name, world in WORLDS.items()]
-    yield "worlds (--env)", [*worlds, ("NAME-twin", "the same world without a need of memory")]
+    environments = [(name, _module_line(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
+    yield "environments (--env)", [*environments, ("NAME-twin", "the same environment without a need of memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
     yield "algorithms (--algorithm)", [(name, _first_line(algorithm_class(name))) for name in algorithm_names()]
     yield (
         "presets (--preset)",
         [
             ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
-            ("easy", f"levels that are learnt in minutes: {', '.join(EASY)}"),
-            ("curriculum", f"the papers' worlds, learnt by stages: {', '.join(CURRICULUM)}"),
+            ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
+            ("curriculum", f"the papers' environments, learned by stages: {', '.join(CURRICULUM)}"),
         ],
     )
     yield (
         "pairs with a paper's core options",
-        [(f"{world} {core}", _options(each)) for (world, core), each in CORES.items()],
+        [(f"{environment} {core}", _options(each)) for (environment, core), each in CORES.items()],
     )
     yield "figures of papers (rl-reproduce NAME)", list(_figures())
     yield (

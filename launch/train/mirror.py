@@ -7,7 +7,7 @@
 
 A checkpoint goes there when it is finished on the local disk, in a thread of its own: training does not wait for a
 network. A copy that was interrupted has no SHA256SUMS and is no checkpoint. What goes wrong is a warning: the local
-checkpoint is there, and the next one is copied anew.
+checkpoint is there, and the next one is copied again.
 """
 
 import contextlib

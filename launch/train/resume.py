@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...learners import checkpoints
-from ...learners.optimisers import scheduled
+from ...learners.optimizers import scheduled
 from ..run import saved
 from ..run.command_line import UsageError, value_of
 from ..run.config import RunConfig, from_dict
@@ -79,7 +79,7 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
         return state
     if checkpoints.any_in(directory.checkpoints):
         raise UsageError(
-            f"{directory.path} has no intact checkpoint to resume from; start it anew in another --run-dir"
+            f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
         )
     return None
 
@@ -105,7 +105,7 @@ def refuse_shorter(directory: RunDirectory, state: dict[str, Any], config: RunCo
     reached = min(member["learner"]["steps"] for member in state["members"])
     if config.total_steps != before and config.total_steps <= reached:
         raise UsageError(
-            f"{directory.path} has learnt from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
+            f"{directory.path} has learned from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
             "which counts from the beginning of the run: it must be larger"
         )
 

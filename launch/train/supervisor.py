@@ -1,8 +1,8 @@
 """`rl-train --restarts N`: a small parent process that resumes a run which dies.
 
 The run is a child process. When a signal that nobody can handle ends it (the kernel short of memory, a crash in native
-code), or an exception, the parent starts it anew from the newest checkpoint. It does not when the run ends by itself or
-after a user's mistake, and it passes on the signals that ask for a stop.
+code), or an exception, the parent starts it again from the newest checkpoint. It does not when the run ends by itself
+or after a user's mistake, and it passes on the signals that ask for a stop.
 
 Restarts are bounded as actors' are: N in a row; a new checkpoint since the last one ends the row. So a run of days
 outlives mishaps, and one that cannot get to its next checkpoint stops. One that always dies, with a checkpoint in

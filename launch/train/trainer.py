@@ -26,7 +26,7 @@ Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
 
 FINISH_SECONDS = 4.0
-"""In which a synchronous batch that is under way at a stop must be complete to be learnt from."""
+"""In which a synchronous batch that is under way at a stop must be complete to be learned from."""
 
 Look = Callable[[Member, int, Callable[[], None]], None]
 """Called after an update with a member and its steps before; calls back after each step of its own environment."""
@@ -98,7 +98,7 @@ class Trainer:
 
     @property
     def steps(self) -> int:
-        """Environment steps that all members have learnt from together."""
+        """Environment steps that all members have learned from together."""
         return sum(member.steps for member in self.members)
 
     @property
@@ -114,7 +114,7 @@ class Trainer:
     def run(self, stop: StopFlag) -> str:
         """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint.
 
-        The time limit counts from the first update: starting actors and compiling worlds are not part of it.
+        The time limit counts from the first update: starting actors and compiling environments are not part of it.
         """
         deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
@@ -131,7 +131,7 @@ class Trainer:
                     self.save()
             self._finish_gathering()
         finally:
-            # Also after an actor failed once too often: what was learnt is kept. Half of an update is not.
+            # Also after an actor failed once too often: what was learned is kept. Half of an update is not.
             if self.unsaved and self._between:
                 self.save()
         return reason
@@ -208,7 +208,7 @@ class Trainer:
                 from ...learners.population.together import learn_together as learn_all
             learn_all([member.learner for member, _ in found], [batch for _, batch in found])
             for (member, batch), known in zip(found, others, strict=True):
-                member.learnt(batch, known)
+                member.learned(batch, known)
         else:
             found[0][0].learn(found[0][1], others[0])
         for member, _ in found:
@@ -263,7 +263,7 @@ class Trainer:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
-                self._warn_once(f"checkpoints are without the actors' state ({problem}): resumed, they begin anew")
+                self._warn_once(f"checkpoints are without the actors' state ({problem}): resumed, they begin again")
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -284,7 +284,7 @@ class Trainer:
                     f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "
                     "episodes, so the numbers will not be those of the uninterrupted run"
                 )
-        torch.set_rng_state(state["torch_rng"])  # last, for actors that were made anew have drawn their first weights
+        torch.set_rng_state(state["torch_rng"])  # last, for actors that were made again have drawn their first weights
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
@@ -328,12 +328,12 @@ class Trainer:
             self._ready[member.number] = join(unrolls)
         return True
 
-    def _publish(self, member: Member, learnt: int = 0) -> None:
+    def _publish(self, member: Member, learned: int = 0) -> None:
         """Give the actors a member's newest weights; one that is done needs none."""
         if member.done:
             self.pool.retire(member.number)
         else:
-            self.pool.publish(member.weights(self.pool), learnt)
+            self.pool.publish(member.weights(self.pool), learned)
 
     def _log(self, member: Member) -> None:
         """Write and show a member's metrics, and those of all members together when the last one has written."""

@@ -1,4 +1,4 @@
-"""`--start-from RUN`: a new run whose networks begin with what another run has learnt, such as on easier levels."""
+"""`--start-from RUN`: a new run whose networks begin with what another run has learned, such as on easier levels."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..run.trainees import Trainee, best_member, take_weights, trainees_of
 def start_from(run: str, agents: Iterable[Agent]) -> None:
     """Give agents the weights of a run's best checkpoint, of its best member; the newest checkpoint if none is best.
 
-    Optimisers, counters and schedules begin anew. Raises UsageError if there is no such run, or its network has other
+    Optimizers, counters and schedules begin again. Raises UsageError if there is no such run, or its network has other
     parameters.
     """
     path, trainees = _trained(run)

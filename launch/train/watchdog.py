@@ -39,7 +39,7 @@ class Watched(Protocol):
 
     @property
     def steps(self) -> int:
-        """Environment steps learnt from."""
+        """Environment steps learned from."""
         ...
 
     @property

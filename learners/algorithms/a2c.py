@@ -1,13 +1,13 @@
 """A2C: one update per batch, all of it made with the newest weights.
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", its synchronous form; with lambda below 1 the
-advantages are those of Schulman et al. 2016 (generalised advantage estimation).
+advantages are those of Schulman et al. 2016 (generalized advantage estimation).
 """
 
 from dataclasses import dataclass
 
 from ...base.messages import check_fields
-from ..returns import generalised_advantages, policy_terms, value_terms
+from ..returns import generalized_advantages, policy_terms, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
@@ -16,7 +16,7 @@ class A2CSettings:
     """Settings that A2C alone reads."""
 
     gae_lambda: float = 1.0
-    """Lambda of generalised advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
+    """Lambda of generalized advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
 
     def __post_init__(self) -> None:
         check_fields(self, gae_lambda=(0, 1))
@@ -30,9 +30,9 @@ class A2C(Algorithm):
     on_policy = True
 
     def targets(self, now: Pass) -> Targets:
-        """Lambda-returns and generalised advantages."""
+        """Lambda-returns and generalized advantages."""
         step = now.step
-        found = generalised_advantages(
+        found = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
         )
         return Targets(found.targets, found.advantages)

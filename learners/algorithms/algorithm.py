@@ -1,7 +1,7 @@
 """The contract of an algorithm: what the learner asks of it for every batch.
 
 An algorithm turns one pass of the network over a batch of unrolls into value targets, advantages and per-step loss
-terms. Resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimiser and the counters are the
+terms. Resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimizer and the counters are the
 learner's. Shapes: T steps, B environments.
 """
 
@@ -26,7 +26,7 @@ class Imitated(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass of the network over a batch, beside what the behaviour policy did there."""
+    """One pass of the network over a batch, beside what the behavior policy did there."""
 
     step: Transitions
     """Rewards, discounts and the mask of the transitions t -> t+1, [T, B] each."""
@@ -36,12 +36,12 @@ class Pass(NamedTuple):
     """V(x_T), float [B], without gradient."""
     log_policy: Tensor
     """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
-    log_behaviour: Tensor
+    log_behavior: Tensor
     """log mu(a_t | x_t) of the policy that acted, float [T, B]."""
     log_policies: Tensor
     """log pi(a | x_t) of every option of every choice, float [T, B, A], with gradient; -inf for invalid actions. Of a
     Box space the means and log standard deviations, [T, B, 2 K]."""
-    log_behaviours: Tensor
+    log_behaviors: Tensor
     """Those of the policy that acted, float [T, B, A]."""
     features: Tensor
     """The core's outputs, which the heads read, float [T, B, H], with gradient."""
@@ -59,7 +59,7 @@ class Pass(NamedTuple):
 
     def kl(self) -> Tensor:
         """KL(mu(. | x_t) || pi(. | x_t)) in nats, exact, float [T, B], with gradient."""
-        return kl_divergence(self.action_spec, self.log_behaviours, self.log_policies)
+        return kl_divergence(self.action_spec, self.log_behaviors, self.log_policies)
 
 
 class Targets(NamedTuple):

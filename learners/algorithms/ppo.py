@@ -1,8 +1,8 @@
 """PPO: several epochs over each batch, with the ratio of the new policy to the acting one clipped.
 
-Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7, with generalised advantage estimation. A
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7, with generalized advantage estimation. A
 minibatch is made of whole environments: every pass begins at the unroll's own initial state and resets where episodes
-end, so the recurrent states are those of the weights that are being learnt.
+end, so the recurrent states are those of the weights that are being learned.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...base.messages import above, check_fields
-from ..returns import generalised_advantages, standardised, value_terms
+from ..returns import generalized_advantages, standardized, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
@@ -23,15 +23,15 @@ class PPOSettings:
     epochs: int = 4
     """Passes over each batch, at least 1."""
     minibatches: int = 4
-    """Updates per epoch, at least 1; the batch's environments are shared out among them anew in every epoch."""
+    """Updates per epoch, at least 1; the batch's environments are shared out among them again in every epoch."""
     clip: float = 0.2
     """The ratio of new to acting policy earns nothing beyond 1 minus or plus this, above 0..1."""
     gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation, 0..1."""
-    normalise_advantages: bool = True
+    """Lambda of generalized advantage estimation, 0..1."""
+    normalize_advantages: bool = True
     """Advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
     advantage_floor: float = 0.0
-    """Least deviation that they are divided by, at least 0, in units of rewards or with normalised returns of those:
+    """Least deviation that they are divided by, at least 0, in units of rewards or with normalized returns of those:
     where nothing has been found yet, advantages are errors of the value function, and to scale them up drives the
     policy anywhere."""
 
@@ -74,15 +74,15 @@ class PPO(Algorithm):
         return [group for order in shuffles for group in order.tensor_split(groups)]
 
     def targets(self, now: Pass) -> Targets:
-        """Lambda-returns and, standardised over the batch, generalised advantages."""
+        """Lambda-returns and, standardized over the batch, generalized advantages."""
         step = now.step
-        found = generalised_advantages(
+        found = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
         )
-        if not self.settings.normalise_advantages:
+        if not self.settings.normalize_advantages:
             return Targets(found.targets, found.advantages)
         floor = self.settings.advantage_floor
-        return Targets(found.targets, standardised(found.advantages, step.valid, floor, now.total))
+        return Targets(found.targets, standardized(found.advantages, step.valid, floor, now.total))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """The clipped surrogate, negative, and the squared error of the values.
@@ -90,7 +90,7 @@ class PPO(Algorithm):
         r_t = pi(a_t) / mu(a_t);    - min(r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t);    0.5 (R_t - V_t)^2
         """
         eps = self.settings.clip
-        ratio = (now.log_policy - now.log_behaviour).exp()
+        ratio = (now.log_policy - now.log_behavior).exp()
         advantages = torch.where(now.step.valid, targets.advantages, 0.0)
         surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
         clipped = ((ratio.detach() - 1).abs() > eps).float()

@@ -59,7 +59,7 @@ class VTrace(Algorithm):
         """V-trace's targets and clipped advantages."""
         settings = self.settings
         found = from_importance_weights(
-            now.log_policy - now.log_behaviour,
+            now.log_policy - now.log_behavior,
             now.step.discounts,
             now.step.rewards,
             now.values,
@@ -76,7 +76,7 @@ class VTrace(Algorithm):
         With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch that was made by older
         weights then does not ask again for what updates since have done (the clip of PPO, Schulman et al. 2017).
         """
-        rhos = (now.log_policy.detach() - now.log_behaviour).exp()
+        rhos = (now.log_policy.detach() - now.log_behavior).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
         advantages = targets.advantages
         if self.settings.policy_clip:

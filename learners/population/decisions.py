@@ -34,7 +34,7 @@ class Decision(NamedTuple):
     """Mean score; None without scores."""
     opponent_mean: float | None
     copy: bool
-    """Whether weights and optimiser of the opponent are copied."""
+    """Whether weights and optimizer of the opponent are copied."""
     reason: str
     old: Values
     """The member's settings before."""

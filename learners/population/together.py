@@ -1,7 +1,7 @@
 """Members of a population learn from a batch each in one batched call, where the same is done for all of them.
 
 Weights and batches of M members are laid side by side, and one pass computes M losses; none depends on another member's
-weights, so the gradient of their sum holds every member's own. Everything else of an update, its clipping, optimiser
+weights, so the gradient of their sum holds every member's own. Everything else of an update, its clipping, optimizer
 and settings, is each learner's (learners/learner.py). Numbers differ from those of a member alone by the rounding of
 products. Starting an operation for nine members takes a device no longer than for one; a CPU, which is busy with
 the arithmetic of one, gains nothing.

@@ -105,9 +105,9 @@ class RemoteLearner(Learner):
     def effective(self, setting: str) -> float:
         return self._call("effective", setting)
 
-    def take_over(self, agent: dict[str, Any], optimiser: dict[str, Any]) -> None:
-        super().take_over(agent, optimiser)
-        self._call("take_over", agent, optimiser)
+    def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        super().take_over(agent, optimizer)
+        self._call("take_over", agent, optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         return self._call("state_dict")

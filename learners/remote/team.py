@@ -139,9 +139,9 @@ class Team:
     def stored_bytes(self) -> int | None:
         return self.pool.stored_bytes()
 
-    def publish(self, weights: Weights, learnt: int = 0) -> None:
-        self.pool.publish(weights, learnt)
-        self._header, self._due, self._learned = weights._replace(values=weights.values[:0]), True, learnt
+    def publish(self, weights: Weights, learned: int = 0) -> None:
+        self.pool.publish(weights, learned)
+        self._header, self._due, self._learned = weights._replace(values=weights.values[:0]), True, learned
         if not self._synchronous:
             self._begin()
 
@@ -257,7 +257,7 @@ class Team:
         """Let all learners continue from this one's state, as one group."""
         self._learner, self._groups, self._silent = learner, self._groups + 1, BEGIN_SECONDS
         state = learner.state_dict()
-        learner.take_over(state["agent"], state["optimiser"])  # an update that was broken off may have begun much
+        learner.take_over(state["agent"], state["optimizer"])  # an update that was broken off may have begun much
         prefix = f"engram-group-{ray.get_runtime_context().get_job_id()}-{self._groups}"
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
         shared, others = ray.put(state), enumerate(self._workers, 1)

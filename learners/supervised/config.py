@@ -1,4 +1,4 @@
-"""How a memory is taught a supervised task: batch, optimiser, network around the core."""
+"""How a memory is taught a supervised task: batch, optimizer, network around the core."""
 
 from dataclasses import dataclass
 

@@ -10,25 +10,25 @@ from torch import Tensor
 from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
 from ...envs.tasks.registry import make_task
 from ...envs.tasks.task import Task
-from ..optimisers import clip_global_norm, make_optimiser, set_hyperparameters
+from ..optimizers import clip_global_norm, make_optimizer, set_hyperparameters
 from .config import SupervisedConfig
 from .model import SequenceModel, Sequences, to_tensors
 from .scores import Score, score
 
 
 class SupervisedLearner:
-    """Holds a network and its optimiser; `step` applies one update. A stream's state goes from batch to batch.
+    """Holds a network and its optimizer; `step` applies one update. A stream's state goes from batch to batch.
 
     Args:
         model: the network, on the device it shall learn on.
-        config: optimiser and gradients.
+        config: optimizer and gradients.
         stream: whether the core's state is carried from batch to batch.
     """
 
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
         self.model, self.config, self.stream = model, config, stream
         self.device = next(model.parameters()).device
-        self.optimiser = make_optimiser(
+        self.optimizer = make_optimizer(
             "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
         )
         self.updates = 0
@@ -38,14 +38,14 @@ class SupervisedLearner:
 
     def step(self, batch: Sequences) -> dict[str, float]:
         """One update from a batch; returns its metrics."""
-        set_hyperparameters(self.optimiser, {"lr": self.config.lr})
+        set_hyperparameters(self.optimizer, {"lr": self.config.lr})
         total, metrics = self._loss(batch)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         if total.requires_grad:
             total.backward()
             norm = float(clip_global_norm(self.model.parameters(), self.config.max_grad_norm or None))
             if math.isfinite(norm) and math.isfinite(metrics["loss/total"]):
-                self.optimiser.step()
+                self.optimizer.step()
             else:
                 self.skipped += 1
             metrics["learner/grad_norm"] = norm
@@ -71,7 +71,7 @@ class SupervisedLearner:
         return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
 
     def _finite(self, state: CoreState) -> CoreState:
-        """The state in which streams whose numbers are not finite, and would never be again, begin anew."""
+        """The state in which streams whose numbers are not finite, and would never be again, begin again."""
         finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
         if all(each.all() for each in finite):
             return state
@@ -82,7 +82,7 @@ class SupervisedLearner:
         """All that a run goes on from."""
         return {
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
             "skipped": self.skipped,
             "state": None if self._state is None else state_leaves(self._state),
@@ -91,7 +91,7 @@ class SupervisedLearner:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.model.load_state_dict(saved["model"])
-        self.optimiser.load_state_dict(saved["optimiser"])
+        self.optimizer.load_state_dict(saved["optimizer"])
         self.updates, self.skipped = saved["updates"], saved["skipped"]
         if saved["state"] is not None:
             leaves = iter(saved["state"])

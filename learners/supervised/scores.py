@@ -67,9 +67,9 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     if count == 0:
         return 0.0, 1.0
     squared = CONFIDENT**2 / count
-    centre = (share + squared / 2) / (1 + squared)
+    center = (share + squared / 2) / (1 + squared)
     half = CONFIDENT / (1 + squared) * math.sqrt(share * (1 - share) / count + squared / (4 * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def score(logits: Tensor, targets: Tensor, scored: Tensor) -> Score:

@@ -50,7 +50,7 @@ def test_no_more_is_made_than_the_bound_allows(make):
     pool.publish(weights(1))
     assert [take(pool).weights_version[0].item() for _ in range(3)] == [1, 1, 1]
     assert pool.next() is None
-    pool.publish(weights(2), learnt=4)
+    pool.publish(weights(2), learned=4)
     assert take(pool).weights_version[0].item() == 2
     assert pool.next() is None
 
@@ -59,7 +59,7 @@ def test_actors_take_turns_where_the_bound_has_room_for_one(make):
     pool = make(ahead=4)
     seen = []
     for _ in range(4):
-        pool.publish(weights(1), learnt=4)
+        pool.publish(weights(1), learned=4)
         seen.append(take(pool).actor)
     assert seen == [0, 1, 0, 1]
 
@@ -87,7 +87,7 @@ def test_nothing_acts_while_a_graph_is_recorded(make):
     take(pool)
     with pool.still:
         before = pool.progress
-        pool.publish(weights(2), learnt=4)
+        pool.publish(weights(2), learned=4)
         time.sleep(0.2)
         assert pool.progress == before
     assert take(pool)
@@ -99,7 +99,7 @@ def test_a_failed_actor_is_replaced(make):
     pool.publish(weights(1))
     for _ in range(4):
         assert {take(pool).actor for _ in range(2)} == {0, 1}
-        pool.publish(weights(1), learnt=8)
+        pool.publish(weights(1), learned=8)
     assert pool.failures == 1
     assert "the floor gave way" in reports[0]
 

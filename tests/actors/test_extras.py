@@ -171,7 +171,7 @@ def test_the_next_lock_of_a_new_level_is_the_first_of_its_path() -> None:
     batch.reset(seed=3)
     state, told = batch.state, batch.privileged()
     for i in range(200):
-        ((row, col),) = np.argwhere(state.board[i] == 24 + int(state.colours[i, 0])).tolist()
+        ((row, col),) = np.argwhere(state.board[i] == 24 + int(state.colors[i, 0])).tolist()
         expected = [state.path_length[i], row - state.row[i], col - state.col[i], 0, 0, 0]
         assert told[i].tolist() == expected
 

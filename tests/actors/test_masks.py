@@ -112,7 +112,7 @@ def test_members_act_and_learn_together_as_alone(env: str):
         assert torch.equal(one.agent.action, other.agent.action)
         torch.testing.assert_close(one.agent.logits, other.agent.logits, rtol=1e-4, atol=1e-5)
         batches.append(one)
-    config = LearnerConfig(optimiser="rmsprop_tf", eps=0.1, lr=0.05, lr_schedule="constant")
+    config = LearnerConfig(optimizer="rmsprop_tf", eps=0.1, lr=0.05, lr_schedule="constant")
     ours, theirs = ([Learner(copy.deepcopy(agent), config, 10_000) for agent in agents] for _ in range(2))
     learn_together(ours, batches)
     for learner, batch, same in zip(theirs, batches, ours, strict=True):

@@ -81,8 +81,8 @@ def test_copied_weights_begin_with_new_episodes_and_an_empty_memory() -> None:
     assert not torch.equal(last.agent.logits[0], last.agent.logits[-1])
     assert same(other.unroll(of(0, version=2, beginnings=1)), after), "not the same every time"
     onward = place.unroll(of(0, version=3, beginnings=1))
-    assert torch.equal(onward.env.observation[0], after.env.observation[-1]), "only a copy begins anew"
-    # A state that was saved after the copy does not begin anew when it is restored.
+    assert torch.equal(onward.env.observation[0], after.env.observation[-1]), "only a copy begins again"
+    # A state that was saved after the copy does not begin again when it is restored.
     other.unroll(of(0, version=3, beginnings=1))
     restored = actors()
     restored.restore(place.save())

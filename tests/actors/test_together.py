@@ -15,13 +15,13 @@ from pools import make_breaking, take, weights
 from small_cores import SMALL
 
 MEMBERS = 3
-WORLD = {"path_lengths": 1, "num_distractors": 0, "max_steps": 6}
+ENVIRONMENT = {"path_lengths": 1, "num_distractors": 0, "max_steps": 6}
 
 
 def factory_of(core, **agent):
     args = {key: SMALL[key] for key in SMALL if key in core_parameters(core)}
     config = AgentConfig(core=core, core_args=args, previous_action=core != "conv-lstm", **agent)
-    return ActorFactory(env="boxworld", env_args=WORLD, agent=config, num_envs=4, unroll_length=10, seed=3)
+    return ActorFactory(env="boxworld", env_args=ENVIRONMENT, agent=config, num_envs=4, unroll_length=10, seed=3)
 
 
 def publish(pool, factory, version=1, beginnings=0):
@@ -61,7 +61,7 @@ def test_every_core_acts_as_it_would_alone(core):
 @pytest.mark.parametrize("greedy", [False, True], ids=["drawn", "greedy"])
 def test_real_numbers_are_drawn_as_they_would_be_alone(greedy):
     """Actions of Pendulum, from the same Gaussians with the same random numbers."""
-    agent = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalise_returns=True)
+    agent = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalize_returns=True)
     factory = ActorFactory(env="Pendulum-v1", agent=agent, num_envs=2, unroll_length=6, seed=1)
 
     def make(*arguments):

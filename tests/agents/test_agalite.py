@@ -5,14 +5,14 @@ import math
 import torch
 
 from engram.agents.cores.linear.agalite import AGaLiTe
-from unrolls import random_inputs, randomise
+from unrolls import random_inputs, randomize
 
 SIZE, HIDDEN, HEADS, HEAD, MLP, ETA, R = 3, 6, 2, 3, 5, 2, 3
 
 
 def layer_norm(layer, x):
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
+    centered = x - x.mean()
+    return centered / (centered.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
 
 
 def gate(unit, x, y):
@@ -50,7 +50,7 @@ def empty():
 
 
 def test_steps_are_the_equations_also_behind_a_reset():
-    core = randomise(AGaLiTe(SIZE, HIDDEN, 2, HEADS, HEAD, MLP, ETA, R))
+    core = randomize(AGaLiTe(SIZE, HIDDEN, 2, HEADS, HEAD, MLP, ETA, R))
     inputs, _ = random_inputs(SIZE, steps=6, rows=1)
     reset = torch.tensor([False, False, False, True, False, False]).unsqueeze(1)
     outputs, _, _ = core.unroll(inputs, reset, core.initial_state(1))

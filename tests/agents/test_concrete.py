@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import unroll_step_by_step
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomize
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
 UNITS = pytest.mark.parametrize("units", [False, True], ids=["", "unit-views"])
@@ -18,8 +18,8 @@ BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
 
 def small(name, **options):
-    sizes = {"pool_size": POOL, "num_pools": POOLS, "viewport_size": VIEW, "summariser_size": OUT, "base": 1.7}
-    return randomise(make_core(name, SIZE, **(sizes | options)))
+    sizes = {"pool_size": POOL, "num_pools": POOLS, "viewport_size": VIEW, "summarizer_size": OUT, "base": 1.7}
+    return randomize(make_core(name, SIZE, **(sizes | options)))
 
 
 def slow_pools(name, core, x, pools, base=1.7):
@@ -47,12 +47,12 @@ def slow_units(name, base=1.7):
 
 
 def slow_output(core, pools, units=(1.0,) * POOLS):
-    """One viewport per pool, then the summariser, each with a ReLU."""
+    """One viewport per pool, then the summarizer, each with a ReLU."""
     views = []
     pools = [[number / unit for number in pool] for pool, unit in zip(pools, units, strict=True)]
     for pool, weight, bias in zip(pools, core.viewport_weight.tolist(), core.viewport_bias.tolist(), strict=True):
         views += [max(0.0, bias[v] + sum(pool[p] * weight[p][v] for p in range(POOL))) for v in range(VIEW)]
-    rows = zip(core.summariser.weight.tolist(), core.summariser.bias.tolist(), strict=True)
+    rows = zip(core.summarizer.weight.tolist(), core.summarizer.bias.tolist(), strict=True)
     return [max(0.0, b + sum(w * v for w, v in zip(row, views, strict=True))) for row, b in rows]
 
 
@@ -84,7 +84,7 @@ def blocked_loop(name, core, inputs, reset, pools, base=1.7):
             new.append((base**-n * source + (1 - base**-n) * pools[:, n - 1]).detach())
         pools = torch.stack(new, 1)
         views = [(pools[:, n] @ core.viewport_weight[n] + core.viewport_bias[n]).relu() for n in range(POOLS)]
-        outputs.append(core.summariser(torch.cat(views, 1)).relu())
+        outputs.append(core.summarizer(torch.cat(views, 1)).relu())
     return torch.stack(outputs)
 
 
@@ -172,7 +172,7 @@ def impulse_responses(name, lags, num_pools, reset_before=None):
 
     With reset_before, the row has seen other inputs and was reset this many steps before the impulse.
     """
-    core = make_core(name, 3, pool_size=1, num_pools=num_pools, viewport_size=1, summariser_size=1).double()
+    core = make_core(name, 3, pool_size=1, num_pools=num_pools, viewport_size=1, summarizer_size=1).double()
     history = reset_before or 0
     steps = history + max(lags) + 1
     inputs = torch.zeros(steps, len(lags), 3, dtype=torch.float64)

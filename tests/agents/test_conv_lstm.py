@@ -7,7 +7,7 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
-from engram.agents.cores.conv_lstm import ConvLSTM, neighbourhoods
+from engram.agents.cores.conv_lstm import ConvLSTM, neighborhoods
 from engram.agents.cores.fast import routes
 from engram.agents.cores.parts.images import image_size
 from engram.agents.specs import ArraySpec, ChoiceSpec
@@ -18,7 +18,7 @@ from unrolls import (
     compare_with_loop,
     random_inputs,
     random_state,
-    randomise,
+    randomize,
 )
 
 HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
@@ -32,11 +32,11 @@ def both_routes(request, monkeypatch):
 
 def small(kernel_size=2):
     core = ConvLSTM(SIZE, HEIGHT, WIDTH, CHANNELS, hidden_channels=HIDDEN, kernel_size=kernel_size)
-    return randomise(core)
+    return randomize(core)
 
 
 def convolved(kernel, image, place, channel):
-    """Sum over the neighbourhood of `place` in image [row][column][plane]; zero outside."""
+    """Sum over the neighborhood of `place` in image [row][column][plane]; zero outside."""
     size = len(kernel[0][0])
     before = (size - 1) // 2
     total = 0.0
@@ -169,7 +169,7 @@ def test_an_agent_gives_the_image_of_its_torso():
         assert (agent.core.channels, agent.core.height, agent.core.width) == (26, rows, cols)
     given = AgentConfig(core="conv-lstm", core_args={"height": 3, "width": 2})
     assert Agent(ArraySpec((5, 5, 6), 1 / 255), ChoiceSpec((4,)), given).core.height == 3
-    with_normal_features = AgentConfig(core="conv-lstm", torso=TorsoConfig(normalise_features=True))
+    with_normal_features = AgentConfig(core="conv-lstm", torso=TorsoConfig(normalize_features=True))
     assert Agent(ArraySpec((5, 5, 6), 1 / 255), ChoiceSpec((4,)), with_normal_features).core.height == 5
 
 
@@ -183,6 +183,6 @@ def test_kernels_start_normal_cut_at_two_deviations():
         assert not conv.bias.any()
 
 
-def test_a_place_has_its_neighbourhood_and_the_padding():
-    assert neighbourhoods(2, 2, 2).tolist() == [[0, 1, 2, 3], [1, -1, 3, -1], [2, 3, -1, -1], [3, -1, -1, -1]]
-    assert neighbourhoods(1, 2, 3).tolist() == [[-1, -1, -1, -1, 0, 1, -1, -1, -1], [-1, -1, -1, 0, 1, -1, -1, -1, -1]]
+def test_a_place_has_its_neighborhood_and_the_padding():
+    assert neighborhoods(2, 2, 2).tolist() == [[0, 1, 2, 3], [1, -1, 3, -1], [2, 3, -1, -1], [3, -1, -1, -1]]
+    assert neighborhoods(1, 2, 3).tolist() == [[-1, -1, -1, -1, 0, 1, -1, -1, -1], [-1, -1, -1, 0, 1, -1, -1, -1, -1]]

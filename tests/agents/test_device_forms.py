@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from unrolls import compare_with_loop, random_inputs, randomise
+from unrolls import compare_with_loop, random_inputs, randomize
 
 SIZE = 5
-POOLS = {"pool_size": 4, "num_pools": 3, "viewport_size": 2, "summariser_size": 3}
+POOLS = {"pool_size": 4, "num_pools": 3, "viewport_size": 2, "summarizer_size": 3}
 FORMS = pytest.mark.parametrize(
     ("name", "form", "options"),
     [
@@ -23,7 +23,7 @@ FORMS = pytest.mark.parametrize(
 
 
 def small(name, options, scale=0.4):
-    return randomise(make_core(name, SIZE, **options), scale)
+    return randomize(make_core(name, SIZE, **options), scale)
 
 
 @FORMS

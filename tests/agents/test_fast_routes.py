@@ -78,7 +78,7 @@ def test_hooks_of_parts_are_called(kind, hook):
 
 
 @pytest.mark.parametrize("kind", FAST)
-def test_parametrised_weights_count(kind):
+def test_parametrized_weights_count(kind):
     core = made(kind)
     plain = core.unroll(*call(core))[0]
     part, name = parts(core)[0]
@@ -98,7 +98,7 @@ def test_another_eps_counts():
 
 
 @pytest.mark.parametrize("other", [{"eps": 1.0}, {"elementwise_affine": False}, {"bias": False}])
-def test_another_normalisation_of_mnm_counts(other):
+def test_another_normalization_of_mnm_counts(other):
     core = MNMp(D, hidden_size=4, memory_size=4, layer_norm=True)
     assert stands(core)
     core.norm = nn.LayerNorm(core.norm.normalized_shape, **other)

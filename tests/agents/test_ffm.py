@@ -8,7 +8,7 @@ import torch
 
 from engram.agents.cores import make_core
 from engram.agents.cores.linear.ffm import FFM
-from unrolls import random_inputs, random_state, randomise
+from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN, MEMORY, CONTEXT = 3, 4, 2, 3
 
@@ -45,7 +45,7 @@ def slow_step(core, x, traces):
 
 
 def test_steps_are_the_equations():
-    core = randomise(FFM(SIZE, HIDDEN, MEMORY, CONTEXT))
+    core = randomize(FFM(SIZE, HIDDEN, MEMORY, CONTEXT))
     inputs, _ = random_inputs(SIZE, steps=4)
     state = random_state(core)
     held = [[[complex(*part) for part in one] for one in row] for row in state.traces.tolist()]
@@ -74,7 +74,7 @@ def test_the_slowest_trace_is_forgotten_after_the_longest_period():
 
 
 def test_traces_never_grow_by_themselves():
-    core = randomise(FFM(SIZE, HIDDEN, MEMORY, CONTEXT))
+    core = randomize(FFM(SIZE, HIDDEN, MEMORY, CONTEXT))
     with torch.no_grad():
         core.alpha[0] = -0.5
     assert bool((core._gamma().abs() < 1).all())

@@ -12,14 +12,14 @@ from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.population.together import learn_together
 
-WORLDS = {"boxworld": {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}, "CartPole-v1": {}}
+ENVIRONMENTS = {"boxworld": {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}, "CartPole-v1": {}}
 
 
 def learners(env: str, core: str, fixed: bool, algorithm: str = "ppo") -> tuple[list[Learner], list]:
     """Two learners with the same weights, and a batch for each."""
-    torso = TorsoConfig(fixed_features=fixed, embedding_size=8, normalise_features=True)
+    torso = TorsoConfig(fixed_features=fixed, embedding_size=8, normalize_features=True)
     config = AgentConfig(core=core, torso=torso)
-    factory = ActorFactory(env=env, env_args=WORLDS[env], agent=config, num_envs=4, unroll_length=12, seed=2)
+    factory = ActorFactory(env=env, env_args=ENVIRONMENTS[env], agent=config, num_envs=4, unroll_length=12, seed=2)
     actor = factory.make_actor(0)
     agent = factory.make_agent(actor.batch)
     both = [Learner(copy.deepcopy(agent), LearnerConfig(algorithm=algorithm), 10_000) for _ in range(2)]
@@ -36,7 +36,7 @@ def changed(learner: Learner, before: dict[str, torch.Tensor]) -> set[str]:
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "vtrace", "a2c"])
 @pytest.mark.parametrize("core", ["concrete", "lstm", "conv-lstm", "mnm-p"])
-@pytest.mark.parametrize("env", WORLDS)
+@pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_all_learns_but_a_fixed_torso(env: str, core: str, algorithm: str, fixed: bool) -> None:
     if env == "CartPole-v1" and core == "conv-lstm":
         pytest.skip("reads images")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomise
+from unrolls import check_gradients, compare_chunks, compare_with_loop, random_inputs, random_state, randomize
 
 SIZE, HIDDEN, D, READS = 5, 4, 3, 2
 
@@ -19,7 +19,7 @@ VARIANTS = [
 
 
 def small(scale=0.4, **options):
-    return randomise(make_core("fwm", SIZE, hidden_size=HIDDEN, memory_size=D, num_reads=READS, **options), scale)
+    return randomize(make_core("fwm", SIZE, hidden_size=HIDDEN, memory_size=D, num_reads=READS, **options), scale)
 
 
 def sigmoid(x):

@@ -8,18 +8,18 @@ import torch
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import unroll_step_by_step
 from engram.agents.cores.gtrxl import GTrXL
-from unrolls import random_inputs, randomise
+from unrolls import random_inputs, randomize
 
 SIZE, HIDDEN, LAYERS, HEADS, HEAD, MLP, WINDOW = 3, 6, 2, 2, 4, 5, 3
 
 
 def small():
-    return randomise(GTrXL(SIZE, HIDDEN, LAYERS, HEADS, HEAD, MLP, WINDOW))
+    return randomize(GTrXL(SIZE, HIDDEN, LAYERS, HEADS, HEAD, MLP, WINDOW))
 
 
 def layer_norm(layer, x):
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
+    centered = x - x.mean()
+    return centered / (centered.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
 
 
 def gate(unit, x, y):

@@ -10,7 +10,7 @@ from engram.agents.cores.linear.mamba2 import Mamba2
 from engram.agents.cores.linear.mlstm import MLSTM
 from engram.agents.cores.linear.shm import SHM, scrambled
 from slow_layers import SIZE, check_steps, layer_norm
-from unrolls import compare_with_loop, random_inputs, random_state, randomise
+from unrolls import compare_with_loop, random_inputs, random_state, randomize
 
 HIDDEN, HEADS, HEAD, STATE = 6, 2, 4, 3
 
@@ -56,7 +56,7 @@ def slow_delta(mixer, u, state):
 
 @pytest.mark.parametrize("options", [{}, {"gated": True}, {"negative": True, "num_writes": 2, "gated": True}])
 def test_delta_net_is_its_equations(options):
-    core = randomise(DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, **options))
+    core = randomize(DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, **options))
     check_steps(core, random_state(core), slow_delta)
 
 
@@ -102,7 +102,7 @@ def slow_s6(mixer, u, state):
 
 @pytest.mark.parametrize(("s6", "slow"), [(False, slow_mamba2), (True, slow_s6)])
 def test_mamba_is_its_equations(s6, slow):
-    core = randomise(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE, s6=s6))
+    core = randomize(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE, s6=s6))
     check_steps(core, random_state(core), slow, steps=5)
 
 
@@ -128,7 +128,7 @@ def slow_mlstm(mixer, u, state):
 
 
 def test_mlstm_is_its_equations():
-    core = randomise(MLSTM(SIZE, HIDDEN, 2, HEADS, HEAD))
+    core = randomize(MLSTM(SIZE, HIDDEN, 2, HEADS, HEAD))
     check_steps(core, random_state(core), slow_mlstm)
 
 
@@ -155,7 +155,7 @@ def slow_shm(mixer, u, state):
 
 @pytest.mark.parametrize("first_theta", [False, True])
 def test_shm_is_its_equations(first_theta):
-    core = randomise(SHM(SIZE, HIDDEN, 2, HEAD, 5, first_theta))
+    core = randomize(SHM(SIZE, HIDDEN, 2, HEAD, 5, first_theta))
     check_steps(core, core.initial_state(5), slow_shm, steps=5)
 
 
@@ -181,4 +181,4 @@ def test_shm_takes_every_row_about_equally_often():
     ids=["delta-net", "mamba2", "s6", "mlstm"],
 )
 def test_chunks_are_the_loop_with_its_gradients(core, density, bptt_length):
-    compare_with_loop(randomise(core), SIZE, bptt_length, tolerance=1e-8, steps=75, density=density)
+    compare_with_loop(randomize(core), SIZE, bptt_length, tolerance=1e-8, steps=75, density=density)

@@ -8,7 +8,7 @@ import torch
 
 from engram.agents.cores import make_core
 from engram.agents.cores.linear.lru import LRU
-from unrolls import random_inputs, random_state, randomise
+from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN, STATE = 3, 4, 5
 
@@ -81,7 +81,7 @@ def test_eigenvalues_begin_on_the_ring_and_inputs_at_its_scale():
 
 
 def test_the_state_never_grows_by_itself():
-    core = randomise(LRU(SIZE, HIDDEN, STATE))
+    core = randomize(LRU(SIZE, HIDDEN, STATE))
     assert bool((core.blocks[0].eigenvalues().abs() < 1).all())
 
 

@@ -14,7 +14,7 @@ from unrolls import (
     compare_with_loop,
     random_inputs,
     random_state,
-    randomise,
+    randomize,
     refuses_second_derivatives,
 )
 
@@ -30,7 +30,7 @@ def route(request, monkeypatch):
 
 
 def small(name):
-    return randomise(make_core(name, SIZE, hidden_size=HIDDEN))
+    return randomize(make_core(name, SIZE, hidden_size=HIDDEN))
 
 
 def sigmoid(x):

@@ -7,7 +7,7 @@ import torch
 
 from engram.agents.cores import make_core
 from engram.agents.cores.linear.min_gru import MinGRU
-from unrolls import random_inputs, random_state, randomise
+from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN = 3, 4
 
@@ -30,7 +30,7 @@ def slow_layer(layer, x, h, positive):
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_steps_are_the_equations(layers, positive):
-    core = randomise(MinGRU(SIZE, HIDDEN, layers, positive))
+    core = randomize(MinGRU(SIZE, HIDDEN, layers, positive))
     inputs, _ = random_inputs(SIZE, steps=3)
     state = random_state(core)
     held = state.h.tolist()

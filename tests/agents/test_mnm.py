@@ -14,7 +14,7 @@ from unrolls import (
     compare_with_loop,
     random_inputs,
     random_state,
-    randomise,
+    randomize,
 )
 
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
@@ -32,7 +32,7 @@ def route(request, monkeypatch):
 
 def small(name, paper_scale=False, layer_norm=False):
     sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
-    return randomise(make_core(name, SIZE, **sizes, paper_scale=paper_scale, layer_norm=layer_norm))
+    return randomize(make_core(name, SIZE, **sizes, paper_scale=paper_scale, layer_norm=layer_norm))
 
 
 def affine(layer, x):
@@ -195,15 +195,15 @@ def test_meta_loss_trains_keys_and_values(name):
 def test_meta_loss_teaches_to_store(name):
     torch.manual_seed(0)
     core = make_core(name, SIZE, hidden_size=16, memory_size=8, num_heads=1)
-    optimiser = torch.optim.Adam(core.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(core.parameters(), 1e-2)
     inputs, reset = torch.randn(10, 16, SIZE), torch.zeros(10, 16, dtype=torch.bool)
     errors = []
     for _ in range(60):
         loss = core.unroll(inputs, reset, core.initial_state(16))[2].mean()
         errors.append(loss.item())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert errors[-1] < 0.3 * errors[0]
 
 

@@ -1,4 +1,4 @@
-"""Pictures: their layout is recognised or asked for, and the networks of the papers have the papers' sizes."""
+"""Pictures: their layout is recognized or asked for, and the networks of the papers have the papers' sizes."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.specs import ArraySpec, channels_first
 from engram.agents.torsos import ConvTorso, TorsoConfig, make_torso
-from engram.envs.registration import WORLDS
+from engram.envs.registration import ENVIRONMENTS
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from engram.envs.registration import WORLDS
         ((7, 12, 5), False),
     ],
 )
-def test_the_layout_of_a_picture_is_recognised(shape: tuple[int, ...], first: bool) -> None:
+def test_the_layout_of_a_picture_is_recognized(shape: tuple[int, ...], first: bool) -> None:
     assert channels_first(shape, "auto") is first
     assert channels_first(shape, "channels-first") is True
     assert channels_first(shape, "channels-last") is False
@@ -43,7 +43,7 @@ def test_both_layouts_are_the_same_picture(torso: str) -> None:
     picture = torch.rand(2, 10, 10, 3)
     for layout, observation in (("channels-last", picture), ("channels-first", picture.permute(0, 3, 1, 2))):
         torch.manual_seed(0)
-        config = TorsoConfig(torso=torso, image_layout=layout, normalise_observations=True)  # type: ignore[arg-type]
+        config = TorsoConfig(torso=torso, image_layout=layout, normalize_observations=True)  # type: ignore[arg-type]
         net = make_torso(ArraySpec(tuple(observation.shape[1:])), config)
         net.observe(observation)  # type: ignore[operator]
         features.append(net(observation))
@@ -80,8 +80,8 @@ def test_a_picture_too_small_for_strides_is_refused() -> None:
     make_torso(ArraySpec((36, 36, 3)), TorsoConfig(torso="atari"))(torch.rand(1, 36, 36, 3))
 
 
-def test_worlds_of_ours_need_no_layout() -> None:
-    for name in WORLDS:
+def test_environments_of_ours_need_no_layout() -> None:
+    for name in ENVIRONMENTS:
         factory = ActorFactory(
             env=name, agent=AgentConfig(core="lstm", core_args={"hidden_size": 4}), num_envs=1, unroll_length=2, seed=0
         )
@@ -94,7 +94,7 @@ def test_worlds_of_ours_need_no_layout() -> None:
 def test_gray_pictures_and_stacked_frames_are_read_as_pictures(torso: str) -> None:
     def features(picture: torch.Tensor, layout: str = "auto") -> torch.Tensor:
         torch.manual_seed(0)
-        config = TorsoConfig(torso=torso, image_layout=layout, normalise_observations=True)  # type: ignore[arg-type]
+        config = TorsoConfig(torso=torso, image_layout=layout, normalize_observations=True)  # type: ignore[arg-type]
         net = make_torso({"eye": ArraySpec(tuple(picture.shape[1:])), "body": ArraySpec((3,))}, config)
         net.observe({"eye": picture, "body": torch.zeros(len(picture), 3)})  # type: ignore[operator]
         return net({"eye": picture, "body": torch.zeros(len(picture), 3)})

@@ -68,8 +68,8 @@ def test_parts_of_a_dict_are_predicted_in_the_order_of_their_keys() -> None:
 def test_a_picture_of_many_pixels_is_predicted_as_a_small_one(shape: tuple[int, ...]) -> None:
     prediction = Prediction(ArraySpec(shape, scale=1 / 255), 4, 8)
     channels = min(shape)
-    grey = torch.arange(1.0, channels + 1).reshape((channels, 1, 1) if shape[0] == channels else (channels,))
-    seen = (51 * grey / channels).expand(2, 3, *shape)
+    gray = torch.arange(1.0, channels + 1).reshape((channels, 1, 1) if shape[0] == channels else (channels,))
+    seen = (51 * gray / channels).expand(2, 3, *shape)
     prediction.moments.deviation.fill_(51.0)
     answer = (torch.arange(1.0, channels + 1) / channels).repeat_interleave(20 * 20)
     silent(prediction, answer)
@@ -110,9 +110,9 @@ def alternating(agent: Agent, steps: int, batch: int) -> Unroll:
     never = torch.zeros_like(over)
     env = EnvOutput(observation, torch.zeros(over.shape), over, never)
     action = torch.randint(2, (steps, batch))
-    behaviour = AgentOutput(action, torch.zeros(steps, batch, 2), torch.zeros(steps, batch))
+    behavior = AgentOutput(action, torch.zeros(steps, batch, 2), torch.zeros(steps, batch))
     version, episodes = torch.zeros(batch, dtype=torch.int64), torch.zeros(0, 3)
-    return Unroll(agent.initial_state(batch), env, behaviour, version, 0, 0, episodes, 0.0)
+    return Unroll(agent.initial_state(batch), env, behavior, version, 0, 0, episodes, 0.0)
 
 
 def made(prediction_size: int, prediction_cost: float = 1.0) -> Learner:
@@ -177,7 +177,7 @@ def test_bfloat16_predicts_nearly_the_same() -> None:
     assert rounded == pytest.approx(exact, rel=0.05)
 
 
-def test_nothing_is_predicted_where_nothing_is_learnt() -> None:
+def test_nothing_is_predicted_where_nothing_is_learned() -> None:
     agent = made(8).agent
     batch = alternating(agent, 12, 6)
     with torch.no_grad():

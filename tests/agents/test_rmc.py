@@ -23,7 +23,7 @@ from unrolls import (
     compare_with_loop,
     random_inputs,
     random_state,
-    randomise,
+    randomize,
     refuses_second_derivatives,
 )
 
@@ -134,7 +134,7 @@ def slow_step(core: RMC, p: dict, x: list[float], memory: Rows, options: dict) -
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_steps_are_the_equations(options):
-    core = randomise(RMC(SIZE, **options))
+    core = randomize(RMC(SIZE, **options))
     assert isinstance(core, RMC)
     parameters = {name: tensor.tolist() for name, tensor in core.named_parameters()}
     inputs, _ = random_inputs(SIZE, steps=3, rows=2)
@@ -150,18 +150,18 @@ def test_steps_are_the_equations(options):
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_gradients_are_those_of_finite_differences(options):
-    check_gradients(randomise(RMC(3, **{**options, "head_size": 2})), 3)
+    check_gradients(randomize(RMC(3, **{**options, "head_size": 2})), 3)
 
 
 @pytest.mark.parametrize("bptt_length", [None, 1, 3])
 @pytest.mark.parametrize("options", VARIANTS)
 def test_unroll_is_the_loop_over_steps(options, bptt_length):
-    compare_with_loop(randomise(RMC(SIZE, **options)), SIZE, bptt_length)
+    compare_with_loop(randomize(RMC(SIZE, **options)), SIZE, bptt_length)
 
 
 @pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[4]])
 def test_pieces_of_an_unroll_are_the_unroll(options):
-    compare_chunks(randomise(RMC(SIZE, **options)), SIZE)
+    compare_chunks(randomize(RMC(SIZE, **options)), SIZE)
 
 
 def test_at_full_size_in_float32_step_and_unroll_agree():
@@ -177,7 +177,7 @@ def test_at_full_size_in_float32_step_and_unroll_agree():
 
 @pytest.mark.parametrize("options", [{"gate": "unit"}, {"gate": "memory"}, VARIANTS[6] | {"key_size": 9}])
 def test_both_routes_compute_the_same(options, monkeypatch):
-    core = randomise(RMC(SIZE, **options | {"num_slots": 3, "num_heads": 2, "head_size": 7})).float()
+    core = randomize(RMC(SIZE, **options | {"num_slots": 3, "num_heads": 2, "head_size": 7})).float()
     inputs, reset = random_inputs(SIZE)
     found = []
     for enabled in (True, False):
@@ -199,7 +199,7 @@ def test_each_route_is_the_one_it_says(route, num_blocks):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
 def test_environments_are_computed_in_groups_of_any_size(monkeypatch, size):
-    core = randomise(RMC(SIZE, **SMALL))
+    core = randomize(RMC(SIZE, **SMALL))
     inputs, reset = random_inputs(SIZE)
     found = []
     for group in (5, size):
@@ -246,7 +246,7 @@ def test_initial_memory_is_the_identity_cut_or_padded():
 
 @pytest.mark.parametrize("gate", ["unit", "memory"])
 def test_open_forget_and_shut_input_keep_the_memory(gate):
-    core = randomise(RMC(SIZE, **SMALL, gate=gate, forget_bias=math.inf, input_bias=-math.inf))
+    core = randomize(RMC(SIZE, **SMALL, gate=gate, forget_bias=math.inf, input_bias=-math.inf))
     inputs, _ = random_inputs(SIZE)
     state = random_state(core)
     outputs, last = unroll(core, inputs, torch.zeros(inputs.shape[:2], dtype=torch.bool), state)
@@ -265,7 +265,7 @@ def test_an_agent_gives_the_image_of_its_torso():
 
 def test_an_image_moved_by_a_place_is_seen_as_before():
     """Places are a set: where a thing stands is in its channels (the position planes) or nowhere."""
-    core = randomise(RMC(8, **SMALL, places=True, channels=2, height=2, width=2))
+    core = randomize(RMC(8, **SMALL, places=True, channels=2, height=2, width=2))
     with torch.no_grad():
         core.input_projection.weight.zero_()
     x = torch.randn(3, 2, 4, dtype=torch.float64)
@@ -300,7 +300,7 @@ def test_weights_start_normal_cut_at_two_deviations():
 
 
 def test_rows_of_a_batch_do_not_meet():
-    core = randomise(RMC(SIZE, **SMALL))
+    core = randomize(RMC(SIZE, **SMALL))
     inputs, reset = random_inputs(SIZE)
     outputs, _ = unroll(core, inputs, reset, random_state(core))
     (gradient,) = torch.autograd.grad(outputs[:, 2].sum(), inputs)
@@ -312,11 +312,11 @@ def test_rows_of_a_batch_do_not_meet():
 def test_the_compiled_route_has_only_first_derivatives(route):
     if route == "torch":
         pytest.skip("the statement has all of them")
-    refuses_second_derivatives(randomise(RMC(SIZE, **SMALL)), SIZE)
+    refuses_second_derivatives(randomize(RMC(SIZE, **SMALL)), SIZE)
 
 
 def test_gradient_may_be_asked_for_twice_when_the_graph_is_kept():
-    core = randomise(RMC(SIZE, **SMALL))
+    core = randomize(RMC(SIZE, **SMALL))
     inputs, reset = random_inputs(SIZE)
     outputs, _ = unroll(core, inputs, reset, core.initial_state(5))
     first = torch.autograd.grad(outputs.sum(), inputs, retain_graph=True)[0]

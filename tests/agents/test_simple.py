@@ -6,7 +6,7 @@ import torch
 from engram.agents.cores import make_core
 from engram.agents.cores.simple import MGU, Elman, FrameStack, IndRNN
 from engram.agents.cores.slstm import SLSTM
-from unrolls import compare_with_loop, random_inputs, random_state, randomise
+from unrolls import compare_with_loop, random_inputs, random_state, randomize
 
 SIZE, HIDDEN = 3, 6
 
@@ -69,7 +69,7 @@ cases = pytest.mark.parametrize(("core", "slow"), CASES, ids=[type(core).__name_
 
 @cases
 def test_steps_are_the_equations(core, slow):
-    core = randomise(core)
+    core = randomize(core)
     inputs, _ = random_inputs(SIZE, steps=4)
     state = random_state(core)
     rows = [tuple(leaf[row] for leaf in state) for row in range(len(inputs[0]))]
@@ -85,7 +85,7 @@ def test_steps_are_the_equations(core, slow):
 @cases
 @pytest.mark.parametrize("bptt_length", [None, 3])
 def test_unrolls_are_the_loop(core, slow, bptt_length):
-    compare_with_loop(randomise(core), SIZE, bptt_length, tolerance=1e-8)
+    compare_with_loop(randomize(core), SIZE, bptt_length, tolerance=1e-8)
 
 
 def test_the_first_step_of_slstm_is_its_input_whatever_its_gate():

@@ -1,4 +1,4 @@
-"""Distributions of actions against torch.distributions, and the agent's pass over a world of real actions."""
+"""Distributions of actions against torch.distributions, and the agent's pass over an environment of real actions."""
 
 import pytest
 import torch

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.agents.normalisation import Shares
+from engram.agents.normalization import Shares
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import MOST_CELLS, ConvTorso, Symbols, TorsoConfig, make_torso
 
@@ -20,7 +20,7 @@ def test_a_cell_has_the_sum_of_its_channels_rows() -> None:
     torch.testing.assert_close(found[1, 2, 5], expected)
 
 
-def test_only_symbols_that_were_seen_are_learnt() -> None:
+def test_only_symbols_that_were_seen_are_learned() -> None:
     symbols = Symbols(2, 3)
     symbols(torch.tensor([[[[5, 250]]]], dtype=torch.uint8)).sum().backward()
     assert symbols.tables.grad is not None
@@ -36,7 +36,7 @@ def test_the_layout_of_the_channels_does_not_matter() -> None:
     torch.testing.assert_close(first(cells.permute(0, 3, 1, 2)), last(cells))
 
 
-def test_neighbouring_numbers_are_told_apart_as_well_as_distant_ones() -> None:
+def test_neighboring_numbers_are_told_apart_as_well_as_distant_ones() -> None:
     """As quantities, 5 and 6 of 255 are nearly the same."""
     torch.manual_seed(0)
     cells = torch.zeros(3, 7, 7, 1, dtype=torch.uint8)
@@ -113,10 +113,10 @@ def test_shares_of_parts_are_those_of_the_whole() -> None:
 def test_shares_travel_with_the_weights_of_a_torso_that_balances() -> None:
     config = TorsoConfig(symbol_size=5, balance_symbols=True)
     torch.manual_seed(0)
-    learnt, loaded = (make_torso(ArraySpec((7, 9, 3), BYTES), config) for _ in range(2))
+    learned, loaded = (make_torso(ArraySpec((7, 9, 3), BYTES), config) for _ in range(2))
     cells = torch.randint(3, (50, 7, 9, 3), dtype=torch.uint8)
-    before = learnt(cells)
-    learnt.observe(cells)  # pyright: ignore
-    assert not torch.equal(learnt(cells), before)
-    loaded.load_state_dict(learnt.state_dict())
-    assert torch.equal(loaded(cells), learnt(cells))
+    before = learned(cells)
+    learned.observe(cells)  # pyright: ignore
+    assert not torch.equal(learned(cells), before)
+    loaded.load_state_dict(learned.state_dict())
+    assert torch.equal(loaded(cells), learned(cells))

@@ -66,18 +66,19 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("world", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
-def test_worlds_depend_on_the_modules_that_they_share(world):
-    """A change of the random numbers is a change of every world."""
+@pytest.mark.parametrize("environment", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
+def test_environments_depend_on_the_modules_that_they_share(environment):
+    """A change of the random numbers is a change of every environment."""
     program = (
-        f"from engram.base.sources import sources\nimport engram.envs.{world}\nimport sys\n"
-        f"names = [name for name in sys.modules if name.startswith('engram.envs.{world}') and name.endswith('rules')]\n"
+        f"from engram.base.sources import sources\nimport engram.envs.{environment}\nimport sys\n"
+        "names = [name for name in sys.modules "
+        f"if name.startswith('engram.envs.{environment}') and name.endswith('rules')]\n"
         "print(*(file for name in names for file in sources(name)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}
     assert {"randomness.py", "arrays.py", "compiled.py"} <= files
-    assert ("planes.py" in files) == (world != "boxworld")
+    assert ("planes.py" in files) == (environment != "boxworld")
     assert "drawing.py" not in files
 
 

@@ -57,10 +57,14 @@ def test_numbers_of_any_kind_are_compared() -> None:
         (check_choice, ("view", "none", ("a", "b")), "view is 'none'; allowed: 'a', 'b'"),
         (check_choice, ("view", ["a"], ("a", "b")), "view is ['a']; allowed: 'a', 'b'"),
         (check_flag, ("shown", 2), "shown is 2; allowed: True, False"),
-        (check_name, ("world", "maz", ["maze", "t-maze"]), "unknown world 'maz'; did you mean: maze, t-maze?"),
+        (
+            check_name,
+            ("environment", "maz", ["maze", "t-maze"]),
+            "unknown environment 'maz'; did you mean: maze, t-maze?",
+        ),
         (check_keys, ("maze", "parameter", ["sise"], {"size": 1}), "maze has no parameter 'sise'; did you mean: size?"),
         (check_keys, ("maze", "parameter", [3], []), "maze has no parameter 3; there is none"),
-        (check_name, ("world", "abc", ["maze", "t-maze"]), "unknown world 'abc'; there are: maze, t-maze"),
+        (check_name, ("environment", "abc", ["maze", "t-maze"]), "unknown environment 'abc'; there are: maze, t-maze"),
     ],
 )
 def test_checks_name_the_parameter_its_value_and_what_is_allowed(check, arguments, message) -> None:

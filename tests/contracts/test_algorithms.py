@@ -1,4 +1,4 @@
-"""Every registered algorithm keeps the learner's promises: exact resume, no coupling of environments, no NaN learnt."""
+"""Every registered algorithm fulfills the learner's contract: exact resume, independent environments, no NaN."""
 
 import math
 from pathlib import Path

@@ -34,7 +34,7 @@ CORES = [
     *((name, {}) for name in core_names()),
     *(pytest.param(case, marks=pytest.mark.integration) for case in VARIANTS),
 ]
-NOT_LEARNT = {
+NOT_LEARNED = {
     (name, "recalls a cue")
     for name in ("rmc", "mnm-p", "concrete", "gtrxl", "lru", "min-gru", "mamba2", "shm", "delta-net")
 }
@@ -64,7 +64,7 @@ LINES = [pytest.param(*line, id=line[0], marks=[pytest.mark.integration] * (line
 @pytest.mark.parametrize(("line", "check"), LINES)
 def test_core_keeps_the_contract(case, line, check):
     name, options, probe = case
-    if options and (name, line) in NOT_LEARNT:
+    if options and (name, line) in NOT_LEARNED:
         return
     torch.manual_seed(0)
     if name in ("feedforward", "frame-stack") and line == "recalls a cue":

@@ -1,4 +1,4 @@
-"""The contract of every world, over everything registered: a new world is tested by being registered."""
+"""The contract of every environment, over everything registered: a new environment is tested by being registered."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -11,14 +11,21 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from engram.envs.engine import BatchedEnv
-from engram.envs.registration import WORLDS, batch_class, find_world, make_batch, world_names, world_parameters
+from engram.envs.registration import (
+    ENVIRONMENTS,
+    batch_class,
+    environment_names,
+    environment_parameters,
+    find_environment,
+    make_batch,
+)
 from engram.envs.single import SingleEnv
 
-NAMES = world_names()
+NAMES = environment_names()
 LONG = 1100
-"""Steps that see the end of an episode in every world under random actions."""
+"""Steps that see the end of an episode in every environment under random actions."""
 
-every_world = pytest.mark.parametrize("name", NAMES)
+every_environment = pytest.mark.parametrize("name", NAMES)
 
 
 class Record(NamedTuple):
@@ -68,22 +75,22 @@ def made(name: str, num_envs: int = 4, seed: int = 1, first_index: int = 0, **pa
 
 
 def single(name: str, **parameters: Any) -> SingleEnv:
-    world, twin = find_world(name)
-    return gymnasium.make(world.id, disable_env_checker=True, **twin, **parameters).unwrapped  # pyright: ignore
+    environment, twin = find_environment(name)
+    return gymnasium.make(environment.id, disable_env_checker=True, **twin, **parameters).unwrapped  # pyright: ignore
 
 
 @pytest.mark.integration
-@every_world
+@every_environment
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_accepts_it(name):
     check_env(single(name, render_mode="rgb_array"))
 
 
-@every_world
+@every_environment
 def test_gymnasium_makes_it_batched(name):
-    world, twin = find_world(name)
-    env = gymnasium.make_vec(world.id, num_envs=3, **twin).unwrapped
-    assert isinstance(env, batch_class(world))
+    environment, twin = find_environment(name)
+    env = gymnasium.make_vec(environment.id, num_envs=3, **twin).unwrapped
+    assert isinstance(env, batch_class(environment))
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     observation, info = env.reset(seed=7)
     assert info == {}
@@ -91,7 +98,7 @@ def test_gymnasium_makes_it_batched(name):
     np.testing.assert_array_equal(observation, made(name, 3, seed=7).observe_all())
 
 
-@every_world
+@every_environment
 def test_observations_and_rewards_keep_to_their_spaces(name):
     env = made(name)
     space = env.single_observation_space
@@ -105,7 +112,7 @@ def test_observations_and_rewards_keep_to_their_spaces(name):
     assert (seen.terminated | seen.truncated).any(0).all()
 
 
-@every_world
+@every_environment
 def test_a_seed_fixes_everything(name):
     env = made(name)
     actions = draw_actions(env, 200)
@@ -119,7 +126,7 @@ def test_a_seed_fixes_everything(name):
     assert (first.observation[:, :1] != first.observation[:, 1:]).any()
 
 
-@every_world
+@every_environment
 def test_the_split_over_batches_changes_nothing(name):
     whole = made(name, 5)
     actions = draw_actions(whole, 200)
@@ -129,7 +136,7 @@ def test_the_split_over_batches_changes_nothing(name):
         assert_same(part, Record(*(leaf[:, start:stop] for leaf in expected)))
 
 
-@every_world
+@every_environment
 def test_saved_copies_continue_exactly(name):
     env, other = made(name), make_batch(name, 4)
     actions = draw_actions(env, LONG + 17)
@@ -144,7 +151,7 @@ def test_saved_copies_continue_exactly(name):
         other.restore({key: value for key, value in saved.items() if key != "random"})
 
 
-@every_world
+@every_environment
 def test_one_environment_is_a_batch_of_one(name):
     alone, batch = single(name), made(name, 1, seed=3)
     actions = draw_actions(batch, LONG)
@@ -162,7 +169,7 @@ def test_one_environment_is_a_batch_of_one(name):
         over = terminated or truncated
 
 
-@every_world
+@every_environment
 def test_next_step_autoreset(name):
     env = made(name)
     ended, t, actions = np.zeros(4, np.bool_), 0, draw_actions(env, LONG)
@@ -188,7 +195,7 @@ def test_next_step_autoreset(name):
     np.testing.assert_array_equal(begun[~ended], observation[~ended])
 
 
-@every_world
+@every_environment
 def test_an_episode_that_is_cut_ends_there(name):
     """The next step begins a new one, as after an end of its own; the others go on as if nothing had been cut."""
     env, where = made(name), np.array([False, True, False, True])
@@ -207,7 +214,7 @@ def test_an_episode_that_is_cut_ends_there(name):
         np.testing.assert_array_equal(new, np.where(where, 0, old))
 
 
-@every_world
+@every_environment
 def test_levels_can_be_read_and_forced(name):
     env, other = made(name), single(name)
     for index in range(4):
@@ -219,7 +226,7 @@ def test_levels_can_be_read_and_forced(name):
     np.testing.assert_array_equal(env.observe(2), env.observe(0))
 
 
-@every_world
+@every_environment
 def test_pictures(name):
     env = made(name, render_mode="rgb_array")
     for picture in (*env.render(), env.draw(0, full=False)):
@@ -230,18 +237,22 @@ def test_pictures(name):
     assert made(name).render() is None
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=lambda world: world.name)
-def test_numbers_that_compiled_code_cannot_count_are_named(world):
-    for key, parameter in world_parameters(world).items():
+@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=lambda environment: environment.name)
+def test_numbers_that_compiled_code_cannot_count_are_named(environment):
+    for key, parameter in environment_parameters(environment).items():
         if type(parameter.default) is int:
             with pytest.raises(ValueError, match=f"{key} is {10**30}; allowed: "):
-                make_batch(world.name, 1, **{key: 10**30})
-    made(world.name).reset(seed=10**30)
+                make_batch(environment.name, 1, **{key: 10**30})
+    made(environment.name).reset(seed=10**30)
 
 
-@pytest.mark.parametrize("world", [world for world in WORLDS.values() if world.twin], ids=lambda world: world.name)
-def test_a_twin_differs_in_what_it_shows_only(world):
-    env, twin = made(world.name), made(f"{world.name}-twin")
+@pytest.mark.parametrize(
+    "environment",
+    [environment for environment in ENVIRONMENTS.values() if environment.twin],
+    ids=lambda environment: environment.name,
+)
+def test_a_twin_differs_in_what_it_shows_only(environment):
+    env, twin = made(environment.name), made(f"{environment.name}-twin")
     actions = draw_actions(env, LONG)
     one, other = record(env, actions), record(twin, actions)
     assert one.observation.shape != other.observation.shape or (one.observation != other.observation).any()
@@ -249,7 +260,7 @@ def test_a_twin_differs_in_what_it_shows_only(world):
         np.testing.assert_array_equal(a, b)
 
 
-@every_world
+@every_environment
 def test_bad_actions_change_nothing(name):
     env = made(name)
     before, n = env.save(), env.single_action_space.n
@@ -271,7 +282,7 @@ def test_bad_actions_change_nothing(name):
             alone.step(action)  # pyright: ignore[reportArgumentType]
 
 
-@every_world
+@every_environment
 def test_arrays_that_do_not_fit_are_refused(name):
     env = made(name)
     good = (np.zeros(4, np.int64), env.new_observation(), np.zeros(4, np.float32), *np.zeros((2, 4), np.bool_))
@@ -283,7 +294,7 @@ def test_arrays_that_do_not_fit_are_refused(name):
         env.reset(options={"reset_mask": np.ones(3, np.bool_)})
 
 
-@every_world
+@every_environment
 def test_nothing_works_before_the_first_reset(name):
     env, alone = make_batch(name, 4), single(name)
     with pytest.raises(error.ResetNeeded):
@@ -294,7 +305,7 @@ def test_nothing_works_before_the_first_reset(name):
         alone.step(0)
 
 
-@every_world
+@every_environment
 def test_impossible_parameters_are_named(name):
     for num_envs, first_index, render_mode, message in (
         (0, 0, None, "num_envs is 0; allowed: at least 1"),
@@ -303,7 +314,7 @@ def test_impossible_parameters_are_named(name):
     ):
         with pytest.raises(ValueError, match=message):
             make_batch(name, num_envs, first_index, render_mode=render_mode)
-    parameter = next(iter(world_parameters(find_world(name)[0])))
+    parameter = next(iter(environment_parameters(find_environment(name)[0])))
     with pytest.raises(ValueError, match=f"no parameter '{parameter}x'; did you mean: .*{parameter}"):
         make_batch(name, 2, **{f"{parameter}x": 1})
     for seed, message in ((-1, "seed is -1"), ([1, 2], "2 seeds for 4 environments")):
@@ -311,29 +322,29 @@ def test_impossible_parameters_are_named(name):
             made(name).reset(seed=seed)
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=lambda world: world.name)
-def test_documentation_names_every_parameter_and_action(world):
-    batch = batch_class(world)
-    one = getattr(inspect.getmodule(batch), world.class_name)
+@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=lambda environment: environment.name)
+def test_documentation_names_every_parameter_and_action(environment):
+    batch = batch_class(environment)
+    one = getattr(inspect.getmodule(batch), environment.class_name)
     assert one.batch_class is batch
-    assert len(batch.action_names) == made(world.name).single_action_space.n
-    for name, parameter in world_parameters(world).items():
+    assert len(batch.action_names) == made(environment.name).single_action_space.n
+    for name, parameter in environment_parameters(environment).items():
         assert parameter.default is not inspect.Parameter.empty
         assert name in batch.__doc__
         assert name in one.__doc__
 
 
-def test_unknown_worlds_are_answered_with_known_ones():
+def test_unknown_environments_are_answered_with_known_ones():
     with pytest.raises(ValueError, match="unknown environment 'boxwurld'; did you mean: boxworld"):
         make_batch("boxwurld", 1)
     with pytest.raises(ValueError, match="unknown environment"):
-        find_world("-twin")
+        find_environment("-twin")
 
 
 # -- levels, names and saves that make no sense ----------------------------------------------------------------------
 
 
-@every_world
+@every_environment
 def test_levels_of_a_batch_are_a_list(name):
     env, other = made(name, 3), made(name, 3, seed=8)
     levels = [env.level(0), None, env.level(2)]
@@ -348,7 +359,7 @@ def test_levels_of_a_batch_are_a_list(name):
     np.testing.assert_array_equal(observation, [*before[:2], env.observe(0)])
 
 
-@every_world
+@every_environment
 def test_levels_and_options_are_known_by_name(name):
     env, alone = made(name, 2), single(name)
     level = env.level(0)
@@ -381,7 +392,7 @@ def test_levels_and_options_are_known_by_name(name):
         env.set_level(2, level)
 
 
-@every_world
+@every_environment
 def test_a_level_comes_after_the_first_reset(name):
     """The other copies would play zeroed memory."""
     level, env = made(name).level(0), make_batch(name, 2)
@@ -406,7 +417,7 @@ LARGER = {
 
 @pytest.mark.parametrize("name", LARGER)
 def test_a_save_of_other_parameters_is_refused(name):
-    """Of equal shape, but with places that lie outside a smaller world."""
+    """Of equal shape, but with places that lie outside a smaller environment."""
     env = made(name)
     larger = made(name, **LARGER[name])
     before = env.save()
@@ -421,26 +432,26 @@ def test_a_save_of_other_parameters_is_refused(name):
     env.restore(old)
 
 
-@every_world
+@every_environment
 def test_the_nearest_parameter_is_named(name):
-    world, _ = find_world(name)
-    known = next(iter(world_parameters(world)))
+    environment, _ = find_environment(name)
+    known = next(iter(environment_parameters(environment)))
     wrong = {known[:-1] + "_": 1}
     for make in (
-        lambda: gymnasium.make(world.id, **wrong),
-        lambda: gymnasium.make_vec(world.id, num_envs=2, **wrong),
-        lambda: batch_class(world)(2, **wrong),
+        lambda: gymnasium.make(environment.id, **wrong),
+        lambda: gymnasium.make_vec(environment.id, num_envs=2, **wrong),
+        lambda: batch_class(environment)(2, **wrong),
     ):
         with pytest.raises(ValueError, match=f"no parameter '{known[:-1]}_'; did you mean: .*{known}"):
             make()
     with pytest.raises(ValueError, match="no parameter 'num_envs'"):
-        gymnasium.make(world.id, num_envs=2)
+        gymnasium.make(environment.id, num_envs=2)
     for number, message in ((-1, "num_envs is -1; allowed: at least 1"), (2.0, "num_envs is 2.0; expected an integer")):
         with pytest.raises(ValueError, match=message):
-            gymnasium.make_vec(world.id, num_envs=number)
+            gymnasium.make_vec(environment.id, num_envs=number)
 
 
-@every_world
+@every_environment
 def test_bad_calls_are_explained(name):
     env, alone = made(name), single(name)
     with pytest.raises(ValueError, match=r"seed is 1\.5; expected an integer"):
@@ -457,9 +468,13 @@ def test_bad_calls_are_explained(name):
     np.testing.assert_array_equal(after[2:], before[2:])
 
 
-@pytest.mark.parametrize("world", [world for world in WORLDS.values() if world.twin], ids=lambda world: world.name)
-def test_a_switch_is_true_or_false(world):
-    for key, value in world.twin.items():
+@pytest.mark.parametrize(
+    "environment",
+    [environment for environment in ENVIRONMENTS.values() if environment.twin],
+    ids=lambda environment: environment.name,
+)
+def test_a_switch_is_true_or_false(environment):
+    for key, value in environment.twin.items():
         if value is True:
             with pytest.raises(ValueError, match=f"{key} is 2; allowed: True, False"):
-                make_batch(world.name, 1, **{key: 2})
+                make_batch(environment.name, 1, **{key: 2})

@@ -1,4 +1,4 @@
-"""The examples of a third party's core, world and algorithm work as their pages say, each by its name alone."""
+"""The examples of a third party's core, environment and algorithm work as their pages say, each by its name alone."""
 
 import json
 
@@ -11,7 +11,7 @@ from engram.agents.cores import make_core
 from engram.launch.train.command import main
 
 CORE = "engram.examples.leaky_memory:LeakyMemory"
-WORLD = "engram.examples.masked_cartpole:MaskedCartPole"
+ENVIRONMENT = "engram.examples.masked_cartpole:MaskedCartPole"
 ALGORITHM = "engram.examples.clipped_policy_gradient:ClippedPolicyGradient"
 
 
@@ -27,9 +27,10 @@ def test_the_core_passes_the_certificate(probe, line, check):
     check(probe)
 
 
-def test_core_world_and_algorithm_train_together(tmp_path):
+def test_core_environment_and_algorithm_train_together(tmp_path):
     """Of the algorithm's own numbers too there are metrics."""
-    words = f"--env {WORLD} --core {CORE} --core-args hidden_size=8 --algorithm {ALGORITHM} --algorithm-args bound=0.5"
+    words = f"--env {ENVIRONMENT} --core {CORE} --core-args hidden_size=8 --algorithm {ALGORITHM}"
+    words += " --algorithm-args bound=0.5"
     sizes = "--envs-per-actor 4 --unroll-length 10 --total-steps 400 --log-every 80 --embedding-size 8 --local"
     assert main([*words.split(), *sizes.split(), "--run-dir", str(tmp_path / "run")]) == 0
     rows = [json.loads(line)["metrics"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -16,7 +16,7 @@ from engram.actors.factory import action_spec, observation_spec
 from engram.agents.cores import core_names
 from engram.agents.specs import BoxSpec, ChoiceSpec
 from engram.agents.threads import use_threads
-from engram.envs.registration import is_world
+from engram.envs.registration import is_environment
 from engram.launch.run.config import RunConfig, from_dict
 from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
 from engram.launch.run.presets.easy import EASY, EASY_CORES
@@ -87,7 +87,7 @@ def test_a_clipped_previous_reward() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("predict", ["observation", "reward"])
 def test_running_units_and_predictions(algorithm: str, predict: str) -> None:
-    given = case("mnm-p", "normalized", algorithm, normalise_returns=True, prediction_size=6, predict=predict)
+    given = case("mnm-p", "normalized", algorithm, normalize_returns=True, prediction_size=6, predict=predict)
     compare([given])
 
 
@@ -106,7 +106,7 @@ def test_every_core_in_float32(core: str) -> None:
 @pytest.mark.parametrize("told", [{"critic": "privileged"}, {"predict": "map", "prediction_size": 6}], ids=repr)
 def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) -> None:
     """Alone and as members of a population."""
-    given = case("gru", "none", algorithm, normalise_returns=algorithm != "vtrace", **told)
+    given = case("gru", "none", algorithm, normalize_returns=algorithm != "vtrace", **told)
     compare([given])
     exact = replace(given.learner, entropy_cost=0.0625, discount=0.9375)  # as float32 represents them
     compare([given._replace(learner=replace(exact, value_cost=cost)) for cost in (0.5, 0.25)])
@@ -116,7 +116,7 @@ def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) ->
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_novelty_bonuses(algorithm: str) -> None:
     """Rewards that are learned from, not those that the core reads."""
-    given = case("gru", "none", algorithm, normalise_returns=algorithm == "ppo", previous_reward=True)
+    given = case("gru", "none", algorithm, normalize_returns=algorithm == "ppo", previous_reward=True)
     learner = replace(given.learner, novelty_bonus=0.5, reward_clip=1.0, entropy_cost=0.0625, discount=0.9375)
     compare([given._replace(learner=learner)])
     compare([given._replace(learner=replace(learner, value_cost=cost)) for cost in (0.5, 0.25)])
@@ -134,7 +134,7 @@ def test_imitation(algorithm: str, action: object) -> None:
 
 SETTINGS = {
     "rmsprop": {
-        "optimiser": "rmsprop_tf",
+        "optimizer": "rmsprop_tf",
         "eps": 0.1,
         "rmsprop_momentum": 0.5,
         "reduction": "sum",
@@ -144,14 +144,14 @@ SETTINGS = {
     "epochs": {"algorithm_args": {"epochs": 3, "policy_clip": 0.2, "trace_lambda": 0.9}, "max_grad_norm": 0.0},
     "clips": {"algorithm_args": {"clip_rho": 0.0, "clip_pg_rho": 0.7}, "lr_schedule": "constant", "value_cost": 0.25},
     "floor": {"algorithm": "ppo", "algorithm_args": {"advantage_floor": 9.0, "minibatches": 3, "epochs": 2}},
-    "raw": {"algorithm": "ppo", "algorithm_args": {"normalise_advantages": False, "minibatches": 1}},
+    "raw": {"algorithm": "ppo", "algorithm_args": {"normalize_advantages": False, "minibatches": 1}},
 }
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_settings(settings: dict[str, object]) -> None:
     compare(
-        [case("lstm", "convolutions", "vtrace", normalise_returns=True)._replace(learner=replace(VTRACE, **settings))]
+        [case("lstm", "convolutions", "vtrace", normalize_returns=True)._replace(learner=replace(VTRACE, **settings))]
     )
 
 
@@ -171,7 +171,7 @@ def test_wide_batches_on_two_threads(core: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("core", "torso"), [("lstm", "convolutions"), ("fwm", "none"), ("mnm-p", "normalized")])
 def test_members_of_a_population_in_one_batched_call(core: str, torso: str, algorithm: str) -> None:
-    given = case(core, torso, algorithm, normalise_returns=True, prediction_size=5)
+    given = case(core, torso, algorithm, normalize_returns=True, prediction_size=5)
     # Settings that float32 represents exactly.
     members = [
         replace(given.learner, value_cost=0.5, discount=0.9375, lr=1e-2, max_grad_norm=0.5, auxiliary_cost=1.0),
@@ -188,9 +188,9 @@ def presets() -> dict[str, RunConfig]:
         for name in zoo.names()
     }
     pairs = {"paper": (PAPER, CORES), "easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, CURRICULUM_CORES)}
-    for name, (worlds, cores) in pairs.items():
-        for env, core in [*((env, "gru") for env in worlds), *cores]:
-            if env in worlds:
+    for name, (environments, cores) in pairs.items():
+        for env, core in [*((env, "gru") for env in environments), *cores]:
+            if env in environments:
                 found[f"{name}:{env}-{core}"] = preset(name, env, core)
     found["others"] = preset("paper", "CartPole-v1", "gru")
     unique: dict[str, str] = {}
@@ -210,7 +210,7 @@ def test_presets_and_the_zoo(name: str) -> None:
     batch = run.factory().make_batch(num_envs=1)
     spec, action = observation_spec(batch.single_observation_space), action_spec(batch.single_action_space)
     batch.close()
-    torso = replace(run.agent.torso, image_layout="channels-last" if is_world(run.env) else "auto")
+    torso = replace(run.agent.torso, image_layout="channels-last" if is_environment(run.env) else "auto")
     sizes = small_agent(run.agent.core, torso).core_args
     agent = replace(
         run.agent, torso=torso, core_args=run.agent.core_args | sizes, prediction_size=run.agent.prediction_size and 8

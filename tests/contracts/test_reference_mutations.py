@@ -11,7 +11,7 @@ from engram.agents import repeats
 from engram.agents.cores.fast import routes
 from engram.agents.cores.fast.gated import unroll
 from engram.agents.threads import use_threads
-from engram.learners import learner, optimisers, passes
+from engram.learners import learner, optimizers, passes
 from engram.learners.algorithms.ppo import PPO
 from engram.learners.config import LearnerConfig
 from engram.learners.population import together
@@ -42,7 +42,7 @@ def assign(parameters: list[Any], gradients: list[Any]) -> None:
 def layouts(patch: pytest.MonkeyPatch) -> None:
     """Gradients of convolutions are assigned as they come, channels-last, and no guard looks at them."""
     patch.setattr(learner, "set_gradients", assign)
-    patch.setattr(optimisers, "same_layout", lambda parameter, other: True)
+    patch.setattr(optimizers, "same_layout", lambda parameter, other: True)
 
     def channels_last(self: passes.Gradient) -> passes.Found:
         found = alone(self)
@@ -66,7 +66,7 @@ def doubled(patch: pytest.MonkeyPatch) -> None:
     """The gradient of one parameter is doubled."""
 
     def double(parameters: list[Any], gradients: Any) -> None:
-        optimisers.set_gradients(parameters, gradients)
+        optimizers.set_gradients(parameters, gradients)
         parameters[-1].grad = 2 * parameters[-1].grad
 
     patch.setattr(learner, "set_gradients", double)

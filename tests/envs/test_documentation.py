@@ -1,4 +1,4 @@
-"""docs/reference/environments.md says of every world what the code says."""
+"""docs/reference/environments.md says of every environment what the code says."""
 
 import re
 from pathlib import Path
@@ -6,33 +6,33 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from engram.envs.registration import WORLDS, make_batch, world_parameters
+from engram.envs.registration import ENVIRONMENTS, environment_parameters, make_batch
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "environments.md").read_text()
 
-POPGYM = [name for name in WORLDS if name.startswith("popgym-")]
+POPGYM = [name for name in ENVIRONMENTS if name.startswith("popgym-")]
 """They have one section and one picture."""
 
-every_world = pytest.mark.parametrize("name", [name for name in WORLDS if name not in POPGYM])
+every_environment = pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name not in POPGYM])
 
 
 def section(name: str) -> str:
-    """The part of the page that shows the world's picture."""
+    """The part of the page that shows the environment's picture."""
     return next(part for part in PAGE.split("\n## ") if f"(../images/{name}.png)" in part)
 
 
-@every_world
+@every_environment
 def test_parameters_and_defaults(name):
     stated = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section(name), re.MULTILINE))
-    given = world_parameters(WORLDS[name])
+    given = environment_parameters(ENVIRONMENTS[name])
     assert list(stated) == list(given)
     for key, parameter in given.items():
         default = f'"{parameter.default}"' if isinstance(parameter.default, str) else str(parameter.default)
         assert stated[key] == default, key
 
 
-@every_world
+@every_environment
 def test_spaces_and_facts(name):
     text, batch, twin = section(name), make_batch(name, 1), make_batch(f"{name}-twin", 1)
     for each in (batch, twin):
@@ -63,22 +63,22 @@ def test_the_table_of_popgym(name):
     batches[0].reset(seed=0)
     for key in batches[0].level(0):
         assert f"`{key}`" in row
-    (parameter,) = world_parameters(WORLDS[name]).values()
+    (parameter,) = environment_parameters(ENVIRONMENTS[name]).values()
     assert f'| `difficulty` | "{parameter.default}" |' in text
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_the_table_of_worlds(name):
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_table_of_environments(name):
     rows = [row for row in PAGE.splitlines() if row.startswith(f"| [`{name}`](#")]
     assert len(rows) == 1
     anchor = re.search(r"\(#([\w-]+)\)", rows[0])
     assert anchor is not None
     headings = [heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)]
     assert anchor[1] in headings
-    assert f"`{WORLDS[name].id}`" in rows[0]
+    assert f"`{ENVIRONMENTS[name].id}`" in rows[0]
 
 
-@every_world
+@every_environment
 def test_pictures_are_there(name):
     with Image.open(DOCS / "images" / f"{name}.png") as image:
         assert min(image.size) >= 200

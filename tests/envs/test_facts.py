@@ -7,7 +7,7 @@ import pytest
 
 from engram.envs.registration import make_batch
 
-WORLDS: dict[str, dict[str, Any]] = {
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "t-maze": {"difficulty": 0, "half_width": 4, "limbo_time": 5, "teleport_delay": 3, "timeout_frames": 60},
     "cued-catch": {"num_trials": 6, "reward_free_trials": 2, "cue_duration": 3},
     "sequence-recall": {"demo_light_on_frames": 3, "demo_light_off_frames": 2, "timeout_frames": 80},
@@ -19,9 +19,9 @@ WORLDS: dict[str, dict[str, Any]] = {
 N, STEPS = 6, 200
 
 
-def played(world: str) -> list[tuple[Any, dict[str, Any], Any]]:
+def played(environment: str) -> list[tuple[Any, dict[str, Any], Any]]:
     """Observation, facts and levels at every step of random play."""
-    batch = make_batch(world, N, 0, **WORLDS[world])
+    batch = make_batch(environment, N, 0, **ENVIRONMENTS[environment])
     rng = np.random.default_rng(0)
     observation, _ = batch.reset(seed=1)
     found = []
@@ -31,10 +31,10 @@ def played(world: str) -> list[tuple[Any, dict[str, Any], Any]]:
     return found
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_facts_are_those_that_are_named_and_in_their_range(world: str) -> None:
-    names = make_batch(world, N, 0, **WORLDS[world]).fact_values
-    for _, facts, _ in played(world):
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_facts_are_those_that_are_named_and_in_their_range(environment: str) -> None:
+    names = make_batch(environment, N, 0, **ENVIRONMENTS[environment]).fact_values
+    for _, facts, _ in played(environment):
         assert set(facts) == set(names)
         for name, values in facts.items():
             assert values.shape == (N,)

@@ -1,4 +1,4 @@
-"""Every world plays as it always has: hashes of what seeded games show and pay, recorded once.
+"""Every environment plays as it always has: hashes of what seeded games show and pay, recorded once.
 
 A change that is meant renews them: ENGRAM_RECORD=1 pytest tests/envs/test_trajectories.py
 """
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engram.envs.registration import make_batch, world_names
+from engram.envs.registration import environment_names, make_batch
 
 RECORDED = Path(__file__).parent / "recorded" / "trajectories.json"
 STEPS, COPIES, SEED = 1100, 4, 3
-"""Long enough for every world to end an episode and start the next."""
+"""Long enough for every environment to end an episode and start the next."""
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("boxworld", {"path_lengths": 3, "num_distractors": (1, 2), "branch_length": 3, "grid_size": 14, "max_steps": 50}),
@@ -32,7 +32,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("t-maze", {"difficulty": 5, "limbo_time": 12, "teleport_delay": 4, "timeout_frames": -1}),
     ("sequence-recall", {"sequence_length": 2, "demo_light_on_frames": 3, "demo_light_off_frames": 2}),
 ]
-CASES = [*((name, {}) for name in world_names()), *VARIANTS]
+CASES = [*((name, {}) for name in environment_names()), *VARIANTS]
 
 
 def digest(*arrays: np.ndarray) -> str:

@@ -126,14 +126,14 @@ def test_restarts_is_no_setting_of_a_run() -> None:
 
 DEADLY = """
 import ctypes, gymnasium, numpy
-class World(gymnasium.Env):
+class Environment(gymnasium.Env):
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
     steps = 0
     def reset(self, *, seed=None, options=None):
         return numpy.zeros(2, numpy.float32), {}
     def step(self, action):
-        World.steps += 1
-        if World.steps > 200:
+        Environment.steps += 1
+        if Environment.steps > 200:
             ctypes.string_at(0)
         return numpy.zeros(2, numpy.float32), 0.0, False, False, {}
 """
@@ -144,7 +144,17 @@ def test_an_environment_that_always_crashes_is_named_and_given_up_although_check
 ) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.chdir(tmp_path)
-    words = ["--env", "deadly:World", "--core", "gru", "--local", "--envs-per-actor", "2", "--envs-per-update", "2"]
+    words = [
+        "--env",
+        "deadly:Environment",
+        "--core",
+        "gru",
+        "--local",
+        "--envs-per-actor",
+        "2",
+        "--envs-per-update",
+        "2",
+    ]
     words += ["--unroll-length", "4", "--checkpoint-every", "0.01", *FOREVER, "--run-dir", "run"]
     assert supervisor._keep_alive(words, ["--resume", "run"], Path("run"), 1, most=1) == 1
     said = capfd.readouterr().err

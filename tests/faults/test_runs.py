@@ -160,10 +160,11 @@ def test_event_files_sort_by_age_although_the_clock_was_set_back(tmp_path: Path)
     assert events.new_name(tmp_path / "tensorboard").name > later.name
 
 
-# -- worlds that keep their state to themselves ------------------------------------------------------------------------
+# -- environments that keep their state to themselves
+# ------------------------------------------------------------------------
 
 
-def test_a_world_that_cannot_be_saved_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_that_cannot_be_saved_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     words = ("--env", "secretive:Secretive", "--core", "lstm", "--core-args", "hidden_size=8", "--sync", "--local")
     words += ("--envs-per-actor", "2", "--unroll-length", "5", "--checkpoint-every", "0.01", "--run-dir", str(run))

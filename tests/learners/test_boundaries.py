@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.returns import generalised_advantages, n_step_returns, transitions
+from engram.learners.returns import generalized_advantages, n_step_returns, transitions
 from engram.learners.vtrace import from_importance_weights
 
 Rows = dict[str, torch.Tensor]
 
 
 def random_rows(seed: int, steps: int, batch: int, ends: float) -> Rows:
-    """T+1 rows as a NEXT_STEP world makes them: after a final row comes a first one, with reward 0 and no flag."""
+    """T+1 steps of a NEXT_STEP environment: after a final step comes a first one, with reward 0 and no flag."""
     draw = np.random.default_rng(seed)
     reward, value = draw.normal(0, 2, (steps + 1, batch)), draw.normal(0, 3, (steps + 1, batch))
     terminated, truncated = np.zeros((2, steps + 1, batch), bool)
@@ -46,7 +46,7 @@ def test_an_unroll_with_boundaries_equals_its_episodes_one_by_one(seed: int, end
     cut = transitions(rows["reward"], rows["terminated"], rows["truncated"], values, gamma)
     arguments = (cut.discounts, cut.rewards, values, bootstrap)
     trace = from_importance_weights(log_rhos, *arguments)
-    gae = generalised_advantages(cut.rewards, cut.discounts, values, bootstrap, 0.8)
+    gae = generalized_advantages(cut.rewards, cut.discounts, values, bootstrap, 0.8)
     n_step = n_step_returns(cut.rewards, cut.discounts, values, bootstrap)
     covered = torch.zeros_like(cut.valid)
     for b in range(batch):
@@ -64,7 +64,7 @@ def test_an_unroll_with_boundaries_equals_its_episodes_one_by_one(seed: int, end
             torch.testing.assert_close(trace.vs[here, column], alone.vs)
             torch.testing.assert_close(trace.pg_advantages[here, column], alone.pg_advantages)
             torch.testing.assert_close(
-                gae.advantages[here, column], generalised_advantages(**own, lambda_=0.8).advantages
+                gae.advantages[here, column], generalized_advantages(**own, lambda_=0.8).advantages
             )
             torch.testing.assert_close(n_step.targets[here, column], n_step_returns(**own).targets)
     assert torch.equal(cut.valid, covered)

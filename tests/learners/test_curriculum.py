@@ -72,7 +72,7 @@ def test_episodes_that_do_not_tell_the_measure_are_counted() -> None:
     assert levels.unknown == 0
 
 
-def test_a_stage_that_is_not_learnt_is_left_after_its_steps_where_that_was_asked_for() -> None:
+def test_a_stage_that_is_not_learned_is_left_after_its_steps_where_that_was_asked_for() -> None:
     config = LevelsConfig(curriculum={"x": [1, 2]}, curriculum_episodes=4, curriculum_steps=1000)
     levels, patient = curriculum(config), curriculum()
     levels.add(episodes(1, 1, 1, 1), 100)
@@ -80,7 +80,7 @@ def test_a_stage_that_is_not_learnt_is_left_after_its_steps_where_that_was_asked
     assert not levels.add(episodes(0, 0), 1099), "the steps of the stage before do not count"
     assert levels.add(episodes(), 1100)
     assert levels.is_last
-    assert not levels.add(episodes(0), 10_000), "the world as asked for is not left"
+    assert not levels.add(episodes(0), 10_000), "the environment as asked for is not left"
     assert not patient.add(episodes(0, 0), 10_000_000)
 
 

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from engram.learners.nested import pack, unpack
-from engram.learners.optimisers import clip_global_norm, make_optimiser, set_gradients
+from engram.learners.optimizers import clip_global_norm, make_optimizer, set_gradients
 
 SHAPE = (4, 3, 2, 2)
 
 
 def fused(weights: torch.Tensor) -> tuple[nn.Parameter, torch.optim.Optimizer]:
     parameter = nn.Parameter(weights.clone())
-    return parameter, make_optimiser("adam", [parameter], lr=1e-2, eps=1e-8, decay=0, momentum=0, betas=(0.9, 0.999))
+    return parameter, make_optimizer("adam", [parameter], lr=1e-2, eps=1e-8, decay=0, momentum=0, betas=(0.9, 0.999))
 
 
 def test_a_channels_last_gradient_makes_the_step_of_a_contiguous_one() -> None:
@@ -86,7 +86,7 @@ def test_moments_from_a_checkpoint_take_the_layout_of_their_parameters(transpose
         one.step()
     set_gradients([resumed], [gradients[0]])
     other.step()
-    after = make_optimiser("adam", [resumed], lr=1e-2, eps=1e-8, decay=0, momentum=0, betas=(0.9, 0.999))
+    after = make_optimizer("adam", [resumed], lr=1e-2, eps=1e-8, decay=0, momentum=0, betas=(0.9, 0.999))
     after.load_state_dict(unpack(*pack(other.state_dict())))
     set_gradients([resumed], [gradients[1]])
     after.step()

@@ -66,13 +66,13 @@ def test_several_learners_equal_one(processes: Processes, core: str, algorithm: 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_running_statistics_are_those_of_all_shares(processes: Processes, algorithm: str) -> None:
-    given = {"normalise_returns": True, "prediction_size": 6, "previous_reward": True, "critic": "privileged"}
+    given = {"normalize_returns": True, "prediction_size": 6, "previous_reward": True, "critic": "privileged"}
     compare(processes, case("gru", "normalized", algorithm, **given))
-    compare(processes, case("gru", "symbols", algorithm, normalise_returns=True))
+    compare(processes, case("gru", "symbols", algorithm, normalize_returns=True))
 
 
 def test_a_minibatch_without_environments_of_a_share(processes: Processes) -> None:
     """Eight minibatches of one environment each, which is one learner's."""
-    given = case("gru", "none", "ppo", normalise_returns=True)
+    given = case("gru", "none", "ppo", normalize_returns=True)
     settings = {"epochs": 2, "minibatches": 8, "target_kl": 0.3}
     compare(processes, given._replace(learner=replace(given.learner, algorithm_args=settings)))

@@ -117,11 +117,11 @@ def test_the_entropy_cost_falls_linearly_and_the_learning_rate_warms_up() -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
-@pytest.mark.parametrize("optimiser", ["adam", "rmsprop_tf"])
-def test_continues_exactly_from_its_state(algorithm: str, optimiser: str) -> None:
-    learner, unroll = make(algorithm=algorithm, optimiser=optimiser)
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop_tf"])
+def test_continues_exactly_from_its_state(algorithm: str, optimizer: str) -> None:
+    learner, unroll = make(algorithm=algorithm, optimizer=optimizer)
     learner.step(unroll)
-    other, _ = make(algorithm=algorithm, optimiser=optimiser)
+    other, _ = make(algorithm=algorithm, optimizer=optimizer)
     other.load_state_dict(learner.state_dict())
     assert learner.step(unroll) == other.step(unroll)
     assert torch.equal(weights(learner.agent), weights(other.agent))
@@ -143,7 +143,7 @@ def test_on_policy_ratios_are_one() -> None:
     learner = Learner(actor.agent, LearnerConfig(), total_steps=1000)
     metrics = learner.step(actor.unroll())
     assert metrics["vtrace/rho_mean"] == pytest.approx(1.0, abs=1e-4)
-    assert metrics["policy/kl_behaviour"] == pytest.approx(0.0, abs=1e-5)
+    assert metrics["policy/kl_behavior"] == pytest.approx(0.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def slow(term: "np.ndarray | list[list[float]]", valid: torch.Tensor) -> float:
 def test_every_term_from_its_formula(draw: np.random.Generator) -> None:
     valid = mask(draw)
     assert 0 < valid.sum() < T * B
-    log_policy, log_behaviour = log_policies(draw), log_policies(draw).detach()
-    p, m = log_policy.detach().exp().numpy(), log_behaviour.exp().numpy()
+    log_policy, log_behavior = log_policies(draw), log_policies(draw).detach()
+    p, m = log_policy.detach().exp().numpy(), log_behavior.exp().numpy()
     advantages, values, targets = (torch.from_numpy(draw.normal(0, 2, (T, B))) for _ in range(3))
     chosen = log_policy[..., 1]
 
@@ -49,7 +49,7 @@ def test_every_term_from_its_formula(draw: np.random.Generator) -> None:
     divergences = [
         [sum(q * math.log(q / r) for q, r in zip(m[t, b], p[t, b], strict=True)) for b in range(B)] for t in range(T)
     ]
-    found = valid_sum(specs.kl_divergence(CHOICE, log_behaviour, log_policy), valid)
+    found = valid_sum(specs.kl_divergence(CHOICE, log_behavior, log_policy), valid)
     assert found.item() == pytest.approx(slow(divergences, valid))
 
 

@@ -128,12 +128,12 @@ def test_relatives_come_back_as_the_plain_kind() -> None:
     assert type(there_and_back(torch.nn.Parameter(torch.zeros(1)))) is torch.Tensor
 
 
-def test_optimiser_state_round_trips() -> None:
+def test_optimizer_state_round_trips() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    optimiser = torch.optim.Adam([parameter], lr=0.1)
+    optimizer = torch.optim.Adam([parameter], lr=0.1)
     parameter.sum().backward()
-    optimiser.step()
-    assert same(there_and_back(optimiser.state_dict()), optimiser.state_dict())
+    optimizer.step()
+    assert same(there_and_back(optimizer.state_dict()), optimizer.state_dict())
 
 
 @pytest.mark.parametrize(

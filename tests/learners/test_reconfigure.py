@@ -30,41 +30,41 @@ def weights(learner: Learner) -> torch.Tensor:
 
 @pytest.mark.integration
 def test_taking_over_weights_does_not_take_over_settings() -> None:
-    """The trap of restored checkpoints: the other optimiser's learning rate and epsilon come with its moments."""
+    """The trap of restored checkpoints: the other optimizer's learning rate and epsilon come with its moments."""
     other, batch = make(1, lr=0.1, eps=1e-3, entropy_cost=0.5)
     other.step(batch)
     learner, batch = make(0, lr=0.01, eps=1e-6, entropy_cost=0.1)
     learner.step(batch)
     counters = (learner.updates, learner.steps)
-    learner.take_over(other.agent.state_dict(), other.optimiser.state_dict())
+    learner.take_over(other.agent.state_dict(), other.optimizer.state_dict())
     assert torch.equal(weights(learner), weights(other))
-    moments = [s["exp_avg"] for s in learner.optimiser.state.values()]
-    assert all(torch.equal(a, s["exp_avg"]) for a, s in zip(moments, other.optimiser.state.values(), strict=True))
+    moments = [s["exp_avg"] for s in learner.optimizer.state.values()]
+    assert all(torch.equal(a, s["exp_avg"]) for a, s in zip(moments, other.optimizer.state.values(), strict=True))
     assert (learner.updates, learner.steps) == counters
     used = {name: learner.effective(name) for name in ("lr", "eps", "entropy_cost")}
     assert used == {"lr": 0.01, "eps": 1e-6, "entropy_cost": 0.1}
     learner.reconfigure(replace(learner.config, lr=0.02, eps=1e-5))
-    assert learner.optimiser.param_groups[0]["eps"] == 1e-5
+    assert learner.optimizer.param_groups[0]["eps"] == 1e-5
     metrics = learner.step(batch)
     assert learner.effective("lr") == 0.02
-    assert metrics["learner/lr"] == learner.optimiser.param_groups[0]["lr"] == 0.02 * (1 - counters[1] / 1000)
+    assert metrics["learner/lr"] == learner.optimizer.param_groups[0]["lr"] == 0.02 * (1 - counters[1] / 1000)
 
 
 def test_what_was_taken_over_is_not_shared() -> None:
     other, batch = make(1)
     other.step(batch)
     learner, _ = make(0)
-    learner.take_over(other.agent.state_dict(), other.optimiser.state_dict())
-    before = copy.deepcopy(other.optimiser.state_dict()["state"]), weights(other)
+    learner.take_over(other.agent.state_dict(), other.optimizer.state_dict())
+    before = copy.deepcopy(other.optimizer.state_dict()["state"]), weights(other)
     learner.step(batch)
     assert torch.equal(weights(other), before[1])
-    for now, then in zip(other.optimiser.state_dict()["state"].values(), before[0].values(), strict=True):
+    for now, then in zip(other.optimizer.state_dict()["state"].values(), before[0].values(), strict=True):
         assert all(torch.equal(now[name], then[name]) for name in now)
 
 
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_a_changed_configuration_is_what_the_next_update_uses(algorithm: str) -> None:
-    """Reconfigured in mid-run = configured so from the start, for settings of the loss and of the optimiser."""
+    """Reconfigured in mid-run = configured so from the start, for settings of the loss and of the optimizer."""
     changes = {
         "lr": 3e-3,
         "entropy_cost": 0.2,
@@ -85,11 +85,11 @@ def test_a_changed_configuration_is_what_the_next_update_uses(algorithm: str) ->
     assert {name: changed.effective(name) for name in changes} == changes
 
 
-def test_rmsprops_numbers_are_read_back_from_the_optimiser() -> None:
-    learner, batch = make(0, optimiser="rmsprop_tf", eps=0.1, rmsprop_decay=0.9)
+def test_rmsprops_numbers_are_read_back_from_the_optimizer() -> None:
+    learner, batch = make(0, optimizer="rmsprop_tf", eps=0.1, rmsprop_decay=0.9)
     learner.reconfigure(replace(learner.config, rmsprop_decay=0.5, rmsprop_momentum=0.3, eps=0.2))
     learner.step(batch)
-    group = learner.optimiser.param_groups[0]
+    group = learner.optimizer.param_groups[0]
     assert (group["decay"], group["momentum"], group["eps"]) == (0.5, 0.3, 0.2)
     group["decay"] = 0.77
     assert learner.effective("rmsprop_decay") == 0.77, "not what was asked for, but what is"
@@ -97,7 +97,7 @@ def test_rmsprops_numbers_are_read_back_from_the_optimiser() -> None:
     assert learner.effective("lr") != learner.config.lr
 
 
-def test_the_optimiser_cannot_change() -> None:
+def test_the_optimizer_cannot_change() -> None:
     learner, _ = make(0)
-    with pytest.raises(ValueError, match="optimiser is 'rmsprop_tf'; allowed: 'adam'"):
-        learner.reconfigure(replace(learner.config, optimiser="rmsprop_tf"))
+    with pytest.raises(ValueError, match="optimizer is 'rmsprop_tf'; allowed: 'adam'"):
+        learner.reconfigure(replace(learner.config, optimizer="rmsprop_tf"))

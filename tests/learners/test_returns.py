@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.returns import discounted_sum, generalised_advantages, n_step_returns
+from engram.learners.returns import discounted_sum, generalized_advantages, n_step_returns
 
 Case = dict[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ def test_lambda_returns_are_the_weighted_mean_of_k_step_returns(seed: int, lambd
     """(1 - lambda) sum_k lambda^(k-1) R^(k), with all remaining weight on the longest return of the unroll."""
     case = random_case(seed)
     steps, batch = case["rewards"].shape
-    found = generalised_advantages(**case, lambda_=lambda_)
+    found = generalized_advantages(**case, lambda_=lambda_)
     for t in range(steps):
         for b in range(batch):
             longest = steps - t
@@ -67,7 +67,7 @@ def test_discounted_sum_by_hand() -> None:
 
 def test_no_gradient_and_no_broadcast() -> None:
     case = {name: tensor.requires_grad_() for name, tensor in random_case(0).items()}
-    for found in (n_step_returns(**case), generalised_advantages(**case, lambda_=0.5)):
+    for found in (n_step_returns(**case), generalized_advantages(**case, lambda_=0.5)):
         assert not found.targets.requires_grad
         assert not found.advantages.requires_grad
     with pytest.raises(ValueError, match=r"values has shape \(7, 3, 1\); expected \(7, 3\)"):

@@ -1,6 +1,6 @@
 import pytest
 
-from engram.learners.optimisers import scheduled
+from engram.learners.optimizers import scheduled
 
 
 def test_values_at_steps() -> None:

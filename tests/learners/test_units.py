@@ -14,7 +14,7 @@ from gymnasium import spaces
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
-from engram.agents.normalisation import Moments, RescaledHead
+from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.torsos import TorsoConfig
 from engram.launch.train import command
 from engram.learners.config import LearnerConfig
@@ -26,9 +26,9 @@ POWERS = [-20, 20]
 
 
 def factory(**options: object) -> ActorFactory:
-    torso = TorsoConfig(normalise_observations=True, embedding_size=8)
+    torso = TorsoConfig(normalize_observations=True, embedding_size=8)
     agent = AgentConfig(
-        core="gru", core_args={"hidden_size": 8}, torso=torso, normalise_returns=True, prediction_size=8
+        core="gru", core_args={"hidden_size": 8}, torso=torso, normalize_returns=True, prediction_size=8
     )
     return ActorFactory(env="CartPole-v1", agent=replace(agent, **options), num_envs=6, unroll_length=12, seed=2)
 
@@ -100,7 +100,7 @@ def test_values_of_equal_returns_keep_a_unit_of_the_size_of_rewards() -> None:
     head, valid = RescaledHead(4, 1), torch.ones(40, dtype=torch.bool)
     for _ in range(30):
         head.measure(torch.full((40,), 1e-4), valid)
-        head.renormalise(torch.full((40,), 5e-4), valid)
+        head.renormalize(torch.full((40,), 5e-4), valid)
     assert head.unit.item() == pytest.approx(1e-6)
 
 

@@ -227,7 +227,7 @@ class Explodes(Toy):
 
 
 class Forgets(Toy):
-    """Keeps so little of the past that nothing can be learnt from it."""
+    """Keeps so little of the past that nothing can be learned from it."""
 
     def forward(self, inputs, state):
         return super().forward(inputs, ToyState(1e-4 * state.h))

@@ -42,7 +42,7 @@ from engram.learners.population.config import PopulationConfig, Together
 from small_cores import SMALL
 from stand_in import DEVICE, SECOND, StandInError, counts, hazards, learning, use_streams, waits
 
-WORLD = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
+ENVIRONMENT = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
 
 
 class Peeking(LSTM):
@@ -75,7 +75,7 @@ def small(name: str) -> dict[str, Any]:
 
 def setting(agent: AgentConfig, env: str = "boxworld", updates: int = 3) -> tuple[Agent, list[Unroll]]:
     """A network and batches with ends of episodes in them."""
-    args = WORLD if env == "boxworld" else {}
+    args = ENVIRONMENT if env == "boxworld" else {}
     factory = ActorFactory(env=env, env_args=args, agent=agent, num_envs=4, unroll_length=12, seed=2)
     torch.manual_seed(0)
     actor = factory.make_actor(0)
@@ -136,7 +136,7 @@ def _acted_on(device: torch.device, batch: Unroll) -> Unroll:
     return batch._replace(env=env, agent=AgentOutput(*(leaf.to(device) for leaf in batch.agent)))
 
 
-EVEN = LearnerConfig(optimiser="rmsprop_tf", eps=0.1)
+EVEN = LearnerConfig(optimizer="rmsprop_tf", eps=0.1)
 """Steps in proportion to the gradient: Adam's first ones are as long for a gradient that is nothing but rounding."""
 
 
@@ -160,24 +160,24 @@ def everything() -> AgentConfig:
         core="gru",
         core_args=small("gru"),
         torso=TorsoConfig(
-            normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalise_features=True
+            normalize_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalize_features=True
         ),
         previous_action=True,
         previous_reward=True,
         time_horizon=10,
-        normalise_returns=True,
+        normalize_returns=True,
         prediction_size=6,
     )
 
 
-def broken(optimiser: str) -> dict[str, Any]:
+def broken(optimizer: str) -> dict[str, Any]:
     """The second of three batches has a loss that is not finite, the first one too."""
     agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")))
     for number in (0, 1):
         reward = batches[number].env.reward.clone()
         reward[3, 0] = math.nan
         batches[number] = batches[number]._replace(env=batches[number].env._replace(reward=reward))
-    return compare(agent, batches, LearnerConfig(optimiser=optimiser, rmsprop_momentum=0.5))  # type: ignore[arg-type]
+    return compare(agent, batches, LearnerConfig(optimizer=optimizer, rmsprop_momentum=0.5))  # type: ignore[arg-type]
 
 
 def recorded(empty: bool = False) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def recorded(empty: bool = False) -> dict[str, Any]:
 
         return replay, result
 
-    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimiser), record)
+    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimizer), record)
     rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
     same = all(
         torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
@@ -253,7 +253,7 @@ def population(sync: bool, together: Together) -> dict[str, Any]:
     """Two members learn on the device, are saved, and go on elsewhere exactly as they would have here."""
     config = RunConfig(
         env="boxworld",
-        env_args=WORLD,
+        env_args=ENVIRONMENT,
         agent=AgentConfig(core="lstm", core_args=small("lstm")),
         population=2,
         pbt=PopulationConfig(together=together),
@@ -296,7 +296,7 @@ def acting(act_on: str, members: int = 1) -> dict[str, Any]:
         setattr(owner, name, torch.no_grad()(inspect.unwrap(getattr(owner, name))))
     config = RunConfig(
         env="boxworld",
-        env_args=WORLD,
+        env_args=ENVIRONMENT,
         agent=AgentConfig(core="lstm", core_args=small("lstm")),
         population=members if members > 1 else 0,
         pbt=PopulationConfig(together="on") if members > 1 else PopulationConfig(),
@@ -305,7 +305,7 @@ def acting(act_on: str, members: int = 1) -> dict[str, Any]:
         num_actors=2,
         envs_per_actor=2,
         unroll_length=12,
-        learner=LearnerConfig(lr_schedule="constant", optimiser="rmsprop_tf", eps=0.1),
+        learner=LearnerConfig(lr_schedule="constant", optimizer="rmsprop_tf", eps=0.1),
     )
     found: list[list[torch.Tensor]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
@@ -335,7 +335,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "bptt": lambda: compare(*setting(AgentConfig(core="fwm", core_args=small("fwm"))), LearnerConfig(bptt_length=5)),
     "rmsprop": lambda: compare(
         *setting(AgentConfig(core="lstm", core_args=small("lstm"))),
-        LearnerConfig(optimiser="rmsprop_tf", rmsprop_momentum=0.5, eps=0.1, reduction="sum"),
+        LearnerConfig(optimizer="rmsprop_tf", rmsprop_momentum=0.5, eps=0.1, reduction="sum"),
     ),
     "tf32": lambda: compare(
         *setting(AgentConfig(core="lstm", core_args=small("lstm"))), LearnerConfig(precision="tf32")

@@ -58,7 +58,7 @@ def breaking(which: int, steps: int, how: str, always: bool, number: int, member
 
 
 def open_window(unrolls: int = 1, requests: int = 2) -> RequestWindow:
-    """So many requests per actor, of `unrolls` each, whatever is learnt."""
+    """So many requests per actor, of `unrolls` each, whatever is learned."""
     window = RequestWindow(10**6, 1, FACTORY.num_envs, 10**6)
     window.unrolls, window.requests_per_slot = unrolls, requests
     return window
@@ -83,7 +83,7 @@ def take(pool: ActorPool, seconds: float = 600.0) -> Unroll:
 
 
 def lags(pool: ActorPool, batch_size: int, members: int, updates: int) -> list[int]:
-    """How old the weights of each environment were when it was learnt from, in so many updates of each member."""
+    """How old the weights of each environment were when it was learned from, in so many updates of each member."""
     batchers, versions = [Batcher(batch_size) for _ in range(members)], [0] * members
     first = [weights(0)._replace(member=member) for member in range(members)]
     for each in first:

@@ -38,7 +38,7 @@ TORSOS: dict[str, tuple[ObservationSpec, TorsoConfig]] = {
     ),
     "normalized": (
         {"grid": GRID, "vector": ArraySpec((3,))},
-        TorsoConfig(conv_channels=(4,), normalise_observations=True, normalise_features=True, embedding_size=8),
+        TorsoConfig(conv_channels=(4,), normalize_observations=True, normalize_features=True, embedding_size=8),
     ),
 }
 """Observations and torsos by name."""
@@ -146,7 +146,7 @@ def _observations(spec: ObservationSpec, shown: Tensor, generator: torch.Generat
 
 def learned(learner: Learner) -> dict[str, Tensor]:
     """Weights, buffers and the optimizer's tensors by name."""
-    state = learner.optimiser.state
+    state = learner.optimizer.state
     return _named(learner.agent, {name: state.get(p, {}) for name, p in learner.agent.named_parameters()})
 
 

@@ -15,7 +15,7 @@ from torch.distributions import kl_divergence
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent
 from engram.agents.cores.fast import routes
-from engram.agents.normalisation import Moments, RescaledHead
+from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.torsos import Symbols
 from engram.agents.values import map_leaves
 from engram.learners.config import LearnerConfig
@@ -110,7 +110,7 @@ class ReferenceLearner:
             for parameter in self.agent.parameters():
                 if parameter.grad is not None:
                     parameter.grad *= config.max_grad_norm / (norm + 1e-6)
-        if config.optimiser == "adam":
+        if config.optimizer == "adam":
             self.adam.param_groups[0]["lr"] = rate
             self.adam.step()
         else:
@@ -140,7 +140,7 @@ class ReferenceLearner:
 
     def optimizer_state(self) -> dict[str, dict[str, Tensor]]:
         """The optimizer's tensors by the name of their parameter."""
-        if self.config.optimiser != "adam":
+        if self.config.optimizer != "adam":
             return self.moments
         return {name: dict(self.adam.state.get(p, {})) for name, p in self.agent.named_parameters()}
 
@@ -192,7 +192,7 @@ class ReferenceLearner:
             "loss/prediction": scale * config.prediction_cost * prediction.sum(),
         }
         total = sum(parts.values(), torch.zeros(()))
-        means = {"policy/entropy": entropy, "policy/kl_behaviour": kl, **more}
+        means = {"policy/entropy": entropy, "policy/kl_behavior": kl, **more}
         return total, {**parts, "loss/total": total, **{name: value.mean() for name, value in means.items()}}
 
     @torch.no_grad()
@@ -214,7 +214,7 @@ class ReferenceLearner:
         if isinstance(self.agent.value, RescaledHead):
             advantages = advantages / self.agent.value.moments.deviation
         chosen = advantages[~(env.terminated | env.truncated)[:-1]]
-        if config.algorithm == "ppo" and settings.normalise_advantages and len(chosen) > 1:
+        if config.algorithm == "ppo" and settings.normalize_advantages and len(chosen) > 1:
             deviation = max(float(chosen.std()), settings.advantage_floor, 1e-6 * abs(float(chosen.mean())))
             advantages = (advantages - chosen.mean()) / (deviation or 1.0)
         return targets, advantages

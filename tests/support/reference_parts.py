@@ -14,7 +14,7 @@ from torch.nn import functional
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent
 from engram.agents.cores.core import map_state
-from engram.agents.normalisation import Moments, RescaledHead
+from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.specs import BoxSpec
 from engram.agents.values import map_leaves
 

@@ -1,4 +1,4 @@
-"""A world that keeps its state to itself."""
+"""An environment that keeps its state to itself."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from gymnasium.utils import EzPickle
 
 
 class Secretive(gymnasium.Env[Any, Any], EzPickle):
-    """Copies of it begin anew, as those of some emulators do."""
+    """Copies of it begin again, as those of some emulators do."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)

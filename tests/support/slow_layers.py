@@ -8,8 +8,8 @@ SIZE = 3
 
 
 def layer_norm(x, weight=1.0, bias=0.0):
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + 1e-5).sqrt() * weight + bias
+    centered = x - x.mean()
+    return centered / (centered.square().mean() + 1e-5).sqrt() * weight + bias
 
 
 def through_layers(core, x, states, slow_layer):

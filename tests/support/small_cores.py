@@ -17,7 +17,7 @@ SMALL = {
     "pool_size": 16,
     "num_pools": 6,
     "viewport_size": 6,
-    "summariser_size": 16,
+    "summarizer_size": 16,
     "state_size": 12,
     "num_layers": 2,
     "mlp_size": 12,

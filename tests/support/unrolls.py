@@ -12,7 +12,7 @@ from engram.agents.cores.core import Core, CoreState, map_state, state_leaves, u
 STEPS, ROWS = 7, 5
 
 
-def randomise(core: Core, scale: float = 0.4) -> Core:
+def randomize(core: Core, scale: float = 0.4) -> Core:
     """The core in float64 with random parameters, biases and gains included."""
     generator = torch.Generator().manual_seed(11)
     core = core.double()

@@ -70,7 +70,7 @@ def checked_unroll(method: Method, owner: type | None = None) -> Method:
 
     It stands for the plain loop over the core's steps, and the loop is run where it cannot: under gradients of
     torch.func (faster forms have some that only autograd's own engine knows), for a subclass or an object with
-    another `forward` or `initial_state`, and where parts of the core have hooks or parametrisations.
+    another `forward` or `initial_state`, and where parts of the core have hooks or parametrizations.
     """
 
     @functools.wraps(method)
@@ -118,7 +118,7 @@ def full_precision(method: Any) -> Any:
 
 
 def touched(core: nn.Module) -> bool:
-    """Whether hooks or parametrisations of the core's parts, or another method of this object, change what it does."""
+    """Whether hooks or parametrizations of the core's parts, or another method of this object, change what it does."""
     return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
@@ -127,7 +127,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def altered(module: nn.Module | None) -> bool:
-    """Whether a module or a part of it has hooks, parametrisations or another method."""
+    """Whether a module or a part of it has hooks, parametrizations or another method."""
     if module is None:
         return False
     own = vars(module)

@@ -104,7 +104,7 @@ def through_relu(grad: Array, y: Array, out: Array) -> None:
 
 
 @part
-def normalise(x: Array) -> float:
+def normalize(x: Array) -> float:
     """x <- (x - mean) / standard deviation; returns 1 / standard deviation."""
     one = x.dtype.type(1)
     width = x.dtype.type(len(x))
@@ -129,10 +129,10 @@ def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
 
 
 @part
-def normalise_backward(
+def normalize_backward(
     grad: Array, normal: Array, rstd: float, gain: Array, out: Array, grad_gain: Array, grad_offset: Array
 ) -> None:
-    """The adjoint of `normalise` and `scale`: gradient of the result [F] -> of x in `out`; adds to the others."""
+    """The adjoint of `normalize` and `scale`: gradient of the result [F] -> of x in `out`; adds to the others."""
     width = grad.dtype.type(len(grad))
     mean = width - width
     slope = width - width

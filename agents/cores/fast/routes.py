@@ -2,7 +2,7 @@
 
 Small operations of a memory core cost more in starting them, and in bringing their numbers from memory, than in
 computing. Compiled loops do many of them in one pass. Where they cannot work the statement runs: on a GPU, in half
-precision, under torch.compile and torch.func, for a core whose parts have hooks or parametrisations or were exchanged.
+precision, under torch.compile and torch.func, for a core whose parts have hooks or parametrizations or were exchanged.
 `ENGRAM_COMPILED=0` in the environment switches all of them off.
 """
 
@@ -23,13 +23,13 @@ enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
 """Whether compiled functions are used where they can be."""
 
 GROUP = 8 if on_intel() else 16
-"""Environments of a batch that are learnt from at once: so few that two threads can share a batch. MKL's products are
+"""Environments of a batch that are learned from at once: so few that two threads can share a batch. MKL's products are
 as fast for few as for many; with SciPy's BLAS groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
 WIDEST_GROUP = 64
 """Of `group_size`."""
 GROUP_OF_A_STEP = 128
-"""Environments that act at once: a single step reads the weights for every group anew."""
+"""Environments that act at once: a single step reads the weights for every group again."""
 ROWS_AT_ONCE = 256
 """Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 

@@ -43,7 +43,7 @@ class AGaLiTe(Core):
 
     The paper's frequencies are multiples of one; the released code (github.com/subho406/agalite) spreads w evenly from
     -pi to pi, which is taken here, as are its 1e-5, orthogonal first weights of gain sqrt(2), zero biases, and a clock
-    t that begins at 2. Its clock goes on through resets, here it begins anew with every episode, so that an episode's
+    t that begins at 2. Its clock goes on through resets, here it begins again with every episode, so that an episode's
     outputs do not depend on the one before. One layer by default.
     """
 

@@ -1,6 +1,6 @@
-"""How long a gated memory remembers before it has learnt anything.
+"""How long a gated memory remembers before it has learned anything.
 
-Source: Tallec & Ollivier 2018, "Can recurrent neural networks warp time?" (chrono initialisation).
+Source: Tallec & Ollivier 2018, "Can recurrent neural networks warp time?" (chrono initialization).
 
 A unit that keeps the share sigmoid(b) of itself per step forgets over about 1 + e^b steps. Torch's biases near zero
 make that two, so what was seen fifty steps ago has no influence and a policy cannot begin to use it. Biases spread as

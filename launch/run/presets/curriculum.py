@@ -1,18 +1,18 @@
-"""Curricula: the papers' worlds, learnt by stages, on top of the settings of the papers."""
+"""Curricula: the papers' environments, learned by stages, on top of the settings of the papers."""
 
 from .easy import EASY_CORES, READ_BY_REWARDS
 from .paper import Preset
-from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
+from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
 # The paper's BoxWorld. Distractors come first in small rooms, where they are in sight. Then the room and the paths grow
 # without any: an episode that a distractor ends teaches nothing about the way. Then they come back, few and on short
 # paths: after all with one lock only, the agent opened nothing but the gem's box. The next observation is predicted,
-# which teaches the memory the room, and colours are symbols.
+# which teaches the memory the room, and colors are symbols.
 _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "unroll_length": 80,
     "agent": RMC_PPO["agent"]
     | {
-        "torso": {"conv_channels": (32, 32), "symbol_size": 16, "normalise_observations": True},
+        "torso": {"conv_channels": (32, 32), "symbol_size": 16, "normalize_observations": True},
         "prediction_size": 128,
     },
     "learner": RMC_PPO["learner"] | {"discount": 0.985, "entropy_cost": 0.015, "lr": 1e-3},
@@ -28,9 +28,9 @@ _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "total_steps": 20_000_000,
 }
 
-# The paper's T-maze: the memory is learnt where episodes are short. Until it is, waiting costs no more than guessing: a
-# short limbo and many small steps from each batch leave that behind before the policy has learnt to wait. Long unrolls
-# show each update more ends of episodes, which keeps what was learnt.
+# The paper's T-maze: the memory is learned where episodes are short. Until it is, waiting costs no more than guessing:
+# a short limbo and many small steps from each batch leave that behind before the policy has learned to wait. Long
+# unrolls show each update more ends of episodes, which keeps what was learned.
 _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "unroll_length": 300,
     "learner": LP_RNN_PPO["learner"]
@@ -47,12 +47,13 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
 }
 
 # The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by a third or so from
-# stage to stage: where the time doubles, the memory has to be learnt again. Wrong lights pay as well as others of their
-# number: three times the bonus for entropy of the other worlds keeps the policy from settling on some orders.
-_STAGED_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
-    "learner": CENTRED_LP_RNN_PPO["learner"]
+# stage to stage: where the time doubles, the memory has to be learned again. Wrong lights pay as well as others of
+# their number: three times the bonus for entropy of the other environments keeps the policy from settling on some
+# orders.
+_STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
+    "learner": CENTERED_LP_RNN_PPO["learner"]
     | {
-        "algorithm_args": CENTRED_LP_RNN_PPO["learner"]["algorithm_args"] | {"minibatches": 8},
+        "algorithm_args": CENTERED_LP_RNN_PPO["learner"]["algorithm_args"] | {"minibatches": 8},
         "entropy_cost": 0.03,
         "lr": 4e-4,
     },
@@ -72,12 +73,12 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
 # The paper's Cued Catch: as long as all four cues are asked for, what one of them means says nothing; then more trials.
 # All episodes have one length and 320 steps at their beginning earn nothing: environments that are all in there at once
 # teach nothing for five updates in a row, hence they are spread. With unrolls of 60 steps and a bonus of .02 what was
-# learnt of the late trials is lost again.
-_STAGED_CUED_CATCH: Preset = CENTRED_LP_RNN_PPO | {
+# learned of the late trials is lost again.
+_STAGED_CUED_CATCH: Preset = CENTERED_LP_RNN_PPO | {
     "unroll_length": 100,
     "envs_per_update": 512,
     "envs_per_actor": 512,
-    "learner": CENTRED_LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 4e-4, "entropy_cost": 0.03},
+    "learner": CENTERED_LP_RNN_PPO["learner"] | {"discount": 0.9, "lr": 4e-4, "entropy_cost": 0.03},
     "levels": {
         "curriculum": {
             "num_cues": [1, 2, 3, 4, 4, 4, 4, 4],
@@ -97,7 +98,7 @@ CURRICULUM: dict[str, Preset] = {
     "sequence-recall": _STAGED_SEQUENCE_RECALL,
     "t-maze": _STAGED_T_MAZE,
 }
-"""By world, on top of PAPER: the paper's world, learnt by stages."""
+"""By environment, on top of PAPER: the paper's environment, learned by stages."""
 
 # Layers that read features which stay may take larger steps.
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
@@ -108,4 +109,4 @@ CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
     ("sequence-recall", "concrete"): _READ_BY_REWARDS,
     ("sequence-recall", "parallel"): _READ_BY_REWARDS,
 }
-"""By world and core, on top of CURRICULUM."""
+"""By environment and core, on top of CURRICULUM."""

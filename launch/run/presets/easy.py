@@ -1,18 +1,18 @@
-"""Settings that are learnt in minutes on two cores, on top of those of the papers."""
+"""Settings that are learned in minutes on two cores, on top of those of the papers."""
 
 from .paper import OTHERS, POPGYM, Preset, core
-from .ppo import CENTRED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
+from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
 # again for what updates since have done: without the one and with a clip on the other no seed fell half-way. Returns
-# in running units are learnt sooner; the bonus for entropy fades, so that the agent settles on short ways. Ways are ten
-# steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does as well as one
-# that knows the way.
+# in running units are learned sooner; the bonus for entropy fades, so that the agent settles on short ways. Ways are
+# ten steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does as well as
+# one that knows the way.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
     "unroll_length": 20,
-    "agent": {"normalise_returns": True},
+    "agent": {"normalize_returns": True},
     "learner": {
         "algorithm_args": {"policy_clip": 0.2},
         "discount": 0.97,
@@ -52,7 +52,7 @@ _EASY_T_MAZE: Preset = {
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "drawn"},
     "envs_per_actor": 64,
-    "agent": {"policy_scale": 0.01, "normalise_returns": True, "prediction_size": 128},
+    "agent": {"policy_scale": 0.01, "normalize_returns": True, "prediction_size": 128},
     "learner": PPO
     | {
         "algorithm_args": {"epochs": 2, "gae_lambda": 0.95, "advantage_floor": 0.1},
@@ -77,7 +77,7 @@ _EASY_MAZE: Preset = {
     "unroll_length": 100,
     "envs_per_update": 64,
     "envs_per_actor": 64,
-    "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True, "prediction_size": 128},
+    "agent": {"previous_action": True, "policy_scale": 0.01, "normalize_returns": True, "prediction_size": 128},
     "learner": PPO
     | {"algorithm_args": {"advantage_floor": 0.1}, "discount": 0.95, "lr": 1e-3, "lr_schedule": "linear"},
     "total_steps": 3_000_000,
@@ -95,14 +95,14 @@ _EASY_CUED_CATCH: Preset = LP_RNN_PPO | {
 }
 
 # Two lights that are on for 14 steps, reached by stages: one light first, then lights of three steps, then longer ones.
-_EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
+_EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "env_args": {
         "sequence_length": 2,
         "demo_light_on_frames": 14,
         "demo_light_off_frames": 6,
         "timeout_frames": 200,
     },
-    "learner": CENTRED_LP_RNN_PPO["learner"] | {"lr": 7e-4},
+    "learner": CENTERED_LP_RNN_PPO["learner"] | {"lr": 7e-4},
     "envs_per_update": 128,
     "envs_per_actor": 128,
     "levels": {
@@ -118,7 +118,8 @@ _EASY_SEQUENCE_RECALL: Preset = CENTRED_LP_RNN_PPO | {
     "total_steps": 2_500_000,
 }
 
-# The settings for worlds that nobody has tuned anything for, the defaults that the paper's settings hide included.
+# The settings for environments that nobody has tuned anything for, the defaults that the paper's settings hide
+# included.
 _EASY_POPGYM: Preset = OTHERS | {
     "learner": OTHERS["learner"]
     | {
@@ -128,7 +129,7 @@ _EASY_POPGYM: Preset = OTHERS | {
     "log_every": 20_000,
 }
 
-WIDE_POOLS: Preset = core(viewport_size=32, summariser_size=256, unit_views=True)
+WIDE_POOLS: Preset = core(viewport_size=32, summarizer_size=256, unit_views=True)
 
 # What the pools hold says something only while the torso stays what it was. A light or a ball is paid for at once: to
 # predict what is paid teaches reading sooner than advantages do, which also hold what was earned later.
@@ -138,14 +139,14 @@ READ_BY_REWARDS: Preset = {
 
 EASY_CORES: dict[tuple[str, str], Preset] = {
     ("boxworld", "rmc"): core(head_size=32),
-    ("cued-catch", "concrete"): core(viewport_size=32, summariser_size=256),
+    ("cued-catch", "concrete"): core(viewport_size=32, summarizer_size=256),
     ("mini-pacman", "rmc"): core(head_size=32),
     ("sequence-recall", "concrete"): READ_BY_REWARDS,
     ("t-maze", "concrete"): core(viewport_size=8),
     ("maze", "mnm-p"): core(hidden_size=64, memory_size=32, num_heads=1, layer_norm=True),
     ("maze", "mnm-g"): core(hidden_size=64, memory_size=32, num_heads=1, layer_norm=True),
 }
-"""By world and core, on top of EASY."""
+"""By environment and core, on top of EASY."""
 
 EASY: dict[str, Preset] = {
     "boxworld": _EASY_BOXWORLD,
@@ -157,4 +158,4 @@ EASY: dict[str, Preset] = {
     "t-maze": _EASY_T_MAZE,
     **dict.fromkeys(POPGYM, _EASY_POPGYM),
 }
-"""By world, on top of PAPER: settings that are learnt in minutes on two cores."""
+"""By environment, on top of PAPER: settings that are learned in minutes on two cores."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....envs.registration import find_world, is_world, world_parameters
+from ....envs.registration import environment_parameters, find_environment, is_environment
 from ..config import RunConfig, from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
@@ -17,28 +17,30 @@ def preset(name: str, env: str, core: str) -> RunConfig:
     """The configuration that `--preset NAME --env ENV --core CORE` stands for, before any other flag."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    world = world_of(env)
-    paper = merge(PAPER.get(world, OTHERS), CORES.get((world, core), {}))
+    environment = environment_of(env)
+    paper = merge(PAPER.get(environment, OTHERS), CORES.get((environment, core), {}))
     values = merge({"env": env, "agent": {"core": core}}, paper)
     if name in _VARIANTS:
-        worlds, cores = _VARIANTS[name]
-        if world not in worlds:
-            raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(worlds))}")
-        values = merge(merge(values, worlds[world]), cores.get((world, core), {}))
+        environments, cores = _VARIANTS[name]
+        if environment not in environments:
+            raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(environments))}")
+        values = merge(merge(values, environments[environment]), cores.get((environment, core), {}))
     return from_dict(RunConfig, values)
 
 
-def world_of(env: str) -> str:
-    """The world whose settings a name on a command line has: a twin has those of its world, an id those of its name."""
+def environment_of(env: str) -> str:
+    """The environment whose settings apply to a name: a twin has those of its environment, an id those of its name."""
     name = env.removeprefix("engram:")
-    return find_world(name)[0].name if is_world(name) else env
+    return find_environment(name)[0].name if is_environment(name) else env
 
 
 def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
-    """Whether a world of the papers has other parameters than there; its defaults, written out, are the paper's."""
-    if world_of(env) not in PAPER or world_of(env) in POPGYM:  # every difficulty of POPGym is the paper's
+    """Whether an environment of the papers has other parameters than there; its explicit defaults are the paper's."""
+    if environment_of(env) not in PAPER or environment_of(env) in POPGYM:  # every difficulty of POPGym is the paper's
         return False
-    defaults = {name: given.default for name, given in world_parameters(find_world(world_of(env))[0]).items()}
+    defaults = {
+        name: given.default for name, given in environment_parameters(find_environment(environment_of(env))[0]).items()
+    }
 
     def whole(parameters: dict[str, Any]) -> dict[str, Any]:
         return defaults | {key: tuple(each) if isinstance(each, list) else each for key, each in parameters.items()}

@@ -1,4 +1,4 @@
-"""The papers' settings, per world and core, and those of worlds that are in no paper.
+"""The papers' settings, per environment and core, and those of environments that are in no paper.
 
 Sources: the four papers and their released code, named per entry; what they leave open has the default.
 """
@@ -15,7 +15,7 @@ def core(**options: Any) -> Preset:
 
 
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
-# optimiser is not printed there; Adam on mean losses is ours, `--optimiser rmsprop_tf --eps 0.1 --reduction sum` is the
+# optimizer is not printed there; Adam on mean losses is ours, `--optimizer rmsprop_tf --eps 0.1 --reduction sum` is the
 # one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
@@ -94,10 +94,10 @@ POPGYM = tuple(
     )
 )
 
-# Worlds that nobody has tuned anything for. Rewards and observations have any size there, so both are normalised; steps
-# are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The value
-# teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare, its
-# gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
+# Environments that nobody has tuned anything for. Rewards and observations have any size there, so both are normalized;
+# steps are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The
+# value teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare,
+# its gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 64,
@@ -107,11 +107,11 @@ OTHERS: Preset = {
             "embedding_size": 128,
             "symbol_size": 16,
             "balance_symbols": True,
-            "normalise_observations": True,
+            "normalize_observations": True,
         },
         "previous_action": True,
         "policy_scale": 0.01,
-        "normalise_returns": True,
+        "normalize_returns": True,
         "prediction_size": 128,
     },
     "learner": {
@@ -124,7 +124,7 @@ OTHERS: Preset = {
         "max_grad_norm": 10.0,
     },
 }
-"""Every world that is not in PAPER."""
+"""Every environment that is not in PAPER."""
 
 PAPER: dict[str, Preset] = {
     "boxworld": _RMC_PAPER,
@@ -136,7 +136,7 @@ PAPER: dict[str, Preset] = {
     "sequence-recall": _LP_RNN,
     **dict.fromkeys(POPGYM, _POPGYM),
 }
-"""By world; a twin has the settings of its world."""
+"""By environment; a twin has the settings of its environment."""
 
 CORES: dict[tuple[str, str], Preset] = {
     ("boxworld", "rmc"): core(num_slots=4, num_heads=4, head_size=64, gate="memory"),
@@ -147,4 +147,4 @@ CORES: dict[tuple[str, str], Preset] = {
     ("maze", "mnm-g"): core(hidden_size=200, memory_size=100, num_heads=3),
     ("maze", "lstm"): core(hidden_size=200),
 }
-"""A paper's core options for its own pairing of world and core, on top of PAPER."""
+"""A paper's core options for its own pairing of environment and core, on top of PAPER."""

@@ -1,4 +1,4 @@
-"""PPO settings that several worlds share: what easy settings and curricula begin with."""
+"""PPO settings that several environments share: what easy settings and curricula begin with."""
 
 from .paper import Preset
 
@@ -11,19 +11,19 @@ PPO: Preset = {
     "max_grad_norm": 1.0,
 }
 
-# PPO for the worlds of the RMC paper: each step used twice in eight updates of 64 environments. The head's first policy
-# is near uniform; the memory also sees what was done.
+# PPO for the environments of the RMC paper: each step used twice in eight updates of 64 environments. The head's first
+# policy is near uniform; the memory also sees what was done.
 RMC_PPO: Preset = {
     "unroll_length": 64,
     "envs_per_update": 64,
     "envs_per_actor": 64,
-    "agent": {"previous_action": True, "policy_scale": 0.01, "normalise_returns": True},
+    "agent": {"previous_action": True, "policy_scale": 0.01, "normalize_returns": True},
     "learner": PPO | {"algorithm_args": {"epochs": 2, "gae_lambda": 0.95}, "lr": 5e-4, "lr_schedule": "linear"},
 }
 
-# PPO for the LP-RNN worlds. As long as the goal is a guess it earns nothing on average, waiting costs next to nothing,
-# and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and advantages
-# in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
+# PPO for the LP-RNN environments. As long as the goal is a guess it earns nothing on average, waiting costs next to
+# nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and
+# advantages in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
     "envs_per_update": 256,
@@ -31,14 +31,14 @@ LP_RNN_PPO: Preset = {
     "agent": {
         "torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0},
         "policy_scale": 0.01,
-        "normalise_returns": True,
+        "normalize_returns": True,
     },
     "learner": PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
 }
 
 # What happened once is small in a slow pool, and next to what is always there it is lost: features of mean 0 reach the
 # memory, and a value cost and a clip that let the value teach it.
-CENTRED_LP_RNN_PPO: Preset = LP_RNN_PPO | {
-    "agent": LP_RNN_PPO["agent"] | {"torso": LP_RNN_PPO["agent"]["torso"] | {"normalise_features": True}},
+CENTERED_LP_RNN_PPO: Preset = LP_RNN_PPO | {
+    "agent": LP_RNN_PPO["agent"] | {"torso": LP_RNN_PPO["agent"]["torso"] | {"normalize_features": True}},
     "learner": LP_RNN_PPO["learner"] | {"value_cost": 0.5, "max_grad_norm": 10.0},
 }

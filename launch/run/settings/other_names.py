@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from ....agents.cores.registry import core_parameters
 from ....base.messages import OTHER_NAMES
-from ....envs.registration import find_world, is_world, world_parameters
+from ....envs.registration import environment_parameters, find_environment, is_environment
 from ....learners.algorithms.registry import algorithm_class, algorithm_names
 
 _EPOCHS = "it is a setting of ppo: --algorithm-args epochs=N"
@@ -59,7 +59,7 @@ def meaning(name: str, algorithm: str, core: str, env: str) -> str:
             return f"it is a setting of {algorithm}: --algorithm-args {name}=VALUE"
         if name in core_parameters(core):
             return f"it is an option of {core}: --core-args {name}=VALUE"
-        if is_world(env) and name in world_parameters(find_world(env)[0]):
+        if is_environment(env) and name in environment_parameters(find_environment(env)[0]):
             return f"it is a parameter of {env}: --env-args {name}=VALUE"
     except ValueError:  # one of the names does not exist, which is reported elsewhere
         return MEANINGS.get(name, "")

@@ -169,14 +169,14 @@ def test_a_saved_actor_chooses_the_same_levels() -> None:
 @pytest.mark.parametrize(
     ("env", "parameters"), [("CartPole-v1", {}), ("pomdp-graph", {"assignment": "fixed"}), ("boxworld", {})]
 )
-def test_worlds_that_cannot_be_told_their_level_are_refused(env: str, parameters: dict) -> None:
+def test_environments_that_cannot_be_told_their_level_are_refused(env: str, parameters: dict) -> None:
     factory = replace(AGAIN, env=env, env_args=parameters)
-    world = make_batch(env, 1, **parameters)
+    environment = make_batch(env, 1, **parameters)
     if env == "boxworld":
-        factory.check_levels(world)
+        factory.check_levels(environment)
     else:
         with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} cannot be told its next level"):
-            factory.check_levels(world)
+            factory.check_levels(environment)
 
 
 def test_a_runs_actors_score_levels_by_its_clipped_rewards() -> None:

@@ -13,7 +13,7 @@ from engram.envs.registration import make_batch
 from pools import FACTORY, weights
 
 STAGED = replace(FACTORY, levels=LevelsConfig(curriculum={"max_steps": [1, 2]}), unroll_length=7)
-"""Episodes end one action after their step limit, so they have 2 actions, then 3, then as many as the world allows."""
+"""Episodes end one action after their step limit: they have 2 actions, then 3, then the environment's limit."""
 
 
 def of(stage: int, version: int):
@@ -50,12 +50,12 @@ def test_an_unroll_is_of_one_stage_and_the_next_stage_begins_at_its_step_0() -> 
     assert not third.env.reward[0].any()
     assert not (third.env.terminated | third.env.truncated)[0].any()
     onward = actors.unroll(of(1, 4))
-    assert torch.equal(onward.env.observation[0], third.env.observation[-1]), "only a new stage begins anew"
+    assert torch.equal(onward.env.observation[0], third.env.observation[-1]), "only a new stage begins again"
     last = actors.unroll(of(2, 5))
-    assert not any(ends(last)), "the world as asked for"
+    assert not any(ends(last)), "the environment as asked for"
 
 
-def test_the_last_stage_is_the_world_as_asked_for() -> None:
+def test_the_last_stage_is_the_environment_as_asked_for() -> None:
     """The levels of a stage depend on the seed alone, and what is evaluated is the last one."""
     staged, plain = STAGED.make_batch(), make_batch(STAGED.env, 4, **STAGED.env_args)
     assert np.array_equal(staged._fingerprint(), plain._fingerprint())
@@ -83,7 +83,10 @@ def test_an_actor_that_is_replaced_enters_the_stage_of_its_weights() -> None:
     [
         ({"max_step": 3}, r"stage 1 of the curriculum \(max_step=3\): .*no parameter 'max_step'.*max_steps"),
         ({"max_steps": [3, 0]}, r"stage 2 of the curriculum \(max_steps=0\): max_steps"),
-        ({"view": "full", "grid_size": 6}, r"\(view=full grid_size=6\) has another observation space than the world"),
+        (
+            {"view": "full", "grid_size": 6},
+            r"\(view=full grid_size=6\) has another observation space than the environment",
+        ),
     ],
 )
 def test_a_stage_that_does_not_fit_is_named(parameters, message: str) -> None:

@@ -69,7 +69,7 @@ def test_the_episode_of_the_moment_is_cut_and_none_where_one_ends_then() -> None
 
 
 def test_environments_of_a_new_stage_are_spread_again() -> None:
-    """Weights of a later stage come after the first unroll: all begin anew and are cut after as many steps."""
+    """Weights of a later stage come after the first unroll: all begin again and are cut after as many steps."""
     levels = LevelsConfig(stagger=10, curriculum={"max_steps": [8]})
     actor = replace(STAGGERED, levels=levels).make_actor(0)
     actor.unroll(weights(1))

@@ -73,8 +73,8 @@ def test_new_weights_are_a_reason_to_ask() -> None:
     pool = RayPool(FACTORY.make_actor, 1, 0, window=RequestWindow(2, 2, FACTORY.num_envs, 1))
     pool.publish(weights(1))
     take(pool)
-    assert pool.open_requests() == []  # 4 environments are not learnt from; 4 more would be 3 updates old at last
-    pool.publish(weights(2), learnt=2)
+    assert pool.open_requests() == []  # 4 environments are not learned from; 4 more would be 3 updates old at last
+    pool.publish(weights(2), learned=2)
     assert pool.open_requests() == [0]
     pool.close()
 

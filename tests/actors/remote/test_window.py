@@ -60,7 +60,7 @@ class Run:
                 batch = [waiting.popleft() for _ in range(self.batch_size)]
                 self.largest = max(self.largest, self.versions[member] - min(batch))
                 self.versions[member] += 1
-                self.window.learnt(member, self.batch_size)
+                self.window.learned(member, self.batch_size)
                 self.ask()
 
 
@@ -104,7 +104,7 @@ def test_the_bound_is_kept_and_updates_go_on(
 
 
 @pytest.mark.parametrize(("num_actors", "num_envs"), [(1, 64), (2, 32), (3, 22), (64, 1), (8, 64), (1, 16)])
-def test_a_batch_is_made_while_the_one_before_is_learnt_and_no_more(num_actors: int, num_envs: int) -> None:
+def test_a_batch_is_made_while_the_one_before_is_learned_and_no_more(num_actors: int, num_envs: int) -> None:
     window = RequestWindow(64, 1, num_envs, num_actors)
     width, sent = window.unrolls * num_envs, 0
     while window.has_room(0):
@@ -112,7 +112,7 @@ def test_a_batch_is_made_while_the_one_before_is_learnt_and_no_more(num_actors: 
         sent += 1
     assert 64 < sent * width <= 2 * 64  # one in the learner's hands, one in the making
     assert window.requests_per_slot * num_actors * width >= min(64, num_actors * num_envs)
-    window.learnt(0, 64)
+    window.learned(0, 64)
     assert window.has_room(0)
     assert window.has_room(1), "every member has a window of its own"
 

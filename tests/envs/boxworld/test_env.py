@@ -44,7 +44,7 @@ class SlowBoxWorld:
             self.held = found
         return (10.0, True) if found == "*" else (0.0, False)
 
-    def colour(self, at: tuple[int, int]) -> tuple[int, ...]:
+    def color(self, at: tuple[int, int]) -> tuple[int, ...]:
         found = self.cells.get(at, "#")
         if at == self.player:
             return PLAYER
@@ -54,12 +54,12 @@ class SlowBoxWorld:
         hand = hue(self.held) if self.held else BLACK
         r0, c0 = self.player
         return np.array(
-            [[(*self.colour((r, c)), *hand) for c in range(c0 - 2, c0 + 3)] for r in range(r0 - 2, r0 + 3)], np.uint8
+            [[(*self.color((r, c)), *hand) for c in range(c0 - 2, c0 + 3)] for r in range(r0 - 2, r0 + 3)], np.uint8
         )
 
     def board(self) -> np.ndarray:
         side = max(r for r, _ in self.cells) + 1
-        picture = np.array([[self.colour((r, c)) for c in range(side)] for r in range(side)], np.uint8)
+        picture = np.array([[self.color((r, c)) for c in range(side)] for r in range(side)], np.uint8)
         picture[0, 0] = hue(self.held) if self.held else BLACK
         return picture
 
@@ -204,17 +204,17 @@ def test_level_sizes_are_uniform(levels):
     assert abs((lengths + 10).mean() - 13) < 4.5 * np.sqrt(2 / len(lengths))
 
 
-def test_every_colour_is_as_likely_as_any_other(levels):
+def test_every_color_is_as_likely_as_any_other(levels):
     loose = [content for level in levels for _, _, content, lock in things(level) if not lock]
     counts = np.bincount([ord(letter) - ord("a") for letter in loose], minlength=20)
     assert len(counts) == 20
     assert np.abs(counts - len(levels) / 20).max() < 4.5 * np.sqrt(len(levels) / 20)
 
 
-def test_colours_are_the_twenty_hues_of_the_paper():
+def test_colors_are_the_twenty_hues_of_the_paper():
     keys = PALETTE[4:24].astype(float) * 999 / 255
-    for index, colour in {0: (700, 350, 350), 1: (700, 454, 350), 5: (524, 700, 350), 19: (700, 350, 455)}.items():
-        np.testing.assert_allclose(keys[index], colour, atol=3)
+    for index, color in {0: (700, 350, 350), 1: (700, 454, 350), 5: (524, 700, 350), 19: (700, 350, 455)}.items():
+        np.testing.assert_allclose(keys[index], color, atol=3)
     assert len(np.unique(keys, axis=0)) == 20
     np.testing.assert_array_equal(PALETTE[4:24], PALETTE[24:44])
     np.testing.assert_array_equal(PALETTE[4:24], PALETTE[44:64])
@@ -300,7 +300,7 @@ def test_levels_that_make_no_sense(change, message):
         ({"path_lengths": (1, 2, 3)}, "path_lengths"),
         ({"path_lengths": "long"}, "path_lengths"),
         ({"path_lengths": 14, "num_distractors": 0}, "15 things to place; allowed: at most 13 with grid_size 12"),
-        ({"path_lengths": 19, "num_distractors": 1, "grid_size": 30}, "path_lengths up to 19 leave no colours"),
+        ({"path_lengths": 19, "num_distractors": 1, "grid_size": 30}, "path_lengths up to 19 leave no colors"),
         ({"num_distractors": -1}, "num_distractors is -1; allowed: at least 0"),
         ({"branch_length": 0}, "branch_length is 0"),
         ({"branch_length": 2.5}, r"branch_length is 2\.5"),

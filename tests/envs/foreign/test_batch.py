@@ -1,4 +1,4 @@
-"""Foreign worlds against the same worlds stepped by hand, and every space that can and cannot be read."""
+"""Foreign environments against the same environments stepped by hand, and every space that can and cannot be read."""
 
 import copy
 import pickle
@@ -52,7 +52,7 @@ class Echo(gymnasium.Env):
 
 
 class Rebuilt(EzPickle, Echo):
-    """A world whose pickle begins anew, like Gymnasium's physics."""
+    """An environment whose pickle begins again, like Gymnasium's physics."""
 
     def __init__(self) -> None:
         EzPickle.__init__(self)
@@ -60,7 +60,7 @@ class Rebuilt(EzPickle, Echo):
 
 
 class Stuck(Echo):
-    """A world that cannot be pickled."""
+    """An environment that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Discrete(2), spaces.Discrete(2))
@@ -129,7 +129,7 @@ def test_the_split_over_batches_changes_nothing():
         assert_same(part, [tuple(leaf[first:last] for leaf in row) for row in whole])
 
 
-def test_parameters_reach_the_world():
+def test_parameters_reach_the_environment():
     batch, rows = started("CartPole-v1", max_episode_steps=3, sutton_barto_reward=True)
     seen = play(batch, rows, np.array([[0] * 3, [1] * 3, [0] * 3]))
     assert seen[-1][3].all()
@@ -219,7 +219,7 @@ def test_observations_of_every_kind(kind):
     first, _ = again.reset(seed=int(streams(1, range(1))[0] >> np.uint64(32)))
     np.testing.assert_allclose(rows[0][0], as_agents_see(space, first), rtol=1e-6)
     for _ in range(8):
-        # both worlds share the space, hence its stream of samples
+        # both environments share the space, hence its stream of samples
         batch.step_into(np.zeros(1, np.int64), *rows)
         assert rows[0][0] in expected
 
@@ -243,7 +243,7 @@ def test_an_observation_outside_of_its_space_is_refused(space, outside):
         batch.step_into(np.zeros(1, np.int64), *rows)
 
 
-def test_a_world_that_exits_the_process_is_an_error():
+def test_an_environment_that_exits_the_process_is_an_error():
     batch, rows = started(Echo(spaces.Discrete(2), spaces.Discrete(2)), 1)
     batch.vector.envs[0].step = lambda _: sys.exit(0)
     with pytest.raises(RuntimeError, match=r"echo called sys\.exit\(0\)"):
@@ -306,7 +306,7 @@ def test_a_tuple_is_a_dict_by_position():
     assert rows[0]["1"]["0"].any()
 
 
-def test_real_actions_fill_the_worlds_bounds_and_are_clipped_to_them():
+def test_real_actions_fill_the_environments_bounds_and_are_clipped_to_them():
     space = spaces.Box(np.array([[0, -np.inf, -np.inf]]), np.array([[10, np.inf, 5]]), dtype=np.float64)
     batch, rows = started(Echo(spaces.Discrete(2), space), 2)
     seen = batch.single_action_space
@@ -390,8 +390,8 @@ def test_a_saved_state_is_code_and_is_not_run_unless_it_is_trusted(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize(("name", "message"), [("Rebuilt", "begins anew"), ("Stuck", "cannot be pickled")])
-def test_worlds_that_cannot_be_saved_say_so(name, message):
+@pytest.mark.parametrize(("name", "message"), [("Rebuilt", "begins again"), ("Stuck", "cannot be pickled")])
+def test_environments_that_cannot_be_saved_say_so(name, message):
     batch = ForeignBatch(globals()[name], 2, name=name)
     with pytest.raises(ValueError, match=f"{name} cannot be saved: .*{message}"):
         batch.save()
@@ -420,11 +420,11 @@ def test_a_step_needs_a_reset():
         ("fractions:Fraction", "fractions: 'Fraction' is a class that is no gymnasium.Env; expected .*there is none"),
         ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
         ("math:pi", "math: 'pi' is a float; expected"),
-        ("my_worlds:", "environment 'my_worlds:' is incomplete; expected module:Class"),
+        ("my_environments:", "environment 'my_environments:' is incomplete; expected module:Class"),
         ("gymnasium:Env", "gymnasium: 'Env' is a class that is no gymnasium.Env"),
     ],
 )
-def test_unknown_worlds_are_answered_with_known_ones(name, message):
+def test_unknown_environments_are_answered_with_known_ones(name, message):
     with pytest.raises(ValueError, match=message):
         make_batch(name, 1)
 
@@ -458,20 +458,20 @@ def test_third_party_batches_run_as_batches():
 
 
 def test_a_marked_function_makes_environments(monkeypatch):
-    module = types.ModuleType("marked_world")
+    module = types.ModuleType("marked_environment")
 
     def make(length: int = 3) -> Echo:
         return Echo(spaces.Discrete(2), spaces.Discrete(2), length)
 
     module.make = make  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "marked_world", module)
+    monkeypatch.setitem(sys.modules, "marked_environment", module)
     with pytest.raises(ValueError, match="'make' is a function; expected"):
-        make_batch("marked_world:make", 2)
+        make_batch("marked_environment:make", 2)
     environment_maker(make)
-    assert make_batch("marked_world:make", 2, length=4).vector.envs[0].length == 4
+    assert make_batch("marked_environment:make", 2, length=4).vector.envs[0].length == 4
 
 
-def test_worlds_that_can_draw_are_asked_to():
+def test_environments_that_can_draw_are_asked_to():
     pytest.importorskip("pygame", reason="pip install pygame")
     batch, _ = started("CartPole-v1")
     picture = batch.draw(1)
@@ -482,7 +482,7 @@ def test_worlds_that_can_draw_are_asked_to():
         silent.draw(0)
 
 
-def test_a_world_is_made_for_pictures_where_it_says_that_it_has_them():
+def test_an_environment_is_made_for_pictures_where_it_says_that_it_has_them():
     assert make_batch("CartPole-v1", 1).vector.envs[0].render_mode == "rgb_array"
 
 

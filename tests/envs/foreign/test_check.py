@@ -1,4 +1,4 @@
-"""A user's own world that is wrong is told so before anything runs, with the method and what it returned."""
+"""A user's own environment that is wrong is told so before anything runs, with the method and what it returned."""
 
 import sys
 from typing import Any
@@ -13,7 +13,7 @@ from engram.launch.train import command
 
 
 class Right(gymnasium.Env):
-    """A world that keeps its promises; the others break one each."""
+    """An environment that keeps its promises; the others break one each."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
@@ -120,7 +120,7 @@ class Unmakeable(Right):
 
 
 @pytest.mark.parametrize(
-    ("world", "message"),
+    ("environment", "message"),
     [
         (NoSpaces, "mine.observation_space is nothing; expected a gymnasium.spaces.Space"),
         (OldReset, "mine.reset returned array.*; expected .observation, info."),
@@ -136,16 +136,16 @@ class Unmakeable(Right):
         (Unmakeable, "mine cannot be made: its constructor raised KeyError: 'no such file of levels'"),
     ],
 )
-def test_what_is_wrong_is_named(world, message):
+def test_what_is_wrong_is_named(environment, message):
     with pytest.raises(ValueError, match=message):
-        ForeignBatch(world, 1, name="mine").check()
+        ForeignBatch(environment, 1, name="mine").check()
 
 
-def test_a_right_world_passes():
+def test_a_right_environment_passes():
     ForeignBatch(Right, 1, name="mine").check()
 
 
-def test_an_exception_inside_a_world_shows_the_worlds_own_lines():
+def test_an_exception_inside_an_environment_shows_the_environments_own_lines():
     with pytest.raises(ValueError, match=r"mine\.step raised KeyError: 'nothing here'") as problem:
         ForeignBatch(Broken, 1, name="mine").check()
     said = str(problem.value)

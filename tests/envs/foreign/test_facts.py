@@ -1,4 +1,4 @@
-"""A foreign world's last `info` of an episode: into the columns of episodes, and to rl-eval."""
+"""A foreign environment's last `info` of an episode: into the columns of episodes, and to rl-eval."""
 
 import json
 from pathlib import Path
@@ -54,15 +54,15 @@ class Wrong(Told):
 
 
 class Taken(Told):
-    """Declares what every world has."""
+    """Declares what every environment has."""
 
     episode_fields = ("score", "length")
 
 
-def trained(world: str, path: Path, *words: str) -> Path:
+def trained(environment: str, path: Path, *words: str) -> Path:
     words = (
         "--env",
-        f"{__name__}:{world}",
+        f"{__name__}:{environment}",
         "--core",
         "gru",
         "--core-args",
@@ -130,13 +130,13 @@ def test_solved_under_its_usual_names(info: dict[str, Any], solved: float):
     np.testing.assert_array_equal(read([info], ("solved",)), [[solved]])
 
 
-@pytest.mark.parametrize(("world", "said"), [(Wrong, "episode_fields is 'score'"), (Taken, "holds 'length'")])
-def test_a_declaration_that_is_none_is_named(world: type[Told], said: str):
+@pytest.mark.parametrize(("environment", "said"), [(Wrong, "episode_fields is 'score'"), (Taken, "holds 'length'")])
+def test_a_declaration_that_is_none_is_named(environment: type[Told], said: str):
     with pytest.raises(ValueError, match=said):
-        ForeignBatch(world, 1, name="told")
+        ForeignBatch(environment, 1, name="told")
 
 
-def test_a_wrapper_shows_what_the_world_declares():
+def test_a_wrapper_shows_what_the_environment_declares():
     batch = ForeignBatch(lambda: gymnasium.wrappers.TimeLimit(Told(), 2), 1, name="told")
     assert batch.episode_fields == ("solved", "score", "kind")
 

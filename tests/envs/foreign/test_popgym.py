@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.envs.registration import WORLDS, find_world
+from engram.envs.registration import ENVIRONMENTS, find_environment
 
 popgym = pytest.importorskip("popgym", reason="pip install popgym")
 
-TASKS = [name for name in WORLDS if name.startswith("popgym-")]
+TASKS = [name for name in ENVIRONMENTS if name.startswith("popgym-")]
 DIFFICULTIES = ("easy", "medium", "hard")
 EPISODES = 3
 
 
 def theirs(name: str, difficulty: str) -> Any:
     """The package's environment."""
-    task = WORLDS[name].class_name.removeprefix("Popgym")
+    task = ENVIRONMENTS[name].class_name.removeprefix("Popgym")
     return gymnasium.make(f"popgym-{task}{difficulty.capitalize()}-v0", disable_env_checker=True).unwrapped
 
 
@@ -52,7 +52,7 @@ def winning(name: str, env: Any, random: np.random.Generator) -> list[int]:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_same_choices_give_the_same_steps(name: str, difficulty: str) -> None:
     other, random = theirs(name, difficulty), np.random.default_rng(5)
-    env = gymnasium.make(find_world(name)[0].id, difficulty=difficulty, disable_env_checker=True).unwrapped
+    env = gymnasium.make(find_environment(name)[0].id, difficulty=difficulty, disable_env_checker=True).unwrapped
     choices = other.action_space.nvec if isinstance(other.action_space, spaces.MultiDiscrete) else None
     num_actions = int(np.prod(choices)) if choices is not None else int(other.action_space.n)
     assert env.action_space == spaces.Discrete(num_actions)
@@ -92,7 +92,7 @@ def features(level: dict[str, Any]) -> list[float]:
 @pytest.mark.parametrize("name", TASKS)
 def test_levels_are_distributed_alike(name: str) -> None:
     """Over 400 levels, the means of what chance decides are those of the package, within sampling error."""
-    other, env = theirs(name, "easy"), gymnasium.make(find_world(name)[0].id, disable_env_checker=True).unwrapped
+    other, env = theirs(name, "easy"), gymnasium.make(find_environment(name)[0].id, disable_env_checker=True).unwrapped
     samples = []
     for seed in range(400):
         other.reset(seed=seed)

@@ -53,10 +53,10 @@ def _cartpoles(num_envs: int) -> gymnasium.vector.VectorEnv:
 @pytest.mark.parametrize(
     ("make", "flag"),
     [
-        (vector_observations, "--normalise-observations"),
-        (vector_rewards, "--normalise-returns"),
-        (rewards_inside, "--normalise-returns"),
-        (observations_in_processes, "--normalise-observations"),
+        (vector_observations, "--normalize-observations"),
+        (vector_rewards, "--normalize-returns"),
+        (rewards_inside, "--normalize-returns"),
+        (observations_in_processes, "--normalize-observations"),
     ],
 )
 def test_vector_environments_with_statistics_are_refused(make: Any, flag: str) -> None:
@@ -69,7 +69,7 @@ def test_statistics_of_episodes_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"), [("observations", "--normalise-observations"), ("rewards", "--normalise-returns")]
+    ("name", "flag"), [("observations", "--normalize-observations"), ("rewards", "--normalize-returns")]
 )
 def test_a_factory_with_statistics_is_one_line_and_exit_code_2(
     name: str, flag: str, capsys: pytest.CaptureFixture[str]
@@ -85,7 +85,7 @@ def test_a_factory_with_statistics_is_one_line_and_exit_code_2(
 def test_an_id_with_statistics_is_refused() -> None:
     gymnasium.register("Normalized-v0", entry_point=observations)
     try:
-        with pytest.raises(ValueError, match=r"NormalizeObservation.*--normalise-observations"):
+        with pytest.raises(ValueError, match=r"NormalizeObservation.*--normalize-observations"):
             ForeignBatch(lambda: gymnasium.make("Normalized-v0"), 2, name="Normalized-v0")
     finally:
         del gymnasium.registry["Normalized-v0"]

@@ -12,7 +12,7 @@ SIZES = (9, 11, 13)
 
 
 def is_wall(size: int, row: int, col: int) -> bool:
-    """The rule of the maze in words: around, and where both are even, but not in the centre."""
+    """The rule of the maze in words: around, and where both are even, but not in the center."""
     inside = 0 < row < size - 1 and 0 < col < size - 1
     return not inside or (row % 2 == 0 and col % 2 == 0 and (row, col) != (size // 2, size // 2))
 
@@ -58,7 +58,7 @@ def ways(size: int, goal: tuple[int, int]) -> np.ndarray:
                 best[cell] = action
                 if cell != goal:
                     queue.append(cell)
-    # whoever stands on the goal steps off towards a free neighbour
+    # whoever stands on the goal steps off towards a free neighbor
     best[goal] = next(k for k, (r, c) in enumerate(MOVES) if not is_wall(size, goal[0] + r, goal[1] + c))
     return best
 

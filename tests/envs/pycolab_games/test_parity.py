@@ -1,4 +1,4 @@
-"""The compiled worlds equal the games on the pycolab engine, frame by frame, in everything an agent can see."""
+"""The compiled environments equal the games on the pycolab engine, frame by frame, in everything an agent can see."""
 
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def test_every_game_is_compared_over_enough_steps():
         assert sum(case.share for case in CASES if case.name.removesuffix("-twin") == name) >= 1 - 1e-9
 
 
-def test_a_game_draws_a_level_and_refuses_what_the_world_refuses():
+def test_a_game_draws_a_level_and_refuses_what_the_environment_refuses():
     first, second = (make_game("t-maze", None) for _ in range(2))
     boards = [game.its_showtime()[0].board.copy() for game in (first, second)]
     assert boards[0].shape == boards[1].shape == (7, 11)

@@ -12,12 +12,12 @@ STAY = 4
 NOTHING, WALL, LIGHT, UNLIT, PLAYER = 0, 1, 2, 6, 7
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 FREE = 362
-CENTRES = ((8, 4), (3, 10), (8, 16), (13, 10))
+CENTERS = ((8, 4), (3, 10), (8, 16), (13, 10))
 
 
 def light_at(row: int, col: int) -> int:
-    """The light of a cell, or -1: a rectangle of 5 x 3 and one of 3 x 7 around the same centre."""
-    for light, (r, c) in enumerate(CENTRES):
+    """The light of a cell, or -1: a rectangle of 5 x 3 and one of 3 x 7 around the same center."""
+    for light, (r, c) in enumerate(CENTERS):
         down, right = abs(row - r), abs(col - c)
         if (down <= 1 and right <= 3) or (down <= 2 and right <= 1):
             return light

@@ -40,7 +40,7 @@ class Film:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the player stands in the world."""
+        """Where the player stands in the environment."""
         state = self.env.batch.state
         return int(state.row[0]), int(state.col[0])
 
@@ -307,22 +307,22 @@ def test_speckle_is_drawn_with_probability_0_6():
     assert abs(part.mean() - 0.6) < 4.5 * np.sqrt(0.24 / part.size)
     cells = part.mean(0)
     assert np.abs(cells - 0.6).max() < 5.5 * np.sqrt(0.24 / 40)
-    # neighbours and games are independent
+    # neighbors and games are independent
     assert abs(np.corrcoef(part[:, :, 1:].ravel(), part[:, :, :-1].ravel())[0, 1]) < 0.01
     assert abs(np.corrcoef(part[1:].ravel(), part[:-1].ravel())[0, 1]) < 0.01
 
 
 @pytest.mark.parametrize("speckled", [0.0, 0.6])
-def test_the_view_shows_the_world_around_the_player(speckled):
+def test_the_view_shows_the_environment_around_the_player(speckled):
     """On the way to the left pad of difficulty 3, across the borders of the words that hold a row's bits."""
     speckle = np.random.default_rng(0).random((77, 191)) < speckled
     film = Film(speckle=speckle, difficulty=3, limbo_time=2, teleport_delay=0).play(UP, UP, STAY, STAY, STAY)
     walls, region = draw_map(maze_at(3, None))
-    world = walls | (speckle & region)
+    environment = walls | (speckle & region)
     for action in [DOWN, *route(3, 0)]:
         film.play(action)
         row, col = film.place
-        np.testing.assert_array_equal(film.frames[-1][..., WALL], world[row - 3 : row + 4, col - 5 : col + 6])
+        np.testing.assert_array_equal(film.frames[-1][..., WALL], environment[row - 3 : row + 4, col - 5 : col + 6])
         assert film.frames[-1][3, 5, PLAYER] == 1
     assert film.place == (51, 62)
 

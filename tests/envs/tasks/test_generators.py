@@ -31,8 +31,8 @@ def test_nth_farthest():
         assert sorted(labels) == list(range(8))
         m, rank = set(reference.argmax(1)), set(n.argmax(1))
         assert len(m) == len(rank) == 1
-        centre = vectors[list(labels).index(m.pop())]
-        order = sorted(range(8), key=lambda k: -np.linalg.norm(vectors[k] - centre))
+        center = vectors[list(labels).index(m.pop())]
+        order = sorted(range(8), key=lambda k: -np.linalg.norm(vectors[k] - center))
         wanted = rank.pop()
         assert asked(batch, i) == [(7, [labels[order[wanted]]])]
         seen.append((wanted, labels[order[wanted]]))

@@ -136,7 +136,7 @@ def test_tests_go_through_the_curve_up_to_what_was_trained():
         "delay=30",
     ]
     assert examined_on("recall", {"delay": [1, 30]})[-1][1]["delay"] == 30
-    assert [p["length"] for _, p in examined_on("length-generalisation", {})] == [5, 10, 15, 20, 30, 40]
+    assert [p["length"] for _, p in examined_on("length-generalization", {})] == [5, 10, 15, 20, 30, 40]
     assert examined_on("copy", {}) == [("", {"order": "copy", "length": 5})]
     assert examined_on("copy", {"length": 3}) == [("", {"order": "copy", "length": 3})]
 

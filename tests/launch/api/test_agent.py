@@ -31,7 +31,7 @@ def new_agent(config: RunConfig = CONFIG, greedy: bool = True) -> TrainedAgent:
 
 
 def observations(config: RunConfig, steps: int, count: int):
-    """Observations [T, B, ...] of a world under the same actions."""
+    """Observations [T, B, ...] of an environment under the same actions."""
     env = engram.make_env(config.env, num_envs=count, **config.env_args)
     found, over = [], []
     observation, _ = env.reset(seed=1)
@@ -198,16 +198,16 @@ def test_what_cannot_mean_an_agent_is_named(options, said):
             engram.evaluate("zoo:graph-fwm", episodes=episodes)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_world_made_elsewhere_is_seen_and_acted_in_by_its_own_spaces(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mixed_world", types.SimpleNamespace(Mixed=Mixed))
-    config = replace(CONFIG, env="mixed_world:Mixed", envs_per_actor=2)
+def test_an_environment_made_elsewhere_is_seen_and_acted_in_by_its_own_spaces(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mixed_environment", types.SimpleNamespace(Mixed=Mixed))
+    config = replace(CONFIG, env="mixed_environment:Mixed", envs_per_actor=2)
     agent, env = new_agent(config, greedy=False), Mixed()
     assert agent.action_space == env.action_space
     observation, _ = env.reset(seed=1)
     for _ in range(20):
         observation, *_ = env.step(agent.act(observation))
     agent.reset()
-    many = engram.make_env("mixed_world:Mixed", num_envs=3)
+    many = engram.make_env("mixed_environment:Mixed", num_envs=3)
     seen, _ = many.reset(seed=1)
     assert agent.act(seen).shape == (3, 2)
     with pytest.raises(ValueError, match="probabilities there are of a Discrete space only"):

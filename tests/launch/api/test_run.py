@@ -66,9 +66,11 @@ def test_it_trains_as_the_command_does(run, tmp_path):
     assert command.main([*TINY, "--local", "--total-steps", "300", "--run-dir", str(tmp_path / "b")]) == 0
     other = engram.Run(tmp_path / "b")
     ours, theirs = run.metrics, other.metrics
-    learnt = [name for name in ours if name.split("/")[0] in ("step", "loss", "episode", "policy", "vtrace", "learner")]
-    assert len(learnt) > 10
-    for name in learnt:
+    learned = [
+        name for name in ours if name.split("/")[0] in ("step", "loss", "episode", "policy", "vtrace", "learner")
+    ]
+    assert len(learned) > 10
+    for name in learned:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
     assert [path.name for path in run.checkpoints] == [path.name for path in other.checkpoints]
 
@@ -260,7 +262,7 @@ def test_a_mistake_is_named_with_what_is_meant(settings, said, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_a_configuration_names_parameters_that_a_world_does_not_have():
+def test_a_configuration_names_parameters_that_an_environment_does_not_have():
     with pytest.raises(ValueError, match="boxworld has no parameter 'size'; did you mean: grid_size"):
         engram.configure("boxworld", "gru", env_args={"size": 9})
 

@@ -77,7 +77,7 @@ def test_an_optimizer_that_ignores_layouts_fails(check, monkeypatch):
 
     monkeypatch.setattr("engram.launch.check_core.command.set_gradients", transposed)
     monkeypatch.setattr("engram.launch.check_core.command.same_layout", lambda parameter, gradient: True)
-    monkeypatch.setattr("engram.learners.optimisers.same_layout", lambda parameter, other: True)
+    monkeypatch.setattr("engram.learners.optimizers.same_layout", lambda parameter, other: True)
     code, out, _ = check("gru", "--core-args", "hidden_size=12", "--input-size", "4", *SHORT)
     assert {name for name, word in verdicts(out).items() if word == "FAIL"} == {"gradients in memory order"}
     assert re.search(r"cell.weight_.h after a fused step differ by", out)
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(check, words, message):
     assert "Traceback" not in out + err
 
 
-def test_probes_say_what_is_learnt_beside_chance_and_judge_nothing(check, monkeypatch):
+def test_probes_say_what_is_learned_beside_chance_and_judge_nothing(check, monkeypatch):
     monkeypatch.setattr("engram.launch.check_core.command.PROBE_UPDATES", 15)
     code, out, _ = check("gru", "--core-args", "hidden_size=12", *SHORT, "--probe")
     notes = re.findall(

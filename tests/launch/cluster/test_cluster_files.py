@@ -1,4 +1,4 @@
-"""The cluster files: valid for the Ray that is pinned, the same on every node, and closed to the world."""
+"""The cluster files: valid for the Ray that is pinned, the same on every node, and closed to the environment."""
 
 import copy
 import re

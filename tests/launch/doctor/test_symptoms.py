@@ -49,7 +49,7 @@ def test_a_run_that_learns_has_no_symptom() -> None:
 def test_a_run_that_predicts_is_not_told_to() -> None:
     flat = [row | {"episode/return": 1.0} for row in healthy()]
     config = RunConfig(local=True, agent=AgentConfig(prediction_size=8))
-    assert said(flat, config)["return"] == "see the other lines; else more steps, or an easier world first"
+    assert said(flat, config)["return"] == "see the other lines; else more steps, or an easier environment first"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_run_that_predicts_is_not_told_to() -> None:
         ("learner/grad_norm", 25.0, "gradient", "--max-grad-norm 50"),
         ("learner/skipped", 3.0, "updates", "--lr"),
         ("perf/policy_lag", 4.5, "policy lag", "--max-lag 1"),
-        ("episode/return", 1.0, "return", "else --prediction-size 128, more steps, or an easier world"),
+        ("episode/return", 1.0, "return", "else --prediction-size 128, more steps, or an easier environment"),
     ],
 )
 def test_each_fault_has_its_flag(name: str, value: float, what: str, flag: str) -> None:
@@ -73,15 +73,15 @@ def test_a_large_value_loss_is_a_fault_where_it_fills_the_clipped_gradient() -> 
     large = [row | {"loss/value": 30.0} for row in healthy()]
     assert said(large) == {}
     clipped = [row | {"learner/grad_norm": 4.0 * (i % 3 > 0)} for i, row in enumerate(large)]
-    assert said(clipped)["value loss"] == "--normalise-returns, or --max-grad-norm 8, or --value-cost 0.025"
+    assert said(clipped)["value loss"] == "--normalize-returns, or --max-grad-norm 8, or --value-cost 0.025"
 
 
 def test_a_large_value_loss_is_a_fault_where_nothing_is_clipped() -> None:
     large = [row | {"loss/value": 30.0} for row in healthy()]
     free = RunConfig(local=True, learner=LearnerConfig(max_grad_norm=0.0))
-    assert said(large, free)["value loss"] == "--normalise-returns, or --value-cost 0.025"
+    assert said(large, free)["value loss"] == "--normalize-returns, or --value-cost 0.025"
     unknown = [{name: x for name, x in row.items() if name != "learner/grad_norm"} for row in large]
-    assert said(unknown)["value loss"] == "--normalise-returns, or --value-cost 0.025"
+    assert said(unknown)["value loss"] == "--normalize-returns, or --value-cost 0.025"
 
 
 def test_a_clipped_gradient_of_the_prediction_names_its_cost() -> None:
@@ -93,7 +93,7 @@ def test_entropy_that_is_gone() -> None:
     rows = [row | {"episode/return": 1.0, "policy/entropy": 1.3 if i < 10 else 0.01} for i, row in enumerate(healthy())]
     assert "--entropy-cost" in said(rows)["entropy"]
     solved = [row | {"episode/solved": 0.97} for row in rows]
-    assert said(solved) == {}, "a policy that solves the world may be certain"
+    assert said(solved) == {}, "a policy that solves the environment may be certain"
 
 
 def test_episodes_that_never_end() -> None:
@@ -126,7 +126,7 @@ def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFi
         "8",
         "--unroll-length",
         "10",
-        "--no-normalise-returns",
+        "--no-normalize-returns",
     ]
     assert train.main([*words, "--total-steps", "4000", "--log-every", "160", "--run-dir", str(path)]) == 0
     capsys.readouterr()

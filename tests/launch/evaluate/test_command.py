@@ -14,7 +14,7 @@ from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.evaluate.command import run, show_members
-from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarise
+from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
 from engram.launch.evaluate.gif import record
 from engram.launch.metrics import accumulator
 from engram.launch.run.trained import evaluation_envs, make_actor
@@ -106,12 +106,14 @@ def test_levels_that_are_played_for_ever_are_all_played_and_counted_once() -> No
     """Copy i of the graph's fixed assignment has graph i mod 150, so 150 copies are one each."""
     agent = AgentConfig(core="lstm", core_args={"hidden_size": 8})
     for assignment, expected in (("fixed", 150), ("drawn", 128)):
-        world = {"assignment": assignment, "num_graphs": 150}
-        factory = ActorFactory(env="pomdp-graph", env_args=world, agent=agent, num_envs=7, unroll_length=5, seed=3)
+        environment = {"assignment": assignment, "num_graphs": 150}
+        factory = ActorFactory(
+            env="pomdp-graph", env_args=environment, agent=agent, num_envs=7, unroll_length=5, seed=3
+        )
         assert evaluation_envs(factory, 1000) == expected
         assert evaluation_envs(factory, 20) == 20
     rows = [[level, 10.0 * level + k, 5.0] for level in range(4) for k in (-1, 1)]
-    found = summarise(np.array(rows, np.float32), (), (), by_environment=True).estimates["return"]
+    found = summarize(np.array(rows, np.float32), (), (), by_environment=True).estimates["return"]
     assert found == pytest.approx(mean_interval(np.array([0.0, 10.0, 20.0, 30.0])))
 
 
@@ -125,7 +127,7 @@ def test_one_episode_has_no_interval() -> None:
 def test_episodes_are_split_by_level_and_not_by_outcome() -> None:
     # env_index, return, length, solved, path_length, num_distractors
     rows = [[0, 11, 20, 1, 1, 0], [1, 0, 121, 0, 1, 2], [2, 12, 60, 1, 2, 0], [3, -1, 9, 0, 2, 2]]
-    summary = summarise(np.array(rows, np.float32), FIELDS, FIELDS[1:])
+    summary = summarize(np.array(rows, np.float32), FIELDS, FIELDS[1:])
     assert summary.all.episodes == 4
     assert set(summary.all.estimates) == {"return", "length", "solved"}
     assert summary.all.estimates["return"].mean == 5.5
@@ -140,7 +142,7 @@ def test_episodes_are_split_by_level_and_not_by_outcome() -> None:
 
 def test_a_continuous_level_field_is_not_split_by() -> None:
     rows = np.array([[0, 1, 1, 0.25], [1, 2, 1, 0.75]], np.float32)
-    assert summarise(rows, ("difficulty",), ("difficulty",)).split == {}
+    assert summarize(rows, ("difficulty",), ("difficulty",)).split == {}
 
 
 # -- acting ----------------------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def test_gif_shows_the_board_once_where_the_agent_sees_all_of_it(tmp_path: Path)
     assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 3, "the board is drawn"
 
 
-def test_gif_of_a_world_without_pictures_is_refused(tmp_path: Path) -> None:
+def test_gif_of_an_environment_without_pictures_is_refused(tmp_path: Path) -> None:
     agent = AgentConfig(core="feedforward")
     factory = ActorFactory(
         env="examples.masked_cartpole:MaskedCartPole", agent=agent, num_envs=1, unroll_length=1, seed=0
@@ -333,7 +335,7 @@ def test_a_table_of_members_fits_eighty_columns(capsys: pytest.CaptureFixture[st
         assert ("40.0% [33.5, 46.9]" in printed) == (width == 1000) or "46.9]" in printed
 
 
-def test_a_world_that_draws_nothing_is_evaluated_all_the_same(
+def test_an_environment_that_draws_nothing_is_evaluated_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run"

@@ -49,7 +49,7 @@ VECTORS = [{"mode": mode.value} for mode in AutoresetMode] + [{"mode": "NextStep
 @contextmanager
 def acting(env=Cue, workers=0, **env_args):
     config = engram.configure(
-        env, "gru", env_args=env_args, normalise_observations=False, core_args={"hidden_size": 8}, local=True
+        env, "gru", env_args=env_args, normalize_observations=False, core_args={"hidden_size": 8}, local=True
     )
     factory = replace(config.factory(), num_envs=60, unroll_length=1, env_workers=workers)
     torch.manual_seed(0)

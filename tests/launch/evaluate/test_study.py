@@ -21,13 +21,13 @@ from engram.launch.evaluate.intervene import Interference, parsed, play_all, pla
 from engram.launch.evaluate.study import effect
 from engram.launch.run.trained import make_actor
 
-WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}
+ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}
 N = 6
 
 
 def make_factory(**agent: Any) -> ActorFactory:
     config = AgentConfig(**({"core": "gru", "core_args": {"hidden_size": 16}} | agent))
-    return ActorFactory(env="t-maze", env_args=WORLD, agent=config, num_envs=N, unroll_length=1, seed=0)
+    return ActorFactory(env="t-maze", env_args=ENVIRONMENT, agent=config, num_envs=N, unroll_length=1, seed=0)
 
 
 FACTORY = make_factory()
@@ -223,7 +223,9 @@ def test_parts_that_the_core_does_not_have(part: str, said: str) -> None:
 def test_a_decoder_reads_what_is_there_and_not_what_is_not() -> None:
     rng = np.random.default_rng(0)
     classes = rng.integers(3, size=300)
-    noise = rng.normal(size=(300, 600)).astype(np.float32)  # more numbers than episodes: it must not be learnt by heart
+    noise = rng.normal(size=(300, 600)).astype(
+        np.float32
+    )  # more numbers than episodes: it must not be learned by heart
     silent = reading(0, noise, classes)
     assert silent.low < silent.chance < silent.high + 0.05
     noise[:, :30] += 8 * np.eye(3, dtype=np.float32)[classes].repeat(10, axis=1)
@@ -295,7 +297,7 @@ def test_decoding_is_shown_and_written(finished_run: Path, tmp_path: Path, capsy
         (["--intervene", "wipe@3:slot=1"], "no part 'slot'"),
         (["--intervene", "swop@3"], "did you mean: swap"),
         (["--intervene", "wipe@9999"], "no episode reaches step 9999; the longest has "),
-        (["--decode", "gaol"], "this world tells: goal"),
+        (["--decode", "gaol"], "this environment tells: goal"),
         (["--decode", "goal", "--episodes", "5"], "needed: at least 40"),
         (["--decode", "goal:pool=2", "--episodes", "40"], "no part 'pool'"),
     ],

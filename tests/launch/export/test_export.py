@@ -132,9 +132,9 @@ def test_every_core_acts_as_in_engram(core: str) -> None:
 
 
 KINDS: dict[str, tuple[ObservationSpec, ActionSpec, dict[str, Any]]] = {
-    "vector": (VECTOR, ChoiceSpec((3,)), {"normalise_observations": True, "embedding_size": 8}),
-    "dict": ({"b": VECTOR, "a": GRID}, ChoiceSpec((2, 3)), {"normalise_features": True, "conv_channels": (2,)}),
-    "symbols": (GRID, BoxSpec(2), {"symbol_size": 3, "balance_symbols": True, "normalise_observations": True}),
+    "vector": (VECTOR, ChoiceSpec((3,)), {"normalize_observations": True, "embedding_size": 8}),
+    "dict": ({"b": VECTOR, "a": GRID}, ChoiceSpec((2, 3)), {"normalize_features": True, "conv_channels": (2,)}),
+    "symbols": (GRID, BoxSpec(2), {"symbol_size": 3, "balance_symbols": True, "normalize_observations": True}),
     "atari": (PICTURE, ChoiceSpec((3,)), {"torso": "atari"}),
     "atari-resnet": (PICTURE._replace(shape=(9, 9, 3)), ChoiceSpec((3,)), {"torso": "atari-resnet"}),
 }
@@ -152,7 +152,7 @@ def test_every_torso_and_kind_of_action_acts_as_in_engram(kind: str, monkeypatch
         core_args={"hidden_size": 8},
         torso=torso,
         previous_action=kind == "dict",
-        normalise_returns=kind == "symbols",
+        normalize_returns=kind == "symbols",
         prediction_size=4,
     )
     step = check_exports(agent, observation, masked=kind == "dict")

@@ -100,12 +100,12 @@ def test_network_and_stages_of_every_curve_can_be_made(name: str) -> None:
     for setting in figure.load(name).settings.values():
         for curve in setting.curves:
             factory = curve.config.factory()
-            world = factory.make_batch(num_envs=1)
-            factory.check_levels(world)
+            environment = factory.make_batch(num_envs=1)
+            factory.check_levels(environment)
             with torch.device("meta"):
-                agent = factory.make_agent(world)
+                agent = factory.make_agent(environment)
             assert agent.core.output_size > 0, curve.name
-            world.close()
+            environment.close()
 
 
 def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
@@ -186,7 +186,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.
     document = json.loads((results / "small.json").read_text())
     lstm = document["curves"]["lstm"]["runs"]["3"]
     assert lstm["steps"] >= 16000
-    assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun anew
+    assert lstm["curve"]["step"] == sorted(set(lstm["curve"]["step"]))  # continued, not begun again
     assert lstm["evaluation"]["episodes"] == 20
     assert lstm["evaluation"]["step"] == newest_step(tmp_path / "runs/small/full/lstm-3")
     assert (results / "small.png").read_bytes().startswith(b"\x89PNG")

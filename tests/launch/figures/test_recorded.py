@@ -57,7 +57,7 @@ def test_networks_whose_gradients_had_the_layout_of_their_parameters_are_not_mar
 ) -> None:
     config = {each.name: each.config for each in figure.load(name).settings["full"].curves}[curve]
     assert bool(layouts.affected(config, {})) == marked
-    rmsprop = replace(config, learner=replace(config.learner, optimiser="rmsprop_tf"))
+    rmsprop = replace(config, learner=replace(config.learner, optimizer="rmsprop_tf"))
     assert not layouts.affected(rmsprop, {})
     assert not layouts.affected(config, {"begun": AFTER})
 

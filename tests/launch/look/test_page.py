@@ -18,7 +18,7 @@ from engram.launch.look import page
 from engram.launch.look.recording import Recording, marks, record
 from engram.launch.look.seen import seen_panels
 
-WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}
+ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}
 RIGHT, LEFT, END = "\ue014", "\ue012", "\ue010"
 SMALL: dict[str, dict[str, int]] = {
     "rmc": {"num_slots": 2, "num_heads": 2, "head_size": 4},
@@ -40,7 +40,7 @@ NUMBERS = ".map(element => +element.textContent)"
 
 def recorded_episode(core: str, env: str = "t-maze", **options: object) -> tuple[Recording, list[Panel], list[str]]:
     agent = AgentConfig(core=core, core_args=options)
-    args = WORLD if env == "t-maze" else {}
+    args = ENVIRONMENT if env == "t-maze" else {}
     actor = ActorFactory(env=env, env_args=args, agent=agent, num_envs=1, unroll_length=1, seed=0).make_actor(0)
     recording = record(actor)
     names = list(getattr(actor.batch, "action_names", ())) or ["0", "1"]
@@ -189,7 +189,7 @@ def test_the_pages_of_all_cores_show_all_their_panels(tmp_path: Path) -> None:
             assert look.problems() == [], core
 
 
-def test_a_world_without_pictures_shows_its_numbers() -> None:
+def test_an_environment_without_pictures_shows_its_numbers() -> None:
     recording, shown, names = recorded_episode("gru", "secretive:Secretive", hidden_size=4)
     assert recording.boards == []
     panel = next(panel for panel in shown if panel.title == "observation")

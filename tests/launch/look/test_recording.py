@@ -8,12 +8,12 @@ from engram.agents.agent import AgentConfig
 from engram.launch.look.recording import Mark, Recording, marks, record
 from engram.launch.run.trained import make_actor
 
-WORLD = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}
+ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}
 
 
 def make_factory() -> ActorFactory:
     agent = AgentConfig(core="gru", core_args={"hidden_size": 8}, previous_action=True)
-    return ActorFactory(env="t-maze", env_args=WORLD, agent=agent, num_envs=1, unroll_length=1, seed=0)
+    return ActorFactory(env="t-maze", env_args=ENVIRONMENT, agent=agent, num_envs=1, unroll_length=1, seed=0)
 
 
 def test_it_is_the_episode_that_an_actor_plays_unrecorded() -> None:

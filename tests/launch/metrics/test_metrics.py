@@ -290,12 +290,12 @@ def slept(seconds: float) -> float:
 def test_where_the_time_goes() -> None:
     started = time.perf_counter()
     collected = Accumulator(2)
-    waited = learnt = 0.0
+    waited = learned = 0.0
     for _ in range(2):
         with collected.time("queue_wait"):
             waited += slept(0.03)
         with collected.time("learner_busy"):
-            learnt += slept(0.01)
+            learned += slept(0.01)
     collected.add_update({"a": 1.0})
     collected.add_unroll(0.05)
     collected.add_unroll(0.03)
@@ -303,7 +303,7 @@ def test_where_the_time_goes() -> None:
     found = collected.take(1000)
     wall = time.perf_counter() - started
     assert found["perf/queue_wait"] == pytest.approx(waited / wall, rel=0.1)
-    assert found["perf/learner_busy"] == pytest.approx(learnt / wall, rel=0.1)
+    assert found["perf/learner_busy"] == pytest.approx(learned / wall, rel=0.1)
     assert found["perf/queue_wait"] + found["perf/learner_busy"] <= 1
     assert found["perf/actor_busy"] == pytest.approx(0.08 / (2 * wall), rel=0.1)
     assert found["perf/env_steps_per_second"] == pytest.approx(1000 / wall, rel=0.1)

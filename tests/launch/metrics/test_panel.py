@@ -59,7 +59,7 @@ def shown(out: io.TextIOWrapper) -> str:
 
 
 def last_frame(text: str) -> str:
-    """The last drawn panel, without colours."""
+    """The last drawn panel, without colors."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     return plain[max(plain.rfind("╭"), plain.rfind("+- "), 0) :]
 
@@ -245,7 +245,7 @@ def test_the_first_frame_has_no_markup() -> None:
 
 
 def test_what_comes_before_the_first_update_says_nothing_of_the_time_left() -> None:
-    """Starting actors and compiling worlds took ten minutes here, a thousand steps take a second."""
+    """Starting actors and compiling environments took ten minutes here, a thousand steps take a second."""
     console, out = plain_console()
     with Panel(100_000, Path("runs/a"), "x", console, Clock()) as panel:
         report(panel, 1_000, after=600.0)

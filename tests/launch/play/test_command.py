@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engram.envs.drawing import WHITE, Canvas
-from engram.envs.registration import make_batch, world_names
+from engram.envs.registration import environment_names, make_batch
 from engram.launch.play.command import main
 from engram.launch.play.game import Game
 from engram.launch.play.terminal import UPPER_HALF, Glyph, compose, with_legend
@@ -177,8 +177,8 @@ GOOD = {"format": 1, "env": "maze", "env_args": {}, "seed": 0, "actions": [0], "
         (b"\xff\xfe\x00", "it is not JSON"),
         ("[]", "is no recording of rl-play in format 1; allowed: a file written by rl-play --record"),
         ({"format": 2}, "is no recording of rl-play in format 1"),
-        ({"env": "mazze"}, "unknown world 'mazze'; did you mean: maze"),
-        ({"env": ["maze"]}, "env is a list; expected the name of a world"),
+        ({"env": "mazze"}, "unknown environment 'mazze'; did you mean: maze"),
+        ({"env": ["maze"]}, "env is a list; expected the name of an environment"),
         ({"env_args": {"sise": 9}}, "maze has no parameter 'sise'; did you mean: size"),
         ({"env_args": {"size": "x"}}, "size is 'x'"),
         ({"env_args": [1]}, "env_args is a list; expected an object"),
@@ -217,7 +217,7 @@ def test_the_first_key_compiles_nothing():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("name", world_names())
+@pytest.mark.parametrize("name", environment_names())
 def test_the_legend_is_next_to_the_board_in_80x24(name):
     batch = make_batch(name, 1)
     batch.reset(seed=0)
@@ -250,14 +250,14 @@ def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
     recording = game.recording()
     file.write_text(json.dumps(recording | {"unfinished_score": recording["unfinished_score"] + 1}))
     assert main(["--replay", str(file)]) == 1
-    assert "the world has changed" in capsys.readouterr().err
+    assert "the environment has changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["boxwurld"], "unknown world 'boxwurld'; did you mean: boxworld"),
-        (["CartPole-v1"], "unknown world 'CartPole-v1'"),
+        (["boxwurld"], "unknown environment 'boxwurld'; did you mean: boxworld"),
+        (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
         (["maze"], "a person plays in a terminal"),
         (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
@@ -279,8 +279,8 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--fps", "-1"], "fps is -1.0; allowed: 0..1000"),
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
-        ([], "give either a world or a run"),
-        (["maze", "--replay", "x"], "give either a world or a run"),
+        ([], "give either an environment or a run"),
+        (["maze", "--replay", "x"], "give either an environment or a run"),
         (["--replay", "x", "--env-args", "size=9"], "--replay takes no env_args, seed or record"),
         (["maze", "--greedy"], "checkpoint, member and greedy are for a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),

@@ -1,4 +1,4 @@
-"""Populations as a user runs them: both schemes on several worlds, exact resumption, kill -9, and mistakes."""
+"""Populations as a user runs them: both schemes on several environments, exact resumption, kill -9, and mistakes."""
 
 import contextlib
 import json
@@ -79,7 +79,7 @@ def newest(run: Path) -> dict[str, Any]:
         pytest.param(RECALL, "a2c", "truncation", id="recall-a2c-truncation"),
     ],
 )
-def test_every_scheme_algorithm_and_world(tmp_path: Path, task: list[str], algorithm: str, scheme: str) -> None:
+def test_every_scheme_algorithm_and_environment(tmp_path: Path, task: list[str], algorithm: str, scheme: str) -> None:
     """All members get to their last step, and the log replays: every decision, every value."""
     words = [*task, "--algorithm", algorithm, *POPULATION, *EXPLORE, "--pbt.scheme", scheme, "--pbt.p-value", 0.6]
     assert run_train(*words, "--total-steps", 500, "--run-dir", tmp_path / "run") == 0
@@ -117,7 +117,7 @@ def test_a_population_that_is_never_compared_is_announced_and_shown(
 
 
 def test_settings_of_an_algorithm_differ_between_members_and_are_really_used(tmp_path: Path) -> None:
-    words = [*CATCH, "--algorithm", "ppo", "--normalise-returns", *POPULATION, "--pbt.scheme", "truncation"]
+    words = [*CATCH, "--algorithm", "ppo", "--normalize-returns", *POPULATION, "--pbt.scheme", "truncation"]
     words += ["--pbt.explore", "learner.clip=uniform(0.1,0.3)", "learner.epochs=choice(1,2,3)"]
     assert run_train(*words, "--total-steps", 300, "--run-dir", tmp_path / "run") == 0
     assert population_view.main([str(tmp_path / "run"), "--replay"]) == 0
@@ -180,7 +180,7 @@ def test_a_run_stopped_between_evaluations_goes_on_bit_for_bit(
 
 def test_members_that_learn_together_learn_what_they_would_apart(tmp_path: Path) -> None:
     """The same environments, decisions and checkpoints' form; weights differ by rounding."""
-    words = [*RECALL, "--sync", *POPULATION, *EXPLORE, "--optimiser", "rmsprop_tf", "--eps", 0.1, "--total-steps", 200]
+    words = [*RECALL, "--sync", *POPULATION, *EXPLORE, "--optimizer", "rmsprop_tf", "--eps", 0.1, "--total-steps", 200]
     for together in ("on", "off"):
         assert run_train(*words, "--pbt.together", together, "--run-dir", tmp_path / together) == 0
     on, off = (newest(tmp_path / together)["members"] for together in ("on", "off"))
@@ -295,7 +295,7 @@ def test_config_file_repeats_a_population(tmp_path: Path) -> None:
 
 
 def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -> None:
-    """Until the first evaluation, member 0 is the plain run: hosting changes nothing that is learnt."""
+    """Until the first evaluation, member 0 is the plain run: hosting changes nothing that is learned."""
     run_train(*GRAPH, "--sync", "--total-steps", 200, "--run-dir", tmp_path / "plain")
     run_train(*GRAPH, "--sync", "--total-steps", 200, "--population", 2, "--run-dir", tmp_path / "many")
     ours = [{k: v for k, v in row.items() if "population/" not in k} for row in rows(tmp_path / "many/members/0")]
@@ -314,7 +314,7 @@ def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -
         (["--population", "1", "--pbt.interval", "9"], "population is 1"),
         (["--population", "2", "--pbt.explore", "learner.lrr=uniform(1,2)"], "did you mean: learner.lr"),
         (["--population", "2", "--pbt.explore", "learner.lr=uniform(2,1)"], "upside down; allowed: LOW below HIGH"),
-        (["--population", "2", "--pbt.explore", "learner.optimiser=choice(1,2)"], "not a number; numeric settings:"),
+        (["--population", "2", "--pbt.explore", "learner.optimizer=choice(1,2)"], "not a number; numeric settings:"),
         (["--population", "2", "--pbt.window", "1"], "pbt.window is 1; allowed: at least 2"),
     ],
 )

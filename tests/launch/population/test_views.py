@@ -130,8 +130,8 @@ def drawn(scores: list[float]) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(picture(Lineage(events)))).convert("RGB"))
 
 
-def colour_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
-    """The most frequent colour, black, white and grey apart, in a third of the plot's height."""
+def color_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
+    """The most frequent color, black, white and gray apart, in a third of the plot's height."""
     top, bottom = 25, image.shape[0] - 55
     third = (bottom - top) // 3
     pixels = image[top + member * third : top + (member + 1) * third, 200:600].reshape(-1, 3)
@@ -140,16 +140,16 @@ def colour_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
     return tuple(values[counts.argmax()])
 
 
-def test_picture_has_its_size_and_its_colours_follow_the_scores() -> None:
+def test_picture_has_its_size_and_its_colors_follow_the_scores() -> None:
     image = drawn([0.0, 0.5, 1.0])
     assert image.shape == (3 * ROW_HEIGHT + MARGIN, WIDTH, 3)
-    low, middle, high = (np.array(colour_of_row(image, i), int) for i in range(3))
+    low, middle, high = (np.array(color_of_row(image, i), int) for i in range(3))
     np.testing.assert_allclose(low, [68, 1, 84], atol=3)  # the two ends of viridis
     np.testing.assert_allclose(high, [253, 231, 37], atol=3)
     assert np.abs(middle - low).max() > 50
     assert np.abs(middle - high).max() > 50
     turned = drawn([1.0, 0.5, 0.0])
-    assert colour_of_row(turned, 0) == tuple(high)
+    assert color_of_row(turned, 0) == tuple(high)
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_tensorboard_gets_spread_lineage_and_layout(tmp_path: Path) -> None:
     assert titles["Settings"] == ["log10 of learner.lr"]
     for name, value in (("best", 4.0), ("median", 2.5), ("worst", 1.0)):
         own = loaded(tmp_path / "spread" / name)
-        assert [(x.step, x.value) for x in own.Scalars("population/return")] == [(500, value)], "a run, so a colour"
+        assert [(x.step, x.value) for x in own.Scalars("population/return")] == [(500, value)], "a run, so a color"
     assert not any(category.closed for category in layout.category)
     assert "_hparams_/experiment" not in found.summary_metadata, "its members list the columns"
 

@@ -54,7 +54,7 @@ def test_above_chance_is_zero_at_chance_and_one_where_all_is_right():
 
 
 def test_the_best_learning_rate_goes_on_and_what_is_done_is_not_done_again(tmp_path, capsys):
-    """Real runs of a second: with a rate of nothing no answer is learnt, with the other one it is."""
+    """Real runs of a second: with a rate of nothing no answer is learned, with the other one it is."""
     words = ["--cores", "gru", "--tasks", "recall-twin", "--task-args", "recall_twin.delay=1", "--minutes", "0.06"]
     words += ["--lrs", "1e-12", "0.01", "--test-sequences", "128", "--out", str(tmp_path)]
     assert suite.main(words) == 0

@@ -135,7 +135,10 @@ MISTAKES = [
         "rl-train --local --env fractions",
         "environment 'fractions' is a module; expected: a class of it, fractions:CLASS",
     ),
-    ("rl-train --local --env my/worlds.py", "names a file; expected: a module and a class, my.worlds:CLASS"),
+    (
+        "rl-train --local --env my/environments.py",
+        "names a file; expected: a module and a class, my.environments:CLASS",
+    ),
     ("rl-eval", "missing: RUN, Run directory"),
     ("rl-eval --epsiodes", "unknown flag '--epsiodes'; did you mean: --episodes"),
     ("rl-population --replai x", "unknown flag '--replai'; did you mean: --replay"),

@@ -51,7 +51,7 @@ def test_the_bound_on_policy_lag() -> None:
         RunConfig(envs_per_actor=0)
 
 
-def test_a_none_among_the_options_of_world_and_core_survives_the_file(tmp_path: Path) -> None:
+def test_a_none_among_the_options_of_environment_and_core_survives_the_file(tmp_path: Path) -> None:
     """TOML has no None; left out it would be the option's default, another network."""
     config = parse_run(["--env", "boxworld", "--core", "rmc", "--core-args", "gate=None"])
     assert config.agent.core_args["gate"] is None
@@ -139,3 +139,9 @@ def test_explanations_name_settings_that_exist() -> None:
             assert option in {each.name for each in fields(PPOSettings)}
     for name in OTHER_NAMES.values():
         assert "--" + name.replace("_", "-") in known
+
+
+def test_settings_that_older_runs_saved_under_another_name_are_read() -> None:
+    old = {"batch_size": 8, "learner": {"optimiser": "rmsprop_tf", "normalise_returns": True}}
+    config = from_dict(RunConfig, old)
+    assert (config.envs_per_update, config.learner.optimizer, config.learner.normalize_returns) == (8, "rmsprop_tf", True)

@@ -62,7 +62,7 @@ def test_what_differs_from_the_preset_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", ["engram/BoxWorld-v0", "engram:engram/BoxWorld-v0", "boxworld-twin"])
-def test_presets_are_found_by_every_name_of_a_world(name: str) -> None:
+def test_presets_are_found_by_every_name_of_an_environment(name: str) -> None:
     for which in ("paper", "easy"):
         assert replace(preset(which, name, "rmc"), env="boxworld") == preset(which, "boxworld", "rmc")
 
@@ -187,8 +187,8 @@ def test_free_parameters_that_are_not_finite_are_refused() -> None:
         (["--envs-per-actor", "999999999999"], r"the unrolls of all actors would take [\d.]+ PB.*this machine has"),
         (["--embedding-size", "99999999999"], "would take|more parameters than any machine holds"),
         (["--core-args", "hidden_size=99999999999"], "would take|more parameters than any machine holds"),
-        (["--core-args", "hidden_size=1000000"], r"networks and optimisers would take .* TB.*this machine has .* GB"),
-        (["--population", "1000000000"], r"networks and optimisers would take .* each of 1,000,000,000 members"),
+        (["--core-args", "hidden_size=1000000"], r"networks and optimizers would take .* TB.*this machine has .* GB"),
+        (["--population", "1000000000"], r"networks and optimizers would take .* each of 1,000,000,000 members"),
         (["--unroll-length", "999999999999"], "would take"),
     ],
 )

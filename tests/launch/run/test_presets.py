@@ -36,10 +36,10 @@ def test_the_graph_preset_has_each_graph_once_per_batch() -> None:
 
 
 @pytest.mark.parametrize("env", sorted(PAPER))
-@pytest.mark.parametrize(("name", "worlds"), [("paper", PAPER), ("easy", EASY), ("curriculum", CURRICULUM)])
-def test_every_preset_fits_its_world(env: str, name: str, worlds: dict) -> None:
-    if env not in worlds:
-        with pytest.raises(ValueError, match=f"there is one for: {', '.join(sorted(worlds))}"):
+@pytest.mark.parametrize(("name", "environments"), [("paper", PAPER), ("easy", EASY), ("curriculum", CURRICULUM)])
+def test_every_preset_fits_its_environment(env: str, name: str, environments: dict) -> None:
+    if env not in environments:
+        with pytest.raises(ValueError, match=f"there is one for: {', '.join(sorted(environments))}"):
             preset(name, env, "lstm")
         return
     config = preset(name, env, "lstm")
@@ -52,17 +52,17 @@ def test_every_preset_fits_its_world(env: str, name: str, worlds: dict) -> None:
 
 @pytest.mark.parametrize("name", ["paper", "easy", "curriculum"])
 def test_what_a_preset_sets_for_a_core_is_for_that_core_alone(name: str) -> None:
-    worlds, of_cores = {
+    environments, of_cores = {
         "paper": (PAPER, CORES),
         "easy": (EASY, EASY_CORES),
         "curriculum": (CURRICULUM, CURRICULUM_CORES),
     }[name]
-    for world, core in of_cores:
-        if world in worlds:
-            config, other = preset(name, world, core), preset(name, world, "gru")
+    for environment, core in of_cores:
+        if environment in environments:
+            config, other = preset(name, environment, core), preset(name, environment, "gru")
             factory = config.factory()
             factory.make_agent(factory.make_batch(num_envs=1))
-            assert config != replace(other, agent=replace(other.agent, core=core)), (world, core)
+            assert config != replace(other, agent=replace(other.agent, core=core)), (environment, core)
 
 
 @pytest.mark.parametrize("env", ["cued-catch", "sequence-recall"])
@@ -70,7 +70,7 @@ def test_concretes_preset_learns_from_predicted_rewards_and_the_lstms_does_not(e
     concrete, lstm = (preset("curriculum", env, core) for core in ("concrete", "lstm"))
     assert (concrete.agent.torso.fixed_features, concrete.agent.predict, concrete.learner.lr) == (True, "reward", 8e-4)
     assert (lstm.agent.torso.fixed_features, lstm.agent.prediction_size, lstm.learner.lr) == (False, 0, 4e-4)
-    assert concrete.agent.torso.normalise_features, "the world's are kept"
+    assert concrete.agent.torso.normalize_features, "the environment's are kept"
 
 
 def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
@@ -91,7 +91,7 @@ def test_words_change_single_settings_of_a_presets_algorithm() -> None:
         "minibatches": 4,
         "clip": 0.1,
         "gae_lambda": 0.95,
-        "normalise_advantages": True,
+        "normalize_advantages": True,
         "advantage_floor": 0.1,
         "target_kl": 0.0,
     }

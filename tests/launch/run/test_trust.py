@@ -88,13 +88,20 @@ def test_no_function_that_a_configuration_names_is_called(tmp_path):
 def test_imports_of_a_configuration_from_elsewhere_are_announced(tmp_path, capsys):
     file = tmp_path / "config.toml"
     file.write_text("")
-    config = {"env": "my_worlds:World", "agent": {"core": "gru"}, "learner": {"algorithm": "other:Algorithm"}}
-    assert named_modules(config) == ["env = my_worlds:World", "algorithm = other:Algorithm"]
+    config = {
+        "env": "my_environments:Environment",
+        "agent": {"core": "gru"},
+        "learner": {"algorithm": "other:Algorithm"},
+    }
+    assert named_modules(config) == ["env = my_environments:Environment", "algorithm = other:Algorithm"]
     announce_imports(config, file)
     assert capsys.readouterr().err == ""
     announce_imports(config, file, fetched=True)
     said = capsys.readouterr().err
-    assert f"{file} was fetched; it imports modules found on this machine: env = my_worlds:World, algorithm" in said
+    assert (
+        f"{file} was fetched; it imports modules found on this machine: env = my_environments:Environment, algorithm"
+        in said
+    )
     announce_imports({"env": "maze", "agent": 3}, file, fetched=True)
     assert capsys.readouterr().err == ""
 
@@ -102,13 +109,13 @@ def test_imports_of_a_configuration_from_elsewhere_are_announced(tmp_path, capsy
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give a file away")
 def test_a_run_of_another_user_says_what_it_imports(tmp_path, capsys):
     file = tmp_path / "config.toml"
-    file.write_text('env = "my_worlds:World"\n')
+    file.write_text('env = "my_environments:Environment"\n')
     os.chown(file, 12345, 12345)
     RunDirectory(tmp_path).config()
-    assert "belongs to another user; it imports modules found on this machine: env = my_worlds:World" in (
+    assert "belongs to another user; it imports modules found on this machine: env = my_environments:Environment" in (
         capsys.readouterr().err
     )
-    assert "my_worlds" not in sys.modules
+    assert "my_environments" not in sys.modules
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A world of real actions through the commands: trained, resumed to the bit, evaluated."""
+"""An environment of real actions through the commands: trained, resumed to the bit, evaluated."""
 
 from pathlib import Path
 

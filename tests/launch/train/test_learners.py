@@ -119,7 +119,7 @@ def test_a_population_dealt_to_two_learners(tmp_path: Path, session: None, monke
     for member in range(3):
         ours, theirs = (newest(run, member)["learner"] for run in (tmp_path / "run", tmp_path / "one"))
         assert all(torch.equal(ours["agent"][name], value) for name, value in theirs["agent"].items())
-        assert str(ours["optimiser"]) == str(theirs["optimiser"])
+        assert str(ours["optimizer"]) == str(theirs["optimizer"])
     decisions = [events(tmp_path / name) for name in ("run", "one")]
     assert decisions[0] == decisions[1]
     assert any(event["event"] == "copy" for event in decisions[0])

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
-from engram.envs.registration import WORLDS
+from engram.envs.registration import ENVIRONMENTS
 from engram.launch.figures import figure
 from engram.launch.run.presets.lookup import PRESETS
 from engram.launch.train.command import run
@@ -22,7 +22,14 @@ def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     lines = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
     figures = [path.stem for path in Path(figure.__file__).with_name("data").glob("*.toml")]
-    named = [*WORLDS, *figures, *core_names(), *algorithm_names(), *PRESETS, *(f"zoo:{name}" for name in zoo.names())]
+    named = [
+        *ENVIRONMENTS,
+        *figures,
+        *core_names(),
+        *algorithm_names(),
+        *PRESETS,
+        *(f"zoo:{name}" for name in zoo.names()),
+    ]
     assert [name for name in named if not lines.get(name)] == []
 
 

@@ -65,10 +65,10 @@ def test_a_row_that_a_stop_has_cut_in_two_is_the_whole_row(tmp_path: Path) -> No
             shutil.rmtree(run / "checkpoints" / f"step-{step:012d}")
     assert run_train("--resume", run) == 0
 
-    def learnt(path: Path) -> list[dict[str, float]]:
+    def learned(path: Path) -> list[dict[str, float]]:
         return [{k: v for k, v in row["metrics"].items() if not k.startswith("perf/")} for row in rows(path)]
 
-    assert learnt(run) == learnt(tmp_path / "whole")
+    assert learned(run) == learned(tmp_path / "whole")
 
 
 def test_an_asynchronous_run_goes_on_with_other_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_a_resume_to_where_the_run_has_been_already_is_refused_and_changes_nothi
     assert run_train(*LOCAL, "--total-steps", 120, "--run-dir", run) == 0
     before = (run / "config.toml").read_bytes()
     with pytest.raises(
-        UsageError, match=rf"learnt from \d+ steps already; --total-steps is {total}, which counts from"
+        UsageError, match=rf"learned from \d+ steps already; --total-steps is {total}, which counts from"
     ):
         run_train("--resume", run, "--total-steps", total)
     assert (run / "config.toml").read_bytes() == before
@@ -224,7 +224,16 @@ def test_a_changed_environment_is_one_line_before_actors_start(
     code.write_text(CHANGING.format(inputs=3, actions=2))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    words = ("--env", "changing_env:World", "--core", "gru", "--core-args", "hidden_size=4", "--embedding-size", 4)
+    words = (
+        "--env",
+        "changing_env:Environment",
+        "--core",
+        "gru",
+        "--core-args",
+        "hidden_size=4",
+        "--embedding-size",
+        4,
+    )
     sizes = ("--envs-per-actor", 2, "--envs-per-update", 2, "--unroll-length", 4, "--total-steps", 16, "--run-dir", run)
     with pytest.raises(SystemExit) as end:
         train.run([str(word) for word in (*words, *sizes, "--local")])
@@ -248,7 +257,7 @@ def test_a_changed_environment_is_one_line_before_actors_start(
 
 CHANGING = """
 import gymnasium, numpy
-class World(gymnasium.Env):
+class Environment(gymnasium.Env):
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, ({inputs},)), gymnasium.spaces.Discrete({actions})
     def reset(self, *, seed=None, options=None):
         return numpy.zeros({inputs}, numpy.float32), {{}}

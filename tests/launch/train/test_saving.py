@@ -38,7 +38,7 @@ def newest(run: Path) -> dict[str, Any]:
 
 
 def seal(path: Path, change: Any) -> None:
-    """Replace the state of a checkpoint by `change` of it, the checksums made anew."""
+    """Replace the state of a checkpoint by `change` of it, the checksums made again."""
     state = checkpoints.load(path)
     step = checkpoints.step_of(path)
     shutil.rmtree(path)

@@ -47,7 +47,7 @@ def test_a_run_starts_from_the_best_weights_of_another(tmp_path: Path) -> None:
     best = checkpoints.load(checkpoints.latest(easy / "checkpoints") or easy)["best"]
     assert best is not None
     start = weights(easy, best[1])
-    # A step of a millionth: what is learnt does not matter, where it began does.
+    # A step of a millionth: what is learned does not matter, where it began does.
     slow = ["--total-steps", 1, "--lr", 1e-9]
     assert rl_train(*WORDS, *HARDER, *slow, "--start-from", easy, "--run-dir", harder) == 0
     torch.testing.assert_close(weights(harder), start, rtol=0, atol=1e-6)

@@ -29,13 +29,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "START_SECONDS", 0.8)
 
 
-def watch(loop: Loop, stall: float, seconds: float, died: str = "", signalled: bool = False) -> list[tuple[str, int]]:
+def watch(loop: Loop, stall: float, seconds: float, died: str = "", signaled: bool = False) -> list[tuple[str, int]]:
     """The reason that ends the loop within so many seconds, in which it does nothing but add a step after 0.1 s."""
     ends: list[tuple[str, int]] = []
     previous = signal.signal(signal.SIGUSR1, lambda *_: None)  # a handler that the loop never looks at
     try:
         with Watchdog(loop, stall, lambda: died, lambda why, code: ends.append((why, code)), (signal.SIGUSR1,)):
-            if signalled:
+            if signaled:
                 os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
             loop.steps += 1
@@ -61,13 +61,13 @@ def test_a_process_that_died_is_named_at_once() -> None:
 
 
 def test_a_signal_that_nobody_hears_is_carried_out() -> None:
-    assert watch(Loop(), stall=0, seconds=60, signalled=True) == [("SIGUSR1", 0)]
+    assert watch(Loop(), stall=0, seconds=60, signaled=True) == [("SIGUSR1", 0)]
 
 
 def test_computing_and_saving_are_no_stall() -> None:
     loop = Loop()
     with loop.lock:
-        assert watch(loop, stall=0.1, seconds=0.6, died="Ray's raylet", signalled=True) == []
+        assert watch(loop, stall=0.1, seconds=0.6, died="Ray's raylet", signaled=True) == []
 
 
 def test_starting_actors_may_take_longer_than_an_update() -> None:

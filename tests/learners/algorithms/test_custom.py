@@ -62,7 +62,7 @@ def test_policies_features_entropy_and_kl_are_those_of_the_network() -> None:
     (now,) = Regularized.seen
     policy, behavior = Categorical(logits=before.logits[:-1]), Categorical(logits=batch.agent.logits)
     torch.testing.assert_close(now.log_policies, policy.logits)
-    torch.testing.assert_close(now.log_behaviours, behavior.logits)
+    torch.testing.assert_close(now.log_behaviors, behavior.logits)
     torch.testing.assert_close(now.entropy(), policy.entropy())
     torch.testing.assert_close(now.kl(), kl_divergence(behavior, policy), atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(learner.agent.policy.in_features, now.features.shape[-1])
@@ -100,7 +100,7 @@ def test_updates_beyond_the_divergence_are_left_out(on_device: bool, monkeypatch
     monkeypatch.setattr(one, "_fixed_targets", lambda _: fixed)
     for _ in range(12):
         states.append(weights(one))
-        divergences.append(one.step(batch)["policy/kl_behaviour"])
+        divergences.append(one.step(batch)["policy/kl_behavior"])
     limit = (divergences[2] + divergences[3]) / 2
     assert max(divergences[:3]) < limit < divergences[3]
     free.step(batch)
@@ -112,7 +112,7 @@ def test_updates_beyond_the_divergence_are_left_out(on_device: bool, monkeypatch
     assert not torch.allclose(weights(free), states[3], atol=1e-3)
     assert metrics["learner/kl_stop"] == 1
     assert metrics["learner/skipped"] == 0
-    assert metrics["policy/kl_behaviour"] == pytest.approx(sum(divergences[:4]) / 4, rel=1e-3)
+    assert metrics["policy/kl_behavior"] == pytest.approx(sum(divergences[:4]) / 4, rel=1e-3)
 
 
 def test_a_setting_that_is_no_divergence_is_refused() -> None:

@@ -42,7 +42,7 @@ def test_the_surrogate_is_the_papers() -> None:
         for b in range(B):
             if not now.step.valid[t, b]:
                 continue
-            ratio = math.exp(float(now.log_policy[t, b]) - float(now.log_behaviour[t, b]))
+            ratio = math.exp(float(now.log_policy[t, b]) - float(now.log_behavior[t, b]))
             advantage = float(targets.advantages[t, b])
             bounded = min(max(ratio, 0.7), 1.3)
             assert float(terms.policy[t, b]) == pytest.approx(-min(ratio * advantage, bounded * advantage))
@@ -57,16 +57,16 @@ def test_a_ratio_beyond_the_clip_gets_no_gradient_only_where_it_would_earn() -> 
     now, targets = example()
     terms = make_algorithm("ppo").terms(now, targets)
     (gradient,) = torch.autograd.grad(terms.policy.sum(), now.log_policy)
-    ratio = (now.log_policy - now.log_behaviour).exp()
+    ratio = (now.log_policy - now.log_behavior).exp()
     earns = ((ratio > 1.2) & (targets.advantages > 0)) | ((ratio < 0.8) & (targets.advantages < 0))
     expected = torch.where(earns | ~now.step.valid, 0.0, -ratio * targets.advantages)
     torch.testing.assert_close(gradient, expected.detach())
 
 
-def test_advantages_are_generalised_and_standardised_over_the_steps_that_happened() -> None:
+def test_advantages_are_generalized_and_standardized_over_the_steps_that_happened() -> None:
     now, _ = example()
     now = now._replace(values=now.values.detach())
-    plain = make_algorithm("ppo", gae_lambda=0.8, normalise_advantages=False).targets(now)
+    plain = make_algorithm("ppo", gae_lambda=0.8, normalize_advantages=False).targets(now)
     values = torch.cat([now.values, now.bootstrap.unsqueeze(0)])
     for b in range(B):
         for t in range(T):
@@ -90,7 +90,7 @@ def test_advantages_that_hardly_deviate_stay_small() -> None:
     def advantages(floor: float) -> torch.Tensor:
         return make_algorithm("ppo", advantage_floor=floor).targets(now).advantages
 
-    deviation = float(make_algorithm("ppo", normalise_advantages=False).targets(now).advantages[now.step.valid].std())
+    deviation = float(make_algorithm("ppo", normalize_advantages=False).targets(now).advantages[now.step.valid].std())
     assert torch.equal(advantages(0.9 * deviation), advantages(0.0))
     torch.testing.assert_close(advantages(4 * deviation), advantages(0.0) / 4)
 

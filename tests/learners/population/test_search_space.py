@@ -37,7 +37,7 @@ def test_whole_numbers_stay_whole() -> None:
         value = explored.perturb(value, (0.8, 1.2), rng)
 
 
-def test_a_perturbed_value_stays_in_its_range_and_a_choice_moves_to_a_neighbour() -> None:
+def test_a_perturbed_value_stays_in_its_range_and_a_choice_moves_to_a_neighbor() -> None:
     ranged, choice = parse(["learner.discount=uniform(0.9,1)", "learner.bptt_length=choice(3,20,100)"])
     rng = np.random.default_rng(3)
     assert {ranged.perturb(0.95, (0.8, 1.2), rng) for _ in range(20)} == {0.9, 1.0}
@@ -69,7 +69,7 @@ def test_values_reach_the_learners_configuration() -> None:
         ("learner.lrr=uniform(1,2)", "learner.lrr: no such setting; did you mean: learner.lr"),
         ("lr=uniform(1e-4,1e-3)", "lr: no such setting; did you mean: learner.lr"),
         ("qqqqqqqqqqqq=uniform(1,2)", "no such setting; numeric settings: learner.adam_beta1"),
-        ("learner.optimiser=choice(1,2)", "learner.optimiser: not a number; numeric settings: .*learner.lr"),
+        ("learner.optimizer=choice(1,2)", "learner.optimizer: not a number; numeric settings: .*learner.lr"),
         (
             "learner.lr=unifrom(1,2)",
             "'unifrom'; allowed: loguniform, uniform, choice",

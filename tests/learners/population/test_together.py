@@ -19,7 +19,7 @@ from engram.learners.population import together
 from engram.learners.population.together import learn_together
 from small_cores import SMALL
 
-EVEN = LearnerConfig(optimiser="rmsprop_tf", eps=0.1, lr=0.05, lr_schedule="constant", max_grad_norm=0.3)
+EVEN = LearnerConfig(optimizer="rmsprop_tf", eps=0.1, lr=0.05, lr_schedule="constant", max_grad_norm=0.3)
 """Steps in proportion to the gradient: Adam's first ones are as long for a gradient that is nothing but rounding."""
 
 
@@ -29,8 +29,8 @@ def small(name):
 
 def members(agent, configs, updates=2):
     """Learners with weights of their own, the same learners again, and batches for each update and member."""
-    world = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
-    factory = ActorFactory(env="boxworld", env_args=world, agent=agent, num_envs=4, unroll_length=12, seed=2)
+    environment = {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}
+    factory = ActorFactory(env="boxworld", env_args=environment, agent=agent, num_envs=4, unroll_length=12, seed=2)
     actor = factory.make_actor(0)
     actor.unroll()
     ours = []
@@ -40,7 +40,7 @@ def members(agent, configs, updates=2):
     theirs = [Learner(copy.deepcopy(each.agent), each.config, 10_000) for each in ours]
     rounds = [[actor.unroll() for _ in configs] for _ in range(updates)]
     for batch in itertools.chain(*rounds):
-        batch.env.reward.normal_()  # worlds have few
+        batch.env.reward.normal_()  # environments have few
     return ours, theirs, rounds
 
 
@@ -81,18 +81,18 @@ def test_every_algorithm_with_all_that_an_agent_may_have(algorithm):
     agent = replace(
         small("gru"),
         torso=TorsoConfig(
-            normalise_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalise_features=True
+            normalize_observations=True, embedding_size=8, symbol_size=4, balance_symbols=True, normalize_features=True
         ),
         previous_action=True,
         previous_reward=True,
         time_horizon=10,
-        normalise_returns=True,
+        normalize_returns=True,
         prediction_size=6,
     )
     compare(*members(agent, [replace(EVEN, algorithm=algorithm)] * 2))
 
 
-def test_settings_of_the_loss_and_the_optimiser_are_each_members_own():
+def test_settings_of_the_loss_and_the_optimizer_are_each_members_own():
     configs = [
         replace(EVEN, entropy_cost=0.5, lr=0.1),
         replace(EVEN, value_cost=0.1, max_grad_norm=0.01, entropy_schedule="linear"),

@@ -86,7 +86,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit(name, core):
     for _ in range(2):
         learner.step(to_tensors(task.next(), CPU))
     other_task, other = made(name, core, seed=7)
-    other.load_state_dict(copy.deepcopy(learner.state_dict()))  # as from a file: optimisers hand on their own tensors
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))  # as from a file: optimizers hand on their own tensors
     other_task.restore(task.save())
     for _ in range(2):
         batch = to_tensors(task.next(), CPU)
@@ -158,7 +158,7 @@ def test_examining_knows_no_training():
     assert all(torch.equal(a, b) for a, b in zip(learner.model.state_dict().values(), before.values(), strict=True))
 
 
-def test_a_twin_is_learnt_in_a_few_updates_and_its_task_is_not():
+def test_a_twin_is_learned_in_a_few_updates_and_its_task_is_not():
     """The memory-free twin shows what it asks for."""
     config = SupervisedConfig(batch_size=64, lr=3e-2)
     scores = [learn(name, "feedforward", {}, config, 60, delay=5) for name in ("recall-twin", "recall")]

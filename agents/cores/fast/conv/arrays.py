@@ -26,7 +26,7 @@ class Record(NamedTuple):
     """Activations saved by the forward pass for the backward pass."""
 
     seen: Array
-    """[T, B P, K C]: the neighbourhoods of h before each step, after resets."""
+    """[T, B P, K C]: the neighborhoods of h before each step, after resets."""
     c: Array
     """[T, B P, C]: the cells before each step, after resets."""
     gates: Array
@@ -41,7 +41,7 @@ class Gradients(NamedTuple):
     gates: Array
     """[T, B P, 4 C]: of the gates before squashing."""
     seen: Array
-    """[B P, K C]: of the neighbourhoods of one step."""
+    """[B P, K C]: of the neighborhoods of one step."""
     h: Array
     c: Array
     """[B P, C]: of the last state, overwritten by those of the first."""

@@ -1,7 +1,7 @@
 """ConvLSTM's unroll and its gradient, compiled, for some environments of a batch on a CPU.
 
 The equations are in `conv_lstm.ConvLSTM`; shapes are those of `arrays.py`. A convolution is one product: every place
-has its neighbourhood side by side in one line of `seen`.
+has its neighborhood side by side in one line of `seen`.
 """
 
 from .....base.compiled import compiled
@@ -13,7 +13,7 @@ from .arrays import Gradients, Inputs, Record
 
 @part
 def look(h: Array, places: Array, seen: Array) -> None:
-    """Write the neighbourhood of every place of one image: h [P, C] -> `seen` [P, K C]."""
+    """Write the neighborhood of every place of one image: h [P, C] -> `seen` [P, K C]."""
     channels = h.shape[1]
     for p in range(len(places)):
         for k in range(places.shape[1]):

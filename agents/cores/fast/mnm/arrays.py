@@ -11,7 +11,7 @@ import numpy as np
 from ..elementwise import Array
 
 NORM_EPS = 1e-5
-"""Added to a variance by the layer normalisation: torch's default."""
+"""Added to a variance by the layer normalization: torch's default."""
 
 
 class Weights(NamedTuple):
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
     targets_bias: Array
     norm_gain: Array
     norm_bias: Array
-    """[(3 H + 1) d]: of the layer normalisation; [0] where tanh takes its place."""
+    """[(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place."""
 
 
 class Inputs(NamedTuple):
@@ -68,9 +68,9 @@ class Record(NamedTuple):
     heads: Array
     """[T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head."""
     normal: Array
-    """[T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalisation."""
+    """[T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalization."""
     spread: Array
-    """[T, B, 1]: 1 / deviation of W_v h + b_v, with normalisation."""
+    """[T, B, 1]: 1 / deviation of W_v h + b_v, with normalization."""
     beta: Array
     """[T, B, 1]."""
     keys: Array
@@ -99,7 +99,7 @@ class Gradients(NamedTuple):
     targets: Array
     """Of the products of these names, before squashing, [T, B, ...] as in Record."""
     normal: Array
-    """[T, B, (3 H + 1) d]: of the normalised numbers times gain plus bias; [T, B, 0] without normalisation."""
+    """[T, B, (3 H + 1) d]: of the normalized numbers times gain plus bias; [T, B, 0] without normalization."""
     rate: Array
     """[T, B, 1]: of the argument of sigmoid."""
     joined: Array
@@ -110,7 +110,7 @@ class Gradients(NamedTuple):
 
 
 def make_record(
-    steps: int, batch: int, given: Inputs, heads: int, local: bool, normalised: bool, replaced: int
+    steps: int, batch: int, given: Inputs, heads: int, local: bool, normalized: bool, replaced: int
 ) -> Record:
     """Room for a record."""
     size, width = given.h.shape[1], given.read.shape[1]
@@ -124,7 +124,7 @@ def make_record(
         gates=room(4 * size),
         squashed=room(size),
         heads=room((3 * heads + 1) * width),
-        normal=room((3 * heads + 1) * width if normalised else 0),
+        normal=room((3 * heads + 1) * width if normalized else 0),
         spread=room(1),
         beta=room(1),
         keys=room(2 * heads, width),

@@ -48,13 +48,13 @@ def forward(
             add(record.gates[s, b], given.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
             hidden[b - start] = out[t, e, :size]
-        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalisation
+        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
         multiply(gemm, hidden, w.heads, not turned, record.heads[s, start:end])
         for b in range(start, end):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
             if len(w.norm_gain) > 0:
-                _normalise(heads, w, record.normal[s, b], record.spread[s, b])
+                _normalize(heads, w, record.normal[s, b], record.spread[s, b])
             else:
                 tanh(heads, heads)
             record.beta[s, b, 0] = _rate(heads[:width], w)
@@ -94,7 +94,7 @@ def _remember(
 
 
 @part
-def _normalise(heads: Array, w: Weights, normal: Array, spread: Array) -> None:
+def _normalize(heads: Array, w: Weights, normal: Array, spread: Array) -> None:
     """n = (x - mean) / sqrt(variance + eps),  x <- gain n + bias."""
     one, size = heads.dtype.type(1), len(heads)
     mean, variance = heads.dtype.type(0), heads.dtype.type(0)

@@ -16,8 +16,8 @@ from ..elementwise import (
     add,
     add_through_tanh,
     gradient_ends,
-    normalise,
-    normalise_backward,
+    normalize,
+    normalize_backward,
     part,
     rectify,
     scale,
@@ -89,11 +89,11 @@ def _attention(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, q
     for b in range(own.start, own.start + own.width):
         for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
-            rstd[b, n] = normalise(projected[b, n])
+            rstd[b, n] = normalize(projected[b, n])
         places = w.places[own.t, own.first + b - own.start]
         attend(projected[b], rows[b], w.qkv_gain, w.qkv_offset, places, qkv, record.attention[s, b], attended[b])
         for n in range(attended.shape[1]):
-            record.attended_rstd[s, b, n] = normalise(attended[b, n])
+            record.attended_rstd[s, b, n] = normalize(attended[b, n])
             scale(attended[b, n], w.attention_gain, w.attention_offset, record.hidden[0, s, b, n])
 
 
@@ -113,7 +113,7 @@ def _mlp(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, out: Ar
         for n in range(z.shape[1]):
             add(last[b, n], w.mlp_bias[layers - 1])
             add(last[b, n], z[b, n])
-            record.hidden_rstd[s, b, n] = normalise(last[b, n])
+            record.hidden_rstd[s, b, n] = normalize(last[b, n])
             scale(last[b, n], w.mlp_gain, w.mlp_offset, out[own.first + b - own.start, n])
 
 
@@ -221,7 +221,7 @@ def _mlp_backward(
     to_gain, to_offset, to_bias = grads.mlp_gain[group], grads.mlp_offset[group], grads.mlp_bias[group]
     for b in range(first, first + own.width):
         for n in range(grad.shape[1]):
-            normalise_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
+            normalize_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
     here = Group(t, 0, 0, 0, own.width)
     for layer in range(layers - 1, -1, -1):
@@ -253,14 +253,14 @@ def _attention_backward(
     for b in range(first, first + own.width):
         to_sum = through[b - first]
         for n in range(slots):
-            normalise_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
+            normalize_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
             to_sum[n, :] = row
         for n in range(slots + 1):
             scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
         attend_backward(to_sum, qkv, w.places[t, b], record.attention[t, b], grad_qkv, grads.places[t, b])
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
-            normalise_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
+            normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias[group], down[b, n])
     here = Group(t, 0, 0, 0, own.width)
     multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))

@@ -1,5 +1,5 @@
-"""Running means and deviations: of observations, so that a network sees numbers of order 1 whatever the world's units
-are, and of returns, so that one learning rate and one cost of the value loss serve every size of reward.
+"""Running means and deviations: of observations, so that a network sees numbers of order 1 whatever the environment's
+units are, and of returns, so that one learning rate and one cost of the value loss serve every size of reward.
 
 The numbers are buffers: they travel with the weights, so actors and learner compute the same function, and they are in
 every checkpoint. Only the learner changes them, between updates.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 10.0
-"""Normalised observations are clipped to plus or minus this."""
+"""Normalized observations are clipped to plus or minus this."""
 RELATIVE_FLOOR = 1e-5
 """The least deviation of a feature in unknown units, as a fraction of its mean: float32 resolves 6e-8 of it."""
 LEAST_UNIT = 1e-2
@@ -200,7 +200,7 @@ class RescaledHead(nn.Linear):
         self.reward.copy_(new)
 
     @torch.no_grad()
-    def renormalise(self, returns: Tensor, valid: Tensor) -> None:
+    def renormalize(self, returns: Tensor, valid: Tensor) -> None:
         """Count in the returns [N] that are valid (bool [N]); every value stays what it was.
 
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'

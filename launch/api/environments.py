@@ -1,4 +1,4 @@
-"""`engram.make_env`: any world that `rl-train --env` takes, as a Gymnasium environment."""
+"""`engram.make_env`: any environment that `rl-train --env` takes, as a Gymnasium environment."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ...base.messages import check_keys
 from ...envs.engine import BatchedEnv
 from ...envs.foreign.names import find_foreign
-from ...envs.registration import find_world, is_world, world_parameters
+from ...envs.registration import environment_parameters, find_environment, is_environment
 
 
 def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None = None, **parameters: Any) -> Any:
-    """A world: one `gymnasium.Env`, or `num_envs` copies as a `gymnasium.vector.VectorEnv`.
+    """An environment: one `gymnasium.Env`, or `num_envs` copies as a `gymnasium.vector.VectorEnv`.
 
     The copies begin a new episode by themselves: the step after `terminated | truncated` ignores its action and shows
     the next episode's first observation (Gymnasium's NEXT_STEP).
@@ -21,28 +21,28 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
         env: short name ("boxworld", "boxworld-twin"), Gymnasium id or "module:Class".
         num_envs: copies; None for one environment.
         render_mode: None, or "rgb_array" for pictures by `render()`.
-        **parameters: of the world.
+        **parameters: of the environment.
 
     Raises:
-        ValueError: there is no such world or parameter; the message names the nearest.
+        ValueError: there is no such environment or parameter; the message names the nearest.
     """
     if not isinstance(env, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"env is {env!r}; expected a name, such as boxworld, or module:Class")
-    foreign = None if is_world(env) else find_foreign(env)
+    foreign = None if is_environment(env) else find_foreign(env)
     if foreign is None:
-        world, given = find_world(env)
-        check_keys(env, "parameter", parameters, world_parameters(world))
+        environment, given = find_environment(env)
+        check_keys(env, "parameter", parameters, environment_parameters(environment))
         options: dict[str, Any] = given | parameters | {"render_mode": render_mode}
         if num_envs is None:
-            return gymnasium.make(world.id, disable_env_checker=True, **options)
-        return gymnasium.make_vec(world.id, num_envs=num_envs, **options)
+            return gymnasium.make(environment.id, disable_env_checker=True, **options)
+        return gymnasium.make_vec(environment.id, num_envs=num_envs, **options)
     make, allowed = foreign
     check_keys(env, "parameter", parameters, parameters if allowed is None else allowed)
     if render_mode is not None:
         parameters["render_mode"] = render_mode
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         if num_envs is None:
-            raise ValueError(f"num_envs is None; {env} is a batched world, allowed: at least 1")
+            raise ValueError(f"num_envs is None; {env} is a batched environment, allowed: at least 1")
         return make(num_envs, **parameters)
     if num_envs is None:
         return make(**parameters)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from engram.learners.optimisers import RMSPropTF, clip_global_norm, make_optimiser, set_hyperparameters
+from engram.learners.optimizers import RMSPropTF, clip_global_norm, make_optimizer, set_hyperparameters
 
 ADAM = {"lr": 0.03, "eps": 1e-3, "decay": 0.9, "momentum": 0.0, "betas": (0.8, 0.95)}
 
@@ -20,10 +20,10 @@ def start(seed: int) -> tuple[nn.Parameter, np.ndarray, np.ndarray]:
     return nn.Parameter(torch.from_numpy(value.copy())), value, gradients
 
 
-def run(optimiser: torch.optim.Optimizer, parameter: nn.Parameter, gradients: np.ndarray) -> np.ndarray:
+def run(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients: np.ndarray) -> np.ndarray:
     for gradient in gradients:
         parameter.grad = torch.from_numpy(gradient.copy())
-        optimiser.step()
+        optimizer.step()
     return parameter.detach().numpy().copy()
 
 
@@ -41,10 +41,10 @@ def test_rmsprop_from_tensorflows_formula(seed: int, momentum: float, eps: float
             rate = lr if k < 3 else lr / 4
             buffer = momentum * buffer + rate * gradient / math.sqrt(mean_square + eps)
             value[i] -= buffer
-    optimiser = RMSPropTF([parameter], lr=lr, decay=decay, momentum=momentum, eps=eps)
-    run(optimiser, parameter, gradients[:3])
-    set_hyperparameters(optimiser, {"lr": lr / 4})
-    np.testing.assert_allclose(run(optimiser, parameter, gradients[3:]), value, rtol=1e-12)
+    optimizer = RMSPropTF([parameter], lr=lr, decay=decay, momentum=momentum, eps=eps)
+    run(optimizer, parameter, gradients[:3])
+    set_hyperparameters(optimizer, {"lr": lr / 4})
+    np.testing.assert_allclose(run(optimizer, parameter, gradients[3:]), value, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -58,8 +58,8 @@ def test_adam_from_its_formula(seed: int) -> None:
             square = beta_2 * square + (1 - beta_2) * gradient**2
             root = math.sqrt(square / (1 - beta_2**k))
             value[i] -= ADAM["lr"] * mean / (1 - beta_1**k) / (root + ADAM["eps"])
-    optimiser = make_optimiser("adam", [parameter], **ADAM)
-    np.testing.assert_allclose(run(optimiser, parameter, gradients), value, rtol=1e-10)
+    optimizer = make_optimizer("adam", [parameter], **ADAM)
+    np.testing.assert_allclose(run(optimizer, parameter, gradients), value, rtol=1e-10)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -67,25 +67,25 @@ def test_adam_from_its_formula(seed: int) -> None:
 def test_resuming_from_a_state_dict_is_exact(name: str, momentum: float) -> None:
     settings = ADAM | {"momentum": momentum}
     straight, _, gradients = start(0)
-    expected = run(make_optimiser(name, [straight], **settings), straight, gradients)
+    expected = run(make_optimizer(name, [straight], **settings), straight, gradients)
 
     first, _, _ = start(0)
-    optimiser = make_optimiser(name, [first], **settings)
-    run(optimiser, first, gradients[:2])
+    optimizer = make_optimizer(name, [first], **settings)
+    run(optimizer, first, gradients[:2])
     file = io.BytesIO()
-    torch.save(optimiser.state_dict(), file)
+    torch.save(optimizer.state_dict(), file)
     file.seek(0)
     second = nn.Parameter(first.detach().clone())
-    resumed = make_optimiser(name, [second], **(settings | {"lr": 1.0}))
+    resumed = make_optimizer(name, [second], **(settings | {"lr": 1.0}))
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert np.array_equal(run(resumed, second, gradients[2:]), expected)
 
 
 def test_a_parameter_without_gradient_stays() -> None:
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimiser = RMSPropTF([used, unused], lr=0.1, decay=0.9, momentum=0.5, eps=0.1)
+    optimizer = RMSPropTF([used, unused], lr=0.1, decay=0.9, momentum=0.5, eps=0.1)
     used.grad = torch.ones(2)
-    optimiser.step()
+    optimizer.step()
     assert torch.equal(unused, torch.ones(2))
     assert not torch.equal(used, torch.ones(2))
 
@@ -96,8 +96,8 @@ def test_bad_settings_name_the_value_and_the_range() -> None:
         RMSPropTF([parameter], lr=0.1, decay=1.0, momentum=0.0, eps=0.1)
     with pytest.raises(ValueError, match="lr is nan"):
         RMSPropTF([parameter], lr=math.nan, decay=0.9, momentum=0.0, eps=0.1)
-    with pytest.raises(ValueError, match="unknown optimiser 'rmsprop'; did you mean: rmsprop_tf"):
-        make_optimiser("rmsprop", [parameter], **ADAM)
+    with pytest.raises(ValueError, match="unknown optimizer 'rmsprop'; did you mean: rmsprop_tf"):
+        make_optimizer("rmsprop", [parameter], **ADAM)
 
 
 def gradients_of(*rows: list[float]) -> list[nn.Parameter]:
@@ -127,19 +127,19 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm(bad: float) -> None:
 
 
 @pytest.mark.integration
-def test_optimisers_work_without_torchs_compiler() -> None:
+def test_optimizers_work_without_torchs_compiler() -> None:
     """Importing it takes two seconds of every run's start; another test may have imported it into this process."""
     program = (
         "import sys, torch\n"
-        "from engram.learners.optimisers import make_optimiser\n"
+        "from engram.learners.optimizers import make_optimizer\n"
         "for name in ('adam', 'rmsprop_tf'):\n"
         "    parameter = torch.nn.Parameter(torch.ones(2))\n"
-        "    optimiser = make_optimiser(name, [parameter], lr=0.1, eps=0.1, decay=0.9, momentum=0.0, "
+        "    optimizer = make_optimizer(name, [parameter], lr=0.1, eps=0.1, decay=0.9, momentum=0.0, "
         "betas=(0.9, 0.9))\n"
-        "    optimiser.zero_grad()\n"
+        "    optimizer.zero_grad()\n"
         "    parameter.sum().backward()\n"
-        "    optimiser.step()\n"
-        "    optimiser.load_state_dict(optimiser.state_dict())\n"
+        "    optimizer.step()\n"
+        "    optimizer.load_state_dict(optimizer.state_dict())\n"
         "    assert (parameter < 1).all()\n"
         "assert 'torch._dynamo' not in sys.modules, 'compiler imported'\n"
     )
@@ -148,7 +148,7 @@ def test_optimisers_work_without_torchs_compiler() -> None:
 
 def test_adam_is_torchs() -> None:
     found = []
-    for make in (torch.optim.Adam, lambda p, **numbers: make_optimiser("adam", p, decay=0, momentum=0, **numbers)):
+    for make in (torch.optim.Adam, lambda p, **numbers: make_optimizer("adam", p, decay=0, momentum=0, **numbers)):
         parameter, _, gradients = start(3)
         numbers = {name: ADAM[name] for name in ("lr", "eps", "betas")}
         found.append(run(make([parameter], **numbers), parameter, gradients))

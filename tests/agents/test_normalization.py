@@ -6,7 +6,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.agents.normalisation import Moments, RescaledHead
+from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
@@ -50,7 +50,7 @@ def test_one_large_return_leaves_the_head_finite(large: float, at: int) -> None:
         returns = torch.randn(50)
         if update == at:
             returns[7] = large
-        head.renormalise(returns, valid)
+        head.renormalize(returns, valid)
         assert all(part.isfinite().all() for part in head.state_dict().values())
     assert large < 1e19 or head.unit < 10
 
@@ -70,14 +70,14 @@ def test_new_units_leave_every_value_as_it_was() -> None:
     head, inputs = RescaledHead(4, 1), torch.randn(6, 4)
     for scale in (1.0, 1000.0, 0.1):
         before = head(inputs)
-        head.renormalise(scale * torch.randn(50) + 7 * scale, torch.ones(50, dtype=torch.bool))
+        head.renormalize(scale * torch.randn(50) + 7 * scale, torch.ones(50, dtype=torch.bool))
         torch.testing.assert_close(head(inputs), before, rtol=1e-3, atol=1e-3)
     assert not torch.equal(head.unit, torch.ones(1))
 
 
 def learner(algorithm: str, scale: float) -> tuple[Learner, dict[str, float]]:
-    """Two updates on one world whose rewards are `scale` times as large."""
-    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalise_returns=True)
+    """Two updates on one environment whose rewards are `scale` times as large."""
+    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalize_returns=True)
     factory = ActorFactory(env="cued-catch", agent=config, num_envs=6, unroll_length=12, seed=2)
     torch.manual_seed(0)
     agent = factory.make_agent(factory.make_batch())
@@ -107,7 +107,7 @@ def test_learning_does_not_depend_on_the_size_of_rewards(algorithm: str) -> None
 @pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
 def test_learning_goes_on_after_one_reward_that_overflows(algorithm: str) -> None:
     made, _ = learner(algorithm, 1.0)
-    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalise_returns=True)
+    config = AgentConfig(core="gru", core_args={"hidden_size": 8}, normalize_returns=True)
     unroll = ActorFactory(env="cued-catch", agent=config, num_envs=6, unroll_length=12, seed=2).make_actor(0).unroll()
     reward = unroll.env.reward.clone()
     reward[4, 2] = 1e30
@@ -120,7 +120,7 @@ def test_learning_goes_on_after_one_reward_that_overflows(algorithm: str) -> Non
 
 
 def test_observations_of_any_unit_look_the_same_to_the_network() -> None:
-    torso = TorsoConfig(normalise_observations=True, embedding_size=8)
+    torso = TorsoConfig(normalize_observations=True, embedding_size=8)
     config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
     factory = ActorFactory(env="CartPole-v1", agent=config, num_envs=4, unroll_length=30, seed=2)
     actor = factory.make_actor(0)
@@ -134,7 +134,7 @@ def test_observations_of_any_unit_look_the_same_to_the_network() -> None:
 
 
 def test_features_reach_the_memory_with_mean_0_and_deviation_1() -> None:
-    torso = TorsoConfig(normalise_features=True, normalise_observations=True, embedding_size=8, embedding_bias=3.0)
+    torso = TorsoConfig(normalize_features=True, normalize_observations=True, embedding_size=8, embedding_bias=3.0)
     config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
     factory = ActorFactory(env="CartPole-v1", agent=config, num_envs=4, unroll_length=30, seed=2)
     agent = factory.make_actor(0).agent
@@ -149,8 +149,8 @@ def test_features_reach_the_memory_with_mean_0_and_deviation_1() -> None:
 
 
 def test_repeated_observations_count_as_often_as_they_were_seen() -> None:
-    """Of a world of cells nine of ten observations repeat: the torso sees each once, the mean counts them all."""
-    torso = TorsoConfig(normalise_features=True, embedding_size=8, conv_channels=())
+    """Nine of ten observations of a grid environment repeat: the torso sees each once, the mean counts them all."""
+    torso = TorsoConfig(normalize_features=True, embedding_size=8, conv_channels=())
     config = AgentConfig(core="gru", core_args={"hidden_size": 8}, torso=torso)
     factory = ActorFactory(env="cued-catch", agent=config, num_envs=32, unroll_length=20, seed=2)
     agent = factory.make_actor(0).agent

@@ -1,4 +1,4 @@
-"""Optimisers by name, RMSProp as TensorFlow has it, clipping by the gradient's global norm, and schedules."""
+"""Optimizers by name, RMSProp as TensorFlow has it, clipping by the gradient's global norm, and schedules."""
 
 import difflib
 import inspect
@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-OptimiserName: TypeAlias = Literal["adam", "rmsprop_tf"]
+OptimizerName: TypeAlias = Literal["adam", "rmsprop_tf"]
 Schedule: TypeAlias = Literal["constant", "linear"]
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """An optimiser without what torch wraps around these methods, which only says that they are not to be compiled.
+    """An optimizer without what torch wraps around these methods, which only says that they are not to be compiled.
 
     The wrapping imports torch's compiler when it is first called, which takes two seconds of a run's start.
     """
@@ -62,7 +62,7 @@ class RMSPropTF(WithoutCompiler):
     steps are short, a warm-up of about 1 / (1 - decay) steps.
 
     Args:
-        parameters: what to optimise.
+        parameters: what to optimize.
         lr: learning rate, at least 0.
         decay: of the mean square, in [0, 1).
         momentum: in [0, 1); at 0 there is no buffer.
@@ -78,7 +78,7 @@ class RMSPropTF(WithoutCompiler):
         super().__init__(parameters, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps})
 
     found_inf: Tensor | None = None
-    """Scalar that is 1 where a step shall change nothing, as torch's fused optimisers have it; None: steps count."""
+    """Scalar that is 1 where a step shall change nothing, as torch's fused optimizers have it; None: steps count."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
@@ -105,7 +105,7 @@ class RMSPropTF(WithoutCompiler):
         mean_square: Tensor = state["mean_square"]
         mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
         root = (mean_square + eps).sqrt_()
-        if isinstance(lr, Tensor):  # a number on the device, which a recorded update reads anew every time
+        if isinstance(lr, Tensor):  # a number on the device, which a recorded update reads again every time
             lr, gradient = 1.0, lr * gradient
         if momentum == 0:
             p.addcdiv_(gradient, root, value=-lr)
@@ -115,8 +115,8 @@ class RMSPropTF(WithoutCompiler):
             x.copy_(torch.where(self.found_inf == 0, x, old))
 
 
-def make_optimiser(
-    name: OptimiserName,
+def make_optimizer(
+    name: OptimizerName,
     parameters: Iterable[nn.Parameter],
     *,
     lr: float,
@@ -126,11 +126,11 @@ def make_optimiser(
     betas: tuple[float, float],
     recorded: bool = False,
 ) -> torch.optim.Optimizer:
-    """An optimiser by name.
+    """An optimizer by name.
 
     Args:
         name: "adam" (Kingma and Ba 2015) or "rmsprop_tf".
-        parameters: what to optimise.
+        parameters: what to optimize.
         lr: learning rate.
         eps: Adam adds it to the root, RMSProp to the mean square under the root.
         decay, momentum: RMSProp's; unused by Adam.
@@ -142,14 +142,14 @@ def make_optimiser(
         return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
     if name == "rmsprop_tf":
         return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
-    allowed = get_args(OptimiserName)
+    allowed = get_args(OptimizerName)
     near = difflib.get_close_matches(name, allowed, n=1) or allowed
-    raise ValueError(f"unknown optimiser {name!r}; did you mean: {', '.join(near)}?")
+    raise ValueError(f"unknown optimizer {name!r}; did you mean: {', '.join(near)}?")
 
 
-def set_hyperparameters(optimiser: torch.optim.Optimizer, numbers: Mapping[str, Any]) -> None:
+def set_hyperparameters(optimizer: torch.optim.Optimizer, numbers: Mapping[str, Any]) -> None:
     """Use these numbers from the next step on, in every parameter group; those it does not have are passed over."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group.update({name: number for name, number in numbers.items() if name in group})
 
 
