@@ -142,6 +142,6 @@ def test_explanations_name_settings_that_exist() -> None:
 
 
 def test_settings_that_older_runs_saved_under_another_name_are_read() -> None:
-    old = {"batch_size": 8, "learner": {"optimiser": "rmsprop_tf", "normalise_returns": True}}
+    old = {"batch_size": 8, "learner": {"optimiser": "rmsprop_tf"}, "agent": {"normalise_returns": True}}
     config = from_dict(RunConfig, old)
-    assert (config.envs_per_update, config.learner.optimizer, config.learner.normalize_returns) == (8, "rmsprop_tf", True)
+    assert (config.envs_per_update, config.learner.optimizer, config.agent.normalize_returns) == (8, "rmsprop_tf", True)
