@@ -29,7 +29,9 @@ from .nested import pack, unpack
 
 FORMAT = 1
 _FILES = ("state.json", "tensors.pt")
-RENAMED = {"optimiser": "optimizer", "colours": "colors"}
+RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
+    f"core.summariser.{name}": f"core.summarizer.{name}" for name in ("weight", "bias")
+}
 """Keys that older versions saved under another name."""
 _SUMS = "SHA256SUMS"
 FILES = (*_FILES, _SUMS)

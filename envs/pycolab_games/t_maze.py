@@ -50,8 +50,11 @@ def make_game(
     timeout_frames: int,
     cue_after_teleport: bool,
     half_width: int | None,
+    endless: bool,
 ) -> Engine:
-    """A game of a level `{"goal", "speckle"}`; the parameters are those of TMaze."""
+    """A game of a level `{"goal", "speckle"}`; the parameters are those of TMaze. Raises ValueError if `endless`."""
+    if endless:
+        raise ValueError("endless is True; allowed in the pycolab game: False")
     environment = draw_environment(difficulty, half_width)
     game = Engine(VIEW_ROWS, VIEW_COLS)
     game.set_prefilled_backdrop(" ", np.full((VIEW_ROWS, VIEW_COLS), ord(" "), np.uint8), Backdrop)

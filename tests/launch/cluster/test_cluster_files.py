@@ -37,7 +37,7 @@ def everything(value: Any) -> list[Any]:
 
 
 def test_there_is_a_file_for_each_kind_of_cluster() -> None:
-    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == ["aws", "gcp", "local"]
+    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == ["aws", "gcp", "kuberay", "local"]
 
 
 @pytest.mark.parametrize("name", ["local", *CLOUDS])

@@ -92,8 +92,8 @@ def check_equal(step: Step, call: Any, record: Recorded) -> None:
         found = np.stack([each[name] for each in outputs])
         if expected.dtype == torch.int64:
             np.testing.assert_array_equal(found, expected.numpy())
-        else:  # FWM's norm of what it reads can enlarge rounding at single steps
-            np.testing.assert_allclose(found, expected.numpy(), atol=0.02)
+        else:  # FWM's norm of what it reads can enlarge rounding at single steps; SHM's states grow to 1e5
+            np.testing.assert_allclose(found, expected.numpy(), rtol=2e-5, atol=0.02)
             finite = expected.isfinite().numpy()
             assert np.abs(found[finite] - expected.numpy()[finite]).mean() < 3e-5
 

@@ -85,7 +85,7 @@ def test_a_sweep_is_sorted_extended_and_names_the_run_that_failed(
 ) -> None:
     folder = tmp_path / "sweep"
     words = ["--total-steps", "600", "--sweep", SPACE, "--trials", "2", "--jobs", "2", "--seed", "7"]
-    assert command.start([*SMALL, *words, "--run-dir", str(folder)], None, StopFlag(())) == 0
+    assert command.start([*SMALL, *words, "--run-dir", str(folder)], StopFlag(())) == 0
     said = capfd.readouterr().out
     assert "2 trials with values sampled with seed 7, seed 7; 2 of 2 runs left" in said
     assert "finished: 2 of 2 runs have all their steps" in said
@@ -102,7 +102,7 @@ def test_a_sweep_is_sorted_extended_and_names_the_run_that_failed(
 
     words = ["--resume", str(folder), "--trials", "3", "--total-steps", "700"]
     with RunDirectory.open(folder / "trial-001"):  # another process trains there
-        assert command.start(words, None, StopFlag(())) == 1
+        assert command.start(words, StopFlag(())) == 1
     said = capfd.readouterr().out
     assert re.search(r"trial-001: rl-train ended with exit code 2; see \S+trial-001.log \(.*in use by process", said)
     assert "failed: 2 of 3 runs have all their steps" in said
