@@ -22,6 +22,7 @@ from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
+from .settings.renamed import renamed
 from .settings.typed import NONE, typed
 from .urls import check_url, redacted
 
@@ -300,8 +301,6 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 GONE = {"learner.helper_share"}
 """Settings that older runs have written down and that nothing depends on any more."""
-RENAMED = {"optimiser": "optimizer"}
-"""Settings that older runs saved under another name; those with `normalise_` have another spelling, too."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
 
@@ -311,8 +310,9 @@ def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     data = _with_moved(data) if cls is LearnerConfig else data
-    renamed = RENAMED | ({"batch_size": "envs_per_update"} if cls is RunConfig else {})
-    data = {renamed.get(key, key.replace("normalise_", "normalize_")): value for key, value in data.items()}
+    data = data if path else renamed(data)
+    if cls is RunConfig:
+        data = {"envs_per_update" if key == "batch_size" else key: value for key, value in data.items()}
     if cls is AgentConfig and data.get("previous_reward") and "time_horizon" in data:
         data = {"previous_reward_clip": 1.0} | data  # older versions wrote down all settings but this one
     for key, value in data.items():
