@@ -20,6 +20,7 @@ from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.run.command_line import UsageError
+from engram.launch.run.run_directory import resume_command
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for, workers
@@ -219,7 +220,7 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 3, output
     assert said in output
-    assert f"continue with: rl-train --resume {run}" in output
+    assert f"continue with: {resume_command(run)}" in output
     assert steps_saved(run)[-1] > 0
     wait_for(lambda: gone(everyone), seconds=90)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engram.base.files import AppendedFile, replace_file
-from engram.launch.run.run_directory import RunDirectory, RunDirectoryError, differing
+from engram.launch.run.run_directory import RunDirectory, RunDirectoryError, differing, resume_command
 
 CONFIG: dict[str, Any] = {
     "env": "boxworld",
@@ -91,7 +91,7 @@ def test_another_configuration_is_named(tmp_path: Path) -> None:
 def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
-    assert message == f"{tmp_path} contains this very run; to continue it: rl-train --resume {tmp_path}"
+    assert message == f"{tmp_path} contains this very run; to continue it: {resume_command(tmp_path)}"
 
 
 def test_settings_that_are_gone_count_as_different() -> None:

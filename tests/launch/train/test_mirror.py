@@ -13,6 +13,7 @@ import pytest
 from engram.launch.metrics.accumulator import Accumulator, Settled
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
+from engram.launch.run.run_directory import resume_command
 from engram.launch.train import command as train
 from engram.launch.train.mirror import Mirror, fetch, holds_run
 from engram.learners import checkpoints
@@ -151,7 +152,7 @@ def test_a_best_checkpoint_that_did_not_come_along_is_none(tmp_path: Path, monke
 def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
     mirrored(memory, config, [1])
     for words, said in (
-        ([*LOCAL, "--checkpoint-url", memory], f"contains a run; to continue it: rl-train --resume {memory}"),
+        ([*LOCAL, "--checkpoint-url", memory], f"contains a run; to continue it: {resume_command(memory)}"),
         ([*LOCAL, "--checkpoint-url", "nosuch://bucket"], "nosuch"),
         (["--resume", "memory://nothing/here"], "memory://nothing/here holds no run"),
         (["--resume", memory, "--run-dir", tmp_path], "is not empty"),

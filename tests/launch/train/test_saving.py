@@ -17,7 +17,7 @@ from engram.launch.metrics.member import Member
 from engram.launch.run import saved
 from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig, from_dict, to_dict
-from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.run_directory import RunDirectory, resume_command
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
@@ -152,7 +152,7 @@ def test_half_of_an_update_is_never_saved(
     words = [*LOCAL, "--total-steps", 400, "--checkpoint-every", 0, "--run-dir", run]
     if error is KeyboardInterrupt:
         assert run_train(*words) == 130
-        assert f"continue with: rl-train --resume {run}" in capsys.readouterr().out
+        assert f"continue with: {resume_command(run)}" in capsys.readouterr().out
     else:
         with pytest.raises(error):
             run_train(*words)

@@ -171,7 +171,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         ("--resume SEEDS --trials 3", "trials is 3; allowed for SEEDS: at least 1, of a --sweep"),
         ("--resume SEEDS --trust-checkpoint --lr 1", "SEEDS/seed-1 was trained with learner.lr"),
         ("--resume SEEDS --lr 1", "SEEDS/seed-1 was trained with learner.lr"),
-        ("--seeds 1,2 --run-dir SEEDS", "SEEDS contains runs already; to continue them: rl-train --resume SEEDS"),
+        ("--seeds 1,2 --run-dir SEEDS", r"SEEDS contains runs already; to continue them: \S*rl-train --resume SEEDS"),
         ("--seeds 1,2 --run-dir RUN", "RUN is not empty"),
     ],
 )
