@@ -17,6 +17,7 @@ ENVIRONMENTS = {"boxworld": {"path_lengths": 1, "num_distractors": 0, "max_steps
 
 def learners(env: str, core: str, fixed: bool, algorithm: str = "ppo") -> tuple[list[Learner], list]:
     """Two learners with the same weights, and a batch for each."""
+    torch.manual_seed(1)  # few units: with some initial weights no gradient reaches the core
     torso = TorsoConfig(fixed_features=fixed, embedding_size=8, normalize_features=True)
     config = AgentConfig(core=core, torso=torso)
     factory = ActorFactory(env=env, env_args=ENVIRONMENTS[env], agent=config, num_envs=4, unroll_length=12, seed=2)
