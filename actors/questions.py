@@ -1,4 +1,4 @@
-"""What an actor and a network exchange at every step, so that several actors can be answered in one call."""
+"""Requests and answers between actors and a network at every step, so that one call can serve several actors."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -10,7 +10,7 @@ Plumbing: actors that answer at once with an unroll of 40 steps made beforehand,
 takes time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls
 of the next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch,
 taking the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's
-own time (`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in processor time of the
+own time (`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in CPU time of the
 learner's process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the
 paper's 100 actors it should be at most 0.1. With --envs 1 an update takes 32 unrolls, as in the paper; with --envs 32
 it takes one. Actors have the priority that they have in a run, and are asked for as many unrolls at once

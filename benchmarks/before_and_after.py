@@ -4,7 +4,7 @@
 
 FOLDER holds a checkout of the earlier version under the name `engram`; the later one is what is installed. Each version
 runs in a process of its own that is asked for one short measurement at a time, first one version, then the other, so
-that a neighbor that comes and goes slows both alike. Rates are per second of processor time. A turn gives one ratio,
+that a neighbor that comes and goes slows both alike. Rates are per second of CPU time. A turn gives one ratio,
 later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
 they go into results/house.json.
 
@@ -216,7 +216,7 @@ def environment_speeds(versions: list[Version], given: argparse.Namespace) -> di
 
 
 def training_rate(folder: Path | None) -> float:
-    """Steps per second of processor time between the second row of metrics and the last."""
+    """Steps per second of CPU time between the second row of metrics and the last."""
     with tempfile.TemporaryDirectory() as place:
         words = [*TRAINING.split(), "--run-dir", f"{place}/run"]
         rows: list[tuple[float, float]] = []
@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--cores", nargs="+", default=[], help="only these cores")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="processor time of one measurement")
+    parser.add_argument("--seconds", type=float, default=0.3, help="CPU time of one measurement")
     parser.add_argument("--write", action="store_true", help="into results/house.json")
     given = parser.parse_args()
     found = measure(given)

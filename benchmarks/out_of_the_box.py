@@ -1,4 +1,4 @@
-"""Environments that nobody tuned engram for: `rl-train` without a flag beside sb3's PPO and sb3-contrib's RecurrentPPO.
+"""Environments without a preset: `rl-train` without a flag against sb3's PPO and sb3-contrib's RecurrentPPO.
 
     pip install --no-deps stable-baselines3 sb3-contrib && pip install pandas
     python benchmarks/out_of_the_box.py WORK                  all environments, learners and seeds without a result
@@ -6,7 +6,7 @@
 Ours is `rl-train --env ENVIRONMENT --core gru --seed N` and nothing else that changes what is learned. Theirs have the
 settings of rl-baselines3-zoo where it has some for the environment (hyperparams/ppo.yml and ppo_lstm.yml), else the
 library's defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the
-score is at the goal, or after the environment's last step; one of theirs also after --minutes of processor time. Every
+score is at the goal, or after the environment's last step; one of theirs also after --minutes of CPU time. Every
 result is a file in WORK; a stopped benchmark goes on where it was. Everything that is there is collected into
 benchmarks/results/out-of-the-box.json and .png.
 """
@@ -193,7 +193,7 @@ def collect(work: Path, into: Path) -> None:
     results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
     head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
     note = "load: how many processes wanted the machine's cores; minutes are comparable where it was 1, core_minutes, "
-    note += "which are processor time, nearly always"
+    note += "which are CPU time, nearly always"
     settings = {name: environment._asdict() for name, environment in ENVIRONMENTS.items()}
     text = json.dumps(head | {"note": note, "environments": settings, "results": results}, indent=1)
     into.with_suffix(".json").write_text(text + "\n")
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--local", action="store_true", help="rl-train --local: without Ray, the same numbers")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="most processor time of a run of theirs")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most CPU time of a run of theirs")
     parser.add_argument("--one", action="store_true", help="exactly one run, in this process")
     options = parser.parse_args()
     options.work = options.work.resolve()

@@ -22,7 +22,7 @@ from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
 MOMENTS, IN_A_ROW, WIDTH, COLORS = 6, 3, 380, 64
-"""Pictures of an agent, how many stand beside each other, pixels of each, colors."""
+"""Pictures of an agent, how many stand side by side, pixels of each, colors."""
 INTRODUCTION = (
     "## Agents that come with engram",
     "",

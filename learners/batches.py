@@ -1,4 +1,4 @@
-"""What a learner makes of a batch before and beside its passes: parts, rewards, counts."""
+"""Preparation of a batch before the passes of a learner: minibatches, rewards, counts."""
 
 import math
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ into the object store once a version, or only their version where the process ha
 and nothing else. How many requests are open, and in which order answers are handed on, is the window's business.
 
 Every actor has a slot. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
-failures follow each other. An answer that was lost is not made up for: nobody has learned from it and nobody will.
+failures follow each other. A lost answer is not replaced: no update has used it and none will.
 """
 
 import time

@@ -1,7 +1,7 @@
 """An actor's slot: a place in the pool that processes hold one after another, and the process itself.
 
 A slot is empty (in the pause after a failure), starting, or at work. It is asked for unrolls and answers in the order
-of the requests. A process that is lost takes its open requests along; nobody has learned from them and nobody will.
+of the requests. The open requests of a lost process are dropped: no update has used them and none will.
 """
 
 import os

@@ -106,7 +106,7 @@ class CoreSpeed(NamedTuple):
 def best_seconds(works: Sequence[Callable[[], Any]], seconds: float, threads: int, device: torch.device) -> list[float]:
     """The shortest time that each of some works takes when all are repeated in turn, for some seconds per work.
 
-    In turn, so that neighbors who come and go slow what is compared alike. On a CPU processor time per thread, so that
+    In turn, so that neighbors who come and go slow what is compared alike. On a CPU CPU time per thread, so that
     waiting for a core that others use does not count; else wall time.
     """
     best = [float("inf")] * len(works)

@@ -59,7 +59,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """What lies on the table: for each position a one-hot of a class or, last, face down."""
+    """Write the table into `vector`: for each position a one-hot of its class, or of the last value for face down."""
     classes, first = params.classes, 0
     one, other = state.shown[i, 0], state.shown[i, 1]
     for place in range(params.size):

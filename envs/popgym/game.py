@@ -1,4 +1,4 @@
-"""The base of all POPGym tasks: spaces, levels and pictures; a task adds its rules and its numbers."""
+"""Base classes of all POPGym tasks: spaces, levels and images; a task adds its rules and its parameters."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ PACK_WIDTH, SMALLEST = 13, 110
 
 
 class PopgymBatch(BatchedEnv):
-    """N games of one task. A subclass has `loops`, `tasks`, and the methods that say how observations look.
+    """N games of one task. A subclass defines `loops`, `tasks` and the layout of observations.
 
     Args:
         num_envs: how many games.
@@ -73,7 +73,7 @@ class PopgymBatch(BatchedEnv):
         return 0
 
     def seen(self, index: int) -> Array:
-        """What the agent of copy `index` sees, as colors [rows, columns]: a row for each one-hot."""
+        """Observation of copy `index` as colors, int64 [rows, columns]: a row for each one-hot."""
         observation, groups = self.observe(index), self.groups(self.params)
         colors = np.full((len(groups), max(groups)), DARK)
         first = 0
@@ -83,7 +83,7 @@ class PopgymBatch(BatchedEnv):
         return colors
 
     def table(self, index: int) -> Array:
-        """What is hidden in copy `index`, as colors [rows, columns]."""
+        """Hidden cards or cells of copy `index` as colors, int64 [rows, columns]."""
         cards = self.state.hidden[index].astype(np.int64)
         return (CLASS + cards // self.params.divisor % self.params.classes).reshape(-1, PACK_WIDTH)
 
@@ -94,7 +94,7 @@ class PopgymBatch(BatchedEnv):
     # ----------------------------------------------------------------------------------------------------------------
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """What the agent of copy `index` sees; with `full`, above what is hidden."""
+        """Draw the observation of copy `index`; with `full`, its hidden cards or cells below it."""
         seen = self.seen(index)
         table = self.table(index) if full else np.zeros((0, 0), np.int64)
         gap = int(full)

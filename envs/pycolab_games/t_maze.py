@@ -116,7 +116,7 @@ class Player(Sprite):
     """Walks through the environment, and from the teleporter is carried to limbo and on to the maze.
 
     The window follows every step, unless it would leave the environment; then the player moves inside the window, and
-    stays off its middle. The original game carries nobody: it moves the environment under the window, so that
+    stays off its middle. The original game does not move the player: it moves the environment under the window, so that
     afterwards the edges of the environment lie elsewhere, and shows the opposite edge beyond them. `_first_col` is
     where its left edge then is.
     """

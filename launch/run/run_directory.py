@@ -148,7 +148,7 @@ class RunDirectory:
             raise _unwritable(self.path, problem) from problem
 
     def restore(self, config: dict[str, Any]) -> None:
-        """Make the directory and its configuration again if somebody has removed them while the run was at work.
+        """Make the directory and its configuration again if they were removed during the run.
 
         Raises RunDirectoryError if it cannot be written.
         """

@@ -26,7 +26,7 @@ class Imitated(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass of the network over a batch, beside what the behavior policy did there."""
+    """One pass of the network over a batch, with the actions and probabilities of the behavior policy."""
 
     step: Transitions
     """Rewards, discounts and the mask of the transitions t -> t+1, [T, B] each."""

@@ -26,7 +26,7 @@ from ..learner import Learner
 
 
 class Answer(NamedTuple):
-    """What an update has changed."""
+    """Weights and metrics of members after an update."""
 
     weights: NDArray[np.float32]
     metrics: list[dict[str, float]]

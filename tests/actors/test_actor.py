@@ -131,7 +131,7 @@ def test_a_restored_memory_is_where_the_agent_is() -> None:
 
 
 def test_the_first_state_is_that_of_the_weights_that_act() -> None:
-    """MNM's is learned: that of the actor's own first weights is nobody's."""
+    """MNM's is learned: that of the actor's own first weights is unused."""
     agent = AgentConfig(core="mnm-p", core_args={"hidden_size": 8, "memory_size": 4})
     factory = ActorFactory(env="boxworld", agent=agent, num_envs=2, unroll_length=3, seed=1)
     actor, learner = factory.make_actor(0), factory.make_agent(factory.make_batch())

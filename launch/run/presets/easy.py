@@ -118,7 +118,7 @@ _EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "total_steps": 2_500_000,
 }
 
-# The settings for environments that nobody has tuned anything for, the defaults that the paper's settings hide
+# The settings for untuned environments, the defaults that the paper's settings hide
 # included.
 _EASY_POPGYM: Preset = OTHERS | {
     "learner": OTHERS["learner"]

@@ -94,7 +94,7 @@ POPGYM = tuple(
     )
 )
 
-# Environments that nobody has tuned anything for. Rewards and observations have any size there, so both are normalized;
+# Untuned environments. Rewards and observations have any size there, so both are normalized;
 # steps are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The
 # value teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare,
 # its gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
