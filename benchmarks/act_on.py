@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from engram.actors.beside import pool as beside
+from engram.actors import thread_pool
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
@@ -71,7 +71,7 @@ def main() -> None:
     given, others = parser.parse_known_args()
     prepare_process(1)
     if given.shared_stream:
-        beside.stream_module = lambda _: None
+        thread_pool.stream_module = lambda _: None
     words = ["--env", given.env, "--core", given.core, "--device", given.device, *others]
     found: dict[str, list[float]] = {"local": [], "act_on": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:

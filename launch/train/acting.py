@@ -53,7 +53,7 @@ class Acting:
         return self
 
     def begin(self, report: Callable[[str], None]) -> None:
-        """Start Ray and its actors beside what the caller does next; actors in this process are made by `start`.
+        """Start Ray and its actors concurrently with the caller; actors in this process are made by `start`.
 
         Starting Ray is mostly waiting, and in another thread than the main one it installs no signal handlers. The
         thread lives as long as they do: Linux ends processes that asked for it with the thread that started them.
@@ -184,10 +184,10 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         actors = config.fixed_actors or 1
         return LocalPool(factory.make_actor, actors, config.max_actor_failures, report, together=together)
     if config.act_on != "auto":
-        from ...actors.beside.pool import BesidePool
+        from ...actors.thread_pool import ThreadPool
 
         find_device(factory.device)
-        return BesidePool(
+        return ThreadPool(
             factory.make_actor,
             config.fixed_actors or 1,
             config.max_actor_failures,

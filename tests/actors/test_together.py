@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engram.actors.beside.pool import BesidePool
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import LocalPool
+from engram.actors.thread_pool import ThreadPool
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.core import state_leaves
@@ -116,7 +116,7 @@ def test_an_actor_that_fails_is_replaced_for_all_members():
 
 def test_a_thread_acts_for_all_members_that_have_room():
     factory = factory_of("gru")
-    beside = BesidePool(factory.make_actor, 2, 0, num_envs=4, ahead=8, together=True)
+    beside = ThreadPool(factory.make_actor, 2, 0, num_envs=4, ahead=8, together=True)
     alone = LocalPool(factory.make_actor, 2, 0)
     try:
         for pool in (beside, alone):

@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from engram.actors.beside.pool import BesidePool
 from engram.actors.failures import ActorFailureError
 from engram.actors.pool import LocalPool
+from engram.actors.thread_pool import ThreadPool
 from pools import FACTORY, lags, make_breaking, take, weights
 
 
@@ -17,7 +17,7 @@ def make():
     made = []
 
     def pool(make_actor=FACTORY.make_actor, num_actors=2, max_failures=0, ahead=8, report=print):
-        made.append(BesidePool(make_actor, num_actors, max_failures, report, num_envs=FACTORY.num_envs, ahead=ahead))
+        made.append(ThreadPool(make_actor, num_actors, max_failures, report, num_envs=FACTORY.num_envs, ahead=ahead))
         return made[-1]
 
     yield pool

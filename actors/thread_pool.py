@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ...agents.threads import become_helper
-from ...agents.values import Weights
-from ..members import MakeActor
-from ..packed import record_event, stream_module, take_over
-from ..pool import InProcess, LocalPool
-from ..unroll import Unroll, tensors
+from ..agents.threads import become_helper
+from ..agents.values import Weights
+from .members import MakeActor
+from .packed import record_event, stream_module, take_over
+from .pool import InProcess, LocalPool
+from .unroll import Unroll, tensors
 
 WAIT_SECONDS = 1.0
 """For which `next` waits for an unroll."""
@@ -36,7 +36,7 @@ class _Made(NamedTuple):
     event: Any
 
 
-class BesidePool(InProcess):
+class ThreadPool(InProcess):
     """All actors in one thread of this process. Methods: ActorPool.
 
     Args:

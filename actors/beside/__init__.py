@@ -1,1 +1,0 @@
-"""Acting in the learner's process, beside the learner."""
