@@ -50,7 +50,7 @@ def batch_loops(
 ) -> Loops:
     """The loops over a batch of the environment whose rules are these three kernels."""
     rules = {"start": start, "advance": advance, "observe": observe}
-    return Loops(*(_with_rules(loop, rules, start.__module__) for loop in (_reset_batch, _step_batch)))
+    return Loops(*(_with_rules(loop, rules, advance.__module__) for loop in (_reset_batch, _step_batch)))
 
 
 def _with_rules(loop: Any, rules: dict[str, Any], module: str) -> Any:

@@ -4,20 +4,13 @@ from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
 from ..single import SingleEnv
-from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, symbols_of
+from .cards import DECK, SUITS, Params, State, class_of, deal, one_hot
+from .game import SuitBatch
 
 
 def _task(decks: int) -> Params:
     size = DECK * decks
     return Params(size, 2 * size - 1, 1 / size, -1 / size, divisor=SUITS.divisor, classes=SUITS.classes)
-
-
-@kernel
-def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the cards."""
-    shuffle(state, i, 0, params.size)
-    clear(state, params, i)
 
 
 @kernel
@@ -40,7 +33,7 @@ def observe(state: State, params: Params, i: int, vector: Array) -> None:
     one_hot(vector, 2, params.classes, class_of(state, params, i, step) if step < params.size else 0)
 
 
-class PopgymAutoencodeBatch(CardBatch):
+class PopgymAutoencodeBatch(SuitBatch):
     """N games of Autoencode.
 
     Description:
@@ -66,10 +59,8 @@ class PopgymAutoencodeBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
-    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012
-    action_names = SUITS.names
-    loops = batch_loops(start, advance, observe)
+    loops = batch_loops(deal, advance, observe)
 
     @classmethod
     def groups(cls, params: Params) -> list[int]:

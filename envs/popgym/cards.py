@@ -126,3 +126,16 @@ def one_hot(vector: Array, first: int, size: int, value: int) -> None:
     """Write a one-hot of `size` values into `vector` from place `first` on."""
     for k in range(size):
         vector[first + k] = k == value
+
+
+@kernel
+def deal(state: State, params: Params, i: int) -> None:
+    """Begin a new episode in copy i: shuffle all cards."""
+    shuffle(state, i, 0, params.size)
+    clear(state, params, i)
+
+
+@kernel
+def show_last(state: State, params: Params, i: int, vector: Array) -> None:
+    """Write the one-hot class of the card dealt last into `vector` [C]."""
+    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))

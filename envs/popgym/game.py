@@ -10,7 +10,7 @@ from ...base.messages import check_choice, check_numbers
 from ..arrays import Array, check_cell
 from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
-from .cards import Params, State, clear, new_state
+from .cards import SUITS, Params, State, clear, new_state
 
 DIFFICULTIES = ("easy", "medium", "hard")
 _DARK, _BACK = (40, 40, 48), (90, 90, 110)
@@ -23,6 +23,11 @@ DARK, BACK, CLASS = 0, 1, 2
 """Colors of a cell that is off, of a card face down, and of class 0; the other classes follow."""
 PACK_WIDTH, SMALLEST = 13, 110
 """Cards in a row of a picture, and pixels of a picture's shorter side."""
+
+
+def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
+    """Colors of PALETTE, by index, and what they stand for."""
+    return tuple((PALETTE[color], text) for color, text in symbols)
 
 
 class PopgymBatch(BatchedEnv):
@@ -128,6 +133,13 @@ class CardBatch(PopgymBatch):
         self.begin(index)
 
 
+class SuitBatch(CardBatch):
+    """A task with one pack of cards, in which an action names a suit."""
+
+    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
+    action_names = SUITS.names
+
+
 class BoardBatch(PopgymBatch):
     """A task with a square board, on which some cells are occupied; an action opens a cell, row by row."""
 
@@ -162,8 +174,3 @@ class BoardBatch(PopgymBatch):
         for row, col in cells:
             self.state.hidden[index, row * side + col] = 1
         self.begin(index)
-
-
-def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
-    """Colors of PALETTE, by index, and what they stand for."""
-    return tuple((PALETTE[color], text) for color, text in symbols)

@@ -1,23 +1,15 @@
 """Higher Lower (POPGym): guess whether the next card is higher, knowing which cards are gone."""
 
 from ...base.compiled import kernel
-from ..arrays import Array
 from ..loops import batch_loops
 from ..single import SingleEnv
-from .cards import DECK, RANKS, Params, State, class_of, clear, one_hot, shuffle
+from .cards import DECK, RANKS, Params, State, class_of, deal, show_last
 from .game import CLASS, CardBatch, symbols_of
 
 
 def _task(decks: int) -> Params:
     size = DECK * decks
     return Params(size, size - 1, 1 / size, -1 / size, divisor=RANKS.divisor, classes=RANKS.classes)
-
-
-@kernel
-def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the cards."""
-    shuffle(state, i, 0, params.size)
-    clear(state, params, i)
 
 
 @kernel
@@ -30,12 +22,6 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     if before != after:
         reward = params.right if (after > before) == (action == 0) else params.wrong
     return reward, state.step[i] == params.num_steps, False
-
-
-@kernel
-def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """The rank of the card dealt last: one-hot [13]."""
-    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
 
 
 class PopgymHigherLowerBatch(CardBatch):
@@ -68,7 +54,7 @@ class PopgymHigherLowerBatch(CardBatch):
     symbols = symbols_of((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest"))
     tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012
     action_names = ("higher", "lower")
-    loops = batch_loops(start, advance, observe)
+    loops = batch_loops(deal, advance, show_last)
 
 
 class PopgymHigherLower(SingleEnv):

@@ -1,23 +1,15 @@
 """Repeat First (POPGym): name the suit of the first card, for a whole pack of cards."""
 
 from ...base.compiled import kernel
-from ..arrays import Array
 from ..loops import batch_loops
 from ..single import SingleEnv
-from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, symbols_of
+from .cards import DECK, SUITS, Params, State, class_of, deal, show_last
+from .game import SuitBatch
 
 
 def _task(decks: int) -> Params:
     steps = DECK * decks - 1
     return Params(DECK * decks, steps, 1 / steps, -1 / steps, divisor=SUITS.divisor, classes=SUITS.classes)
-
-
-@kernel
-def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the cards."""
-    shuffle(state, i, 0, params.size)
-    clear(state, params, i)
 
 
 @kernel
@@ -28,13 +20,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     return params.right if right else params.wrong, state.step[i] == params.num_steps, False
 
 
-@kernel
-def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """The suit of the card dealt last: one-hot [4]."""
-    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
-
-
-class PopgymRepeatFirstBatch(CardBatch):
+class PopgymRepeatFirstBatch(SuitBatch):
     """N games of Repeat First.
 
     Description:
@@ -60,10 +46,8 @@ class PopgymRepeatFirstBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
-    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1), "medium": _task(8), "hard": _task(16)}  # noqa: RUF012
-    action_names = SUITS.names
-    loops = batch_loops(start, advance, observe)
+    loops = batch_loops(deal, advance, show_last)
 
 
 class PopgymRepeatFirst(SingleEnv):

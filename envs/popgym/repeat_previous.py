@@ -1,24 +1,16 @@
 """Repeat Previous (POPGym): name the suit of the card that was dealt k steps ago."""
 
 from ...base.compiled import kernel
-from ..arrays import Array
 from ..loops import batch_loops
 from ..single import SingleEnv
-from .cards import DECK, SUITS, Params, State, class_of, clear, one_hot, shuffle
-from .game import CLASS, CardBatch, symbols_of
+from .cards import DECK, SUITS, Params, State, class_of, deal, show_last
+from .game import SuitBatch
 
 
 def _task(decks: int, lag: int) -> Params:
     size = DECK * decks
     share = 1 / (size - lag)
     return Params(size, size - 1, share, -share, divisor=SUITS.divisor, classes=SUITS.classes, lag=lag)
-
-
-@kernel
-def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the cards."""
-    shuffle(state, i, 0, params.size)
-    clear(state, params, i)
 
 
 @kernel
@@ -32,13 +24,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     return reward, state.step[i] == params.num_steps, False
 
 
-@kernel
-def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """The suit of the card dealt last: one-hot [4]."""
-    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
-
-
-class PopgymRepeatPreviousBatch(CardBatch):
+class PopgymRepeatPreviousBatch(SuitBatch):
     """N games of Repeat Previous.
 
     Description:
@@ -65,10 +51,8 @@ class PopgymRepeatPreviousBatch(CardBatch):
         package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
-    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
     tasks = {"easy": _task(1, 4), "medium": _task(2, 32), "hard": _task(3, 64)}  # noqa: RUF012
-    action_names = SUITS.names
-    loops = batch_loops(start, advance, observe)
+    loops = batch_loops(deal, advance, show_last)
 
 
 class PopgymRepeatPrevious(SingleEnv):
