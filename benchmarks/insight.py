@@ -2,7 +2,7 @@
 
     python benchmarks/insight.py RUN NAME --intervene wipe@80 wipe@80:pool=5 --decode goal --every 10
 
-RUN is a run directory or zoo:NAME; writes results/insight-NAME.json. docs/how-to/insight.md says what was found.
+RUN is a run directory or zoo:NAME; writes results/insight-NAME.json. benchmarks/notes/insight.md has the results.
 """
 
 import argparse
