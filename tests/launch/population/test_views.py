@@ -214,7 +214,7 @@ def patterns(explored: list[str], fields: list[str]) -> list[str]:
 def test_the_layout_shows_tags_that_exist() -> None:
     listed = re.findall(r"^\| `([\w/.<>]+)`", METRICS_PAGE, re.MULTILINE)
     names = [name.replace("<setting>", "learner.lr") for name in listed]
-    names += re.findall(r"`(population/[\w.]+)`", METRICS_PAGE.split("## In TensorBoard alone")[1])
+    names += re.findall(r"`(population/[\w.]+)`", METRICS_PAGE.split("## TensorBoard only")[1])
     for pattern in patterns(["learner.lr"], ["solved"]):
         assert any(re.search(pattern, name) for name in names), pattern
 
