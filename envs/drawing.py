@@ -1,6 +1,6 @@
-"""Pictures of environments for people: cells, symbols and captions on a grid.
+"""Images of environments for human viewers: cells, symbols and captions on a grid.
 
-A canvas makes a picture, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
+A canvas makes an image, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
 the words.
 """
 
@@ -119,7 +119,7 @@ class Canvas:
         self._draw.polygon(corners, fill=color)
 
     def sign(self, row: float, col: float, sign: str, color: Color) -> None:
-        """Two characters that stand for what lies in the cell (row, col) where pictures cannot be shown."""
+        """Two characters that stand for what lies in the cell (row, col) where images cannot be shown."""
         at = (round(row), round(col))
         floor = self.cells[at].floor if at in self.cells else self.background
         self.cells[at] = Cell(floor, sign, color)
@@ -137,9 +137,9 @@ class Canvas:
         """All of it: uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)
-        for row, col, words, color, height in self.words:
+        for row, col, label, color, height in self.words:
             font = ImageFont.load_default(height * self._scale)
-            draw.text((col * self._scale, (row + 0.5) * self._scale), words, color, font, anchor="lm")
+            draw.text((col * self._scale, (row + 0.5) * self._scale), label, color, font, anchor="lm")
         return np.array(image.reduce(self._smooth) if self._smooth > 1 else image, np.uint8)
 
     def _box(self, row: float, col: float, height: float, width: float) -> tuple[float, float, float, float]:

@@ -23,11 +23,11 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """N copies of a compiled game behind Gymnasium's vector interface.
 
     Args:
-        num_envs: how many copies, at least 1.
-        observation_space, action_space: spaces of one copy.
+        num_envs: number of environments, at least 1.
+        observation_space, action_space: spaces of one environment.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
-        params: NamedTuple of numbers that the compiled functions read.
-        first_index: index of the first copy in a larger batch that is split over several engines.
+        params: NamedTuple of scalars that the compiled functions read.
+        first_index: index of the first environment in a larger batch that is split over several engines.
         render_mode: None or "rgb_array".
     """
 
@@ -53,14 +53,15 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     replayable: bool = True
     """Whether a level depends on `streams` alone, whichever copy plays it."""
     fixed_levels: int = 0
-    """Of an environment in which copy i plays level i mod so many for ever; 0: every episode has a level of its own."""
+    """Number of levels if environment i always plays level i modulo this number; 0: every episode has a level of its
+    own."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
     trusted: bool = False
     """Whether `restore` may run code from a saved state; it has none of this engine's."""
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
-        """Names and the number of copies are checked before a constructor allocates anything."""
+        """Names and the number of environments are checked before a constructor allocates anything."""
         name = cls.__name__.removesuffix("Batch")
         check_keys(name, "parameter", parameters, (*parameter_names(cls), *HIDDEN))
         if arguments or "num_envs" in parameters:
@@ -96,9 +97,10 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         """Gymnasium's reset.
 
         Args:
-            seed: one for all copies, or one for each.
-            options: `{"reset_mask": bool [N]}` resets some copies only; `{"level": [...]}` starts copies with given
-                levels: N of them in the form of `level`, None where one is to be drawn.
+            seed: one for all environments, or one for each.
+            options: `{"reset_mask": bool [N]}` resets some environments only; `{"level": [...]}` starts copies with
+                given
+                levels: N of them in the form of `level`, None to sample one.
         """
         mask, levels = self._read(options)
         observation = self.new_observation()
@@ -109,7 +111,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return (self.observe_all() if levels else observation), self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Gymnasium's step; `info` holds the episode fields of copies whose episode ended in this step."""
+        """Gymnasium's step; `info` holds the episode fields of environments whose episode ended in this step."""
         observation = self.new_observation()
         reward = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
@@ -126,18 +128,18 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return self.observe_all()[index]
 
     def observe_all(self) -> Array:
-        """The current observations of all copies."""
+        """The current observations of all environments."""
         self._check_started("an observation")
         observation = self.new_observation()
         self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
         return observation
 
     def render(self) -> tuple[Array, ...] | None:
-        """Pictures of all copies, uint8 [H, W, 3] each, in render_mode "rgb_array"."""
+        """Images of all environments, uint8 [H, W, 3] each, in render_mode "rgb_array"."""
         return None if self.render_mode is None else tuple(self.draw(i) for i in range(self.num_envs))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent sees."""
+        """An image of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent observes."""
         return self.paint(index, full).picture()
 
     def level_set(self) -> set[bytes]:
@@ -168,7 +170,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     # -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
-        """Facts of level and moment in all copies, shown to the agent or not: int64 [N] for each `fact_values`."""
+        """Facts of level and moment in all environments, shown to the agent or not: int64 [N] for each
+        `fact_values`."""
         return {}
 
     @property
@@ -177,7 +180,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return len(self.fact_values)
 
     def privileged(self) -> Array:
-        """Inputs of a privileged critic besides observations, float32 [N, privileged_size]: the facts."""
+        """Inputs of a privileged critic in addition to observations, float32 [N, privileged_size]: the facts."""
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:
@@ -189,7 +192,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index` for people: the whole board, or only what the agent sees."""
+        """Environment `index` for human viewers: the whole board, or only what the agent observes."""
         raise NotImplementedError
 
     def level(self, index: int) -> dict[str, Any]:
@@ -209,14 +212,14 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
     def _read(self, options: Mapping[str, Any] | None) -> tuple[Array | None, Sequence[Any]]:
         """Mask and levels of the options of a reset."""
-        given = {} if options is None else options
-        check_keys("reset", "option", given, ("level", "reset_mask"))
-        mask = np.asarray(given["reset_mask"]) if "reset_mask" in given else None
-        levels: Any = given.get("level", ())
-        if "level" in given:
+        values = {} if options is None else options
+        check_keys("reset", "option", values, ("level", "reset_mask"))
+        mask = np.asarray(values["reset_mask"]) if "reset_mask" in values else None
+        levels: Any = values.get("level", ())
+        if "level" in values:
             if not isinstance(levels, list | tuple) or len(levels) != self.num_envs:
-                said = f"{len(levels)} levels" if isinstance(levels, list | tuple) else f"a {type(levels).__name__}"
-                raise ValueError(f"level is {said}; expected a list of {self.num_envs}, with None for drawn ones")
+                text = f"{len(levels)} levels" if isinstance(levels, list | tuple) else f"a {type(levels).__name__}"
+                raise ValueError(f"level is {text}; expected a list of {self.num_envs}, with None for drawn ones")
             for index, level in enumerate(levels):
                 if level is not None:
                     self.check_level(f"level of environment {index}", level)

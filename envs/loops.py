@@ -1,7 +1,8 @@
-"""N copies of one environment in arrays, and the two compiled loops that step them together.
+"""N environments of one kind in arrays, and the two compiled loops that step them together.
 
-An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of numbers (its parameters) and rules
-for one copy, from which the loops are made: `start`, `advance` and `observe` below stand for an environment's own, and
+An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of scalars (its parameters) and rules
+for one environment, from which the loops are made: `start`, `advance` and `observe` below stand for an environment's
+    own, and
 `batch_loops` puts those in their places. The state always holds `random` (uint64 [N], see randomness.py) and `over`
 (bool [N], the episode has ended; the loops write it).
 
@@ -24,16 +25,16 @@ from .randomness import streams
 
 
 def start(state: Any, params: Any, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
 
 
 def advance(state: Any, params: Any, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in copy i: (reward, terminated, truncated)."""
+    """Take one step in environment i: (reward, terminated, truncated)."""
     raise NotImplementedError
 
 
 def observe(state: Any, params: Any, i: int, observation: Array) -> None:
-    """Write what the agent of copy i sees, every number of it."""
+    """Write what the agent of environment i sees, every number of it."""
 
 
 class Loops(NamedTuple):
@@ -64,7 +65,7 @@ def _with_rules(loop: Any, rules: dict[str, Any], module: str) -> Any:
 
 
 def _reset_batch(state: Any, params: Any, mask: Array, observation: Array) -> None:
-    """Start an episode where `mask` (bool [N]) is set, and observe all copies (observation [N, ...])."""
+    """Start an episode where `mask` (bool [N]) is set, and observe all environments (observation [N, ...])."""
     for i in range(len(mask)):
         if mask[i]:
             start(state, params, i)
@@ -82,7 +83,8 @@ def _step_batch(
     terminated: Array,
     truncated: Array,
 ) -> int:
-    """Step all copies; -1, or the index of the first action outside 0..num_actions - 1, and then nothing has changed.
+    """Step all environments; -1, or the index of the first action outside 0..num_actions - 1, and then nothing has
+    changed.
 
     actions int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated bool [N] are written.
     """
@@ -115,22 +117,22 @@ MOST_NAMES = 10
 
 
 class ArrayForm(NamedTuple):
-    """Shape and type of one copy's part of an array."""
+    """Shape and type of one environment's part of an array."""
 
     shape: tuple[int, ...]
     dtype: Any
 
 
 class Copies:
-    """N copies of one environment: their state, and what is done with all of them at once, in the caller's arrays.
+    """N environments of one kind: their state, and what is done with all of them at once, in the caller's arrays.
 
     Args:
         num_envs: N, at least 1.
-        observation: form of one copy's observation.
-        num_actions: how many one copy has.
+        observation: form of one environment's observation.
+        num_actions: how many one environment has.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
-        params: NamedTuple of numbers that the compiled functions read.
-        first_index: index of the first copy in a larger batch that is split over several engines.
+        params: NamedTuple of scalars that the compiled functions read.
+        first_index: index of the first environment in a larger batch that is split over several engines.
     """
 
     episode_fields: tuple[str, ...] = ()
@@ -168,7 +170,7 @@ class Copies:
         self.started = True
 
     def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Step all copies; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
+        """Step all environments; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
         self._check_started("step()")
         if actions.dtype != np.int64:
             if not np.issubdtype(actions.dtype, np.integer):
@@ -192,7 +194,8 @@ class Copies:
 
     @property
     def streams(self) -> Array:
-        """The state of each copy's stream of randomness, uint64 [N], to be written to: levels are drawn from it."""
+        """The state of each environment's stream of randomness, uint64 [N], to be written to: levels are sampled from
+        it."""
         return self.state.random
 
     @property
@@ -201,29 +204,29 @@ class Copies:
         return None
 
     def cut(self, where: Array) -> None:
-        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
+        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
         self.state.over[where] = True
 
     def episode_facts(self, indices: Array) -> Array:
-        """Values of `episode_fields` in copies `indices` [K]: float32 [K, len(episode_fields)]."""
+        """Values of `episode_fields` in environments `indices` [K]: float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
         return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(indices), 0), np.float32)
 
     def save(self) -> dict[str, Array]:
-        """A copy of the exact state of all copies, randomness included: arrays by name."""
+        """A copy of the exact state of all environments, randomness included: arrays by name."""
         return {name: np.copy(value) for name, value in self.state._asdict().items()} | {
             "started": np.array(self.started),
             "parameters": self._fingerprint(),
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save` of an engine with the same parameters and number of copies."""
+        """Return to a state made by `save` of an engine with the same parameters and number of environments."""
         fields: dict[str, Array] = self.state._asdict()
         for name, value in fields.items():
-            found = saved.get(name, np.zeros_like(value) if name in self.later_fields else None)
-            if found is None or found.shape != value.shape or found.dtype != value.dtype:
-                said = "nothing" if found is None else f"an array of {found.dtype} {found.shape}"
-                raise ValueError(f"saved state of {name!r} is {said}; expected {value.dtype} {value.shape}")
+            result = saved.get(name, np.zeros_like(value) if name in self.later_fields else None)
+            if result is None or result.shape != value.shape or result.dtype != value.dtype:
+                text = "nothing" if result is None else f"an array of {result.dtype} {result.shape}"
+                raise ValueError(f"saved state of {name!r} is {text}; expected {value.dtype} {value.shape}")
         if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
             raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
         for name, value in fields.items():
@@ -231,7 +234,7 @@ class Copies:
         self.started = bool(saved["started"])
 
     def new_observation(self) -> Array:
-        """An empty array for the observations of all copies."""
+        """An empty array for the observations of all environments."""
         return np.zeros((self.num_envs, *self._observation.shape), self._observation.dtype)
 
     def _check_started(self, call: str) -> None:

@@ -16,21 +16,21 @@ KEY = "action_mask"
 """In `info` or a Dict observation."""
 
 
-def flat_mask(name: str, given: Any, size: int) -> Array:
+def flat_mask(name: str, mask: Any, size: int) -> Array:
     """One environment's mask as bool [size].
 
     Args:
         name: of the environment, for errors.
-        given: an array of `size` values, bool or 0 and 1, or one array for each choice, as Gymnasium's spaces take it.
+        mask: an array of `size` values, bool or 0 and 1, or one array for each choice, as Gymnasium's spaces take it.
         size: A.
 
     Raises:
         ContractError: for another size, or another value than 0 and 1.
     """
     try:
-        values = given.reshape(-1) if isinstance(given, np.ndarray) else np.hstack(given)
+        values = mask.reshape(-1) if isinstance(mask, np.ndarray) else np.hstack(mask)
     except (TypeError, ValueError) as problem:
-        raise ContractError(f"{KEY} of {name} is {given!r}; expected {size} values, one for each action") from problem
+        raise ContractError(f"{KEY} of {name} is {mask!r}; expected {size} values, one for each action") from problem
     return flat_masks(name, values[None], size)[0]
 
 

@@ -81,8 +81,8 @@ def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
     short = next((environment.name for environment in ENVIRONMENTS.values() if environment.id == name), name)
     environment = ENVIRONMENTS.get(short.removesuffix("-twin"))
     if environment is None or (short.endswith("-twin") and not environment.twin):
-        known = [*environment_names(), *gymnasium.registry]
-        raise ValueError(f"unknown environment {name!r}; {advice(name, known, count=4)}")
+        names = [*environment_names(), *gymnasium.registry]
+        raise ValueError(f"unknown environment {name!r}; {advice(name, names, count=4)}")
     return environment, dict(environment.twin) if short.endswith("-twin") else {}
 
 
@@ -96,8 +96,8 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
     from .engine import parameter_names
 
     made = batch_class(environment)
-    given = inspect.signature(made).parameters
-    return {name: given[name] for name in parameter_names(made)}
+    values = inspect.signature(made).parameters
+    return {name: values[name] for name in parameter_names(made)}
 
 
 def takes_workers(name: str) -> bool:
@@ -143,21 +143,21 @@ def make_batch(
     if env_workers > 1 and not takes_workers(name):
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
-        environment, given = find_environment(name)
+        environment, values = find_environment(name)
         check_keys(name, "parameter", parameters, environment_parameters(environment))
         return batch_class(environment)(
-            num_envs, first_index=first_index, render_mode=render_mode, **(given | parameters)
+            num_envs, first_index=first_index, render_mode=render_mode, **(values | parameters)
         )
     make, allowed = foreign
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
-    given = dict(parameters)
+    values = dict(parameters)
     if render_mode is not None or draws(make):
-        parameters["render_mode"] = render_mode or "rgb_array"  # costs nothing until a picture is asked for
+        parameters["render_mode"] = render_mode or "rgb_array"  # costs nothing until an image is queried
     if is_vector(make):
         return VectorBatch(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)
     if min(env_workers, num_envs) > 1:
-        group = partial(make_batch, name, render_mode=render_mode, **given)
+        group = partial(make_batch, name, render_mode=render_mode, **values)
         return WorkerBatch(group, num_envs, env_workers, first_index=first_index)
     return ForeignBatch(lambda: make(**parameters), num_envs, first_index=first_index, name=name)

@@ -35,11 +35,11 @@ class SingleEnv(gymnasium.Env[Array, int]):
         if seed is not None:
             check_whole("seed", seed, 0)
         super().reset(seed=seed)
-        given = {} if options is None else options
-        check_keys("reset", "option", given, ("level",))
-        if "level" in given:
-            self.batch.check_level("level", given["level"])
-        levels = {"level": [given["level"]]} if "level" in given else None
+        values = {} if options is None else options
+        check_keys("reset", "option", values, ("level",))
+        if "level" in values:
+            self.batch.check_level("level", values["level"])
+        levels = {"level": [values["level"]]} if "level" in values else None
         observation, _ = self.batch.reset(seed=seed, options=levels)
         return observation[0], self._info()
 
@@ -54,7 +54,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
         return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()
 
     def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A picture of the whole board, uint8 [H, W, 3], in render_mode "rgb_array"."""
+        """An image of the whole board, uint8 [H, W, 3], in render_mode "rgb_array"."""
         return None if self.render_mode is None else self.batch.draw(0)
 
     @property

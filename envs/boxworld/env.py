@@ -69,7 +69,7 @@ class BoxWorldBatch(BatchedEnv):
         Player gray, gem white, floor light gray, border black; key and lock of a pair share one of 20 hues.
 
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
-        start at any lock color of the path; all in places drawn at random such that boxes never touch.
+        start at any lock color of the path; all in places chosen at random such that boxes never touch.
 
     Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
 
@@ -230,7 +230,7 @@ class BoxWorldBatch(BatchedEnv):
         return places
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`: the whole board, or what the agent sees; a key in hand is shown below."""
+        """Environment `index`: the whole board, or what the agent observes; a key in hand is shown below."""
         full = full or self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
         row, col = int(self.state.row[index]), int(self.state.col[index])
         reach = WINDOW // 2
@@ -270,10 +270,12 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     for number, things in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
         if number != 1:
             raise ValueError(f"level['board'] holds {number} {things}; expected 1")
-    given = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
-    found = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
-    if sorted(given) != found:
-        raise ValueError(f"solution_locks and distractor_locks are {sorted(given)}; the locks of the board are {found}")
+    declared = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
+    locks = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
+    if sorted(declared) != locks:
+        raise ValueError(
+            f"solution_locks and distractor_locks are {sorted(declared)}; the locks of the board are {locks}"
+        )
     for r, c in level["distractor_locks"]:
         board[r, c] += NUM_COLORS
     row, col = (int(place) for place in players[0])

@@ -1,4 +1,4 @@
-"""The parts of a game of BoxWorld, and how its levels are drawn.
+"""The parts of a game of BoxWorld, and how its levels are sampled.
 
 A level is a chain: a loose key opens the first box, each box holds the key of the next, the last one the gem.
 Distractor branches hang on keys of the chain and lead nowhere. A box is two cells, its content left of its lock.
@@ -23,7 +23,7 @@ KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
 NOTHING is the border, the environment outside it, and the empty hand: all are black.
 """
 MAX_FAILURES = 200
-"""Failed placements after which a level is given up and another problem is drawn (as in the original)."""
+"""Failed placements after which a level is given up and another problem is sampled (as in the original)."""
 
 
 class State(NamedTuple):
@@ -36,9 +36,9 @@ class State(NamedTuple):
     board: Array
     """int8 [N, S, S]: cell codes, without the player."""
     row: Array
-    """int64 [N]: where the player stands in `board`."""
+    """int64 [N]: position of the player in `board`."""
     col: Array
-    """int64 [N]: where the player stands in `board`."""
+    """int64 [N]: position of the player in `board`."""
     colors: Array
     """int8 [N, 20]: the level's order of colors; the path takes them from the first on."""
     held: Array
@@ -85,7 +85,7 @@ def new_state(num_envs: int, grid_size: int) -> State:
 
 
 def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
-    """Raise ValueError where the largest level that may be drawn has too few colors or too little room.
+    """Raise ValueError where the largest level that may be sampled has too few colors or too little room.
 
     The limits on room were measured: within them at least one problem in 200 finds its places.
     """
@@ -104,14 +104,14 @@ def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_
 
 @kernel
 def new_level(state: State, params: Params, i: int) -> None:
-    """Draw problems until one fits on the board of copy i."""
+    """Sample problems until one fits on the board of environment i."""
     while not try_level(state, params, i):
         pass
 
 
 @kernel
 def try_level(state: State, params: Params, i: int) -> bool:
-    """Draw one problem and lay it out: whether it fitted on the board."""
+    """Sample one problem and lay it out: whether it fitted on the board."""
     random = state.random
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)

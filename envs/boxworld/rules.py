@@ -1,4 +1,4 @@
-"""The rules of BoxWorld for one copy."""
+"""The rules of BoxWorld for one environment."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def move(state: State, i: int, action: int) -> tuple[float, bool]:
-    """Move the player of copy i and settle what it steps on: (reward, whether the game is decided)."""
+    """Move the player of environment i and settle what it steps on: (reward, whether the game is decided)."""
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     cell = state.board[i, row, col]
     if not enters(cell, state.board[i, row, col + 1], state.held[i]):
@@ -61,30 +61,30 @@ def move(state: State, i: int, action: int) -> tuple[float, bool]:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
     new_level(state, params, i)
     state.held[i], state.steps[i], state.solved[i] = NOTHING, 0, False
 
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in copy i: (reward, terminated, truncated)."""
+    """Take one step in environment i: (reward, terminated, truncated)."""
     reward, decided = move(state, i, action)
     state.steps[i] += 1
     return reward, decided, not decided and state.steps[i] > params.max_steps
 
 
 @kernel
-def observe(state: State, params: Params, i: int, picture: Array) -> None:
-    """Write what the agent of copy i sees: [5, 5, 6], or the whole board [grid_size + 2, grid_size + 2, 3]."""
+def observe(state: State, params: Params, i: int, image: Array) -> None:
+    """Write what the agent of environment i sees: [5, 5, 6], or the whole board [grid_size + 2, grid_size + 2, 3]."""
     if params.full_view:
-        observe_board(state, i, picture)
+        observe_board(state, i, image)
     else:
-        observe_window(state, i, picture)
+        observe_window(state, i, image)
 
 
 @kernel
-def observe_window(state: State, i: int, picture: Array) -> None:
+def observe_window(state: State, i: int, image: Array) -> None:
     """RGB of the cells around the player, then RGB of the key in hand in every pixel (black: none)."""
     top, left = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2
     held = state.held[i]
@@ -92,26 +92,26 @@ def observe_window(state: State, i: int, picture: Array) -> None:
     for r in range(WINDOW):
         for c in range(WINDOW):
             cell = state.board[i, top + r, left + c]
-            picture[r, c, 0] = PALETTE[cell, 0]
-            picture[r, c, 1] = PALETTE[cell, 1]
-            picture[r, c, 2] = PALETTE[cell, 2]
-            picture[r, c, 3] = red
-            picture[r, c, 4] = green
-            picture[r, c, 5] = blue
+            image[r, c, 0] = PALETTE[cell, 0]
+            image[r, c, 1] = PALETTE[cell, 1]
+            image[r, c, 2] = PALETTE[cell, 2]
+            image[r, c, 3] = red
+            image[r, c, 4] = green
+            image[r, c, 5] = blue
     for channel in range(3):
-        picture[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
+        image[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
 
 
 @kernel
-def observe_board(state: State, i: int, picture: Array) -> None:
+def observe_board(state: State, i: int, image: Array) -> None:
     """RGB of all cells; the key in hand lies in the corner (0, 0) of the border."""
-    side = picture.shape[0]
+    side = image.shape[0]
     for r in range(side):
         for c in range(side):
             cell = state.board[i, r + 1, c + 1]
-            picture[r, c, 0] = PALETTE[cell, 0]
-            picture[r, c, 1] = PALETTE[cell, 1]
-            picture[r, c, 2] = PALETTE[cell, 2]
+            image[r, c, 0] = PALETTE[cell, 0]
+            image[r, c, 1] = PALETTE[cell, 1]
+            image[r, c, 2] = PALETTE[cell, 2]
     for channel in range(3):
-        picture[0, 0, channel] = PALETTE[state.held[i], channel]
-        picture[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]
+        image[0, 0, channel] = PALETTE[state.held[i], channel]
+        image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]

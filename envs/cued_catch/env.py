@@ -24,7 +24,7 @@ class CuedCatchBatch(BatchedEnv):
 
     Description:
         Two balls fly towards the player, one in the top row and one in the bottom row, and a cue names the one to
-        catch. Two of the four cues stand for the top ball and two for the bottom ball, drawn again for every episode.
+        catch. Two of the four cues mean the top ball and two for the bottom ball, resampled for every episode.
         The teaching phase shows cue 3, 2, 1 and 0, each with the symbol of its ball, for `initial_cue_duration` frames;
         then follow `num_trials` trials of 7 frames with a random cue each. The player must be in the row of the right
         ball one frame after the balls were in its column; the move made in that frame still counts.
@@ -51,7 +51,7 @@ class CuedCatchBatch(BatchedEnv):
         num_envs: how many games.
         num_trials: trials in an episode.
         num_cues: cues that are taught and asked for, 1 to 4: the first ones, whose balls are drawn as if there were
-            four. With one, what it stands for is all there is to remember.
+            four. With one, its meaning is all there is to remember.
         initial_cue_duration: frames for which each cue is taught.
         cue_duration: frames for which a trial shows its cue (a trial has 7).
         reward_free_trials: trials at the start without any reward: the longer, the longer must the meanings of the cues
@@ -139,7 +139,7 @@ class CuedCatchBatch(BatchedEnv):
         rules.begin(self.state, index)
 
     def facts(self) -> dict[str, Array]:
-        """The balls that the cues stand for, the cue of the moment and its ball, and the trial (0: teaching)."""
+        """The balls that the cues mean, the cue of the moment and its ball, and the trial (0: teaching)."""
         state, everywhere = self.state, np.arange(self.num_envs)
         trial = np.array([rules.clock(self.params, int(frame))[0] for frame in state.frame])
         taught = self.params.num_cues - 1 - state.frame // self.params.initial_cue_duration
@@ -148,7 +148,7 @@ class CuedCatchBatch(BatchedEnv):
         return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`; the agent sees the whole board, but `full` also says what the cue means."""
+        """Environment `index`; the agent sees the whole board, but `full` also says what the cue means."""
         canvas = Canvas(ROWS, COLS, cell=36, background=_GRAY, caption_rows=1)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -164,7 +164,7 @@ class CuedCatchBatch(BatchedEnv):
         return canvas
 
     def _caption(self, index: int, full: bool) -> str:
-        """Phase, cue and score; with `full` also the ball that the cue stands for."""
+        """Phase, cue and score; with `full` also the ball that the cue means."""
         facts = self.facts()
         cue, ball = (self.fact_values[name][facts[name][index]] for name in ("cue", "ball"))
         cue = f"{cue} ({ball} ball)" if full else cue

@@ -1,4 +1,4 @@
-"""The rules of Cued Catch for one copy.
+"""The rules of Cued Catch for one environment.
 
 Everything but the player's row follows from the frame number, so a game is little more than a clock:
 
@@ -43,7 +43,7 @@ class State(NamedTuple):
     row: Array
     """int64 [N]: the player's row, 0 top or 1 bottom."""
     balls: Array
-    """int8 [N, 4]: the ball that each cue stands for, 0 top or 1 bottom."""
+    """int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom."""
     cues: Array
     """int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation."""
     caught: Array
@@ -84,14 +84,14 @@ def new_state(num_envs: int, num_trials: int) -> State:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, i)
 
 
 @kernel
 def draw_level(state: State, params: Params, i: int) -> None:
-    """Draw which two cues stand for the top ball, and the cue of every trial."""
+    """Sample which two cues mean the top ball, and the cue of every trial."""
     balls, cues = state.balls[i], state.cues[i]
     top_left = 2
     for cue in range(NUM_CUES):
@@ -105,7 +105,7 @@ def draw_level(state: State, params: Params, i: int) -> None:
 
 @kernel
 def begin(state: State, i: int) -> None:
-    """Go to frame 0 of the level that copy i holds."""
+    """Go to frame 0 of the level of environment i."""
     state.frame[i], state.row[i], state.caught[i], state.missed[i] = 0, 0, 0, 0
     state.solved[i] = False
 
@@ -119,7 +119,7 @@ def clock(params: Params, frame: int) -> tuple[int, int]:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of copy i: (reward, whether it was the last, never truncated).
+    """One frame of environment i: (reward, whether it was the last, never truncated).
 
     The player moves first, so its last move before the catch still counts.
     """
@@ -145,7 +145,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
-    """Things shown by copy i: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown or -1)."""
+    """Things shown by environment i: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown
+    or -1)."""
     row = state.row[i]
     trial, moment = clock(params, state.frame[i])
     if trial < 0:
@@ -159,7 +160,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of copy i sees: binary planes [7, 12, 5]."""
+    """Write what the agent of environment i sees: binary planes [7, 12, 5]."""
     row, column, cue, symbol = scene(state, params, i)
     for r in range(ROWS):
         for c in range(COLS):

@@ -25,14 +25,14 @@ MOST_SAVED = 4 * 2**20
 class ForeignBatch:
     """N copies of a Gymnasium environment, stepped one after the other through gymnasium.vector.SyncVectorEnv.
 
-    Autoreset is NEXT_STEP, as in our own engine. Every copy has a seed of its own that depends on the seed of the run
-    and on its index alone; a vector entry point of the environment is not used, since its copies would share one
-    stream.
+    Autoreset is NEXT_STEP, as in our own engine. Every environment has a seed of its own that depends on the seed of
+    the run and on its index alone; a vector entry point of the environment is not used, since its copies would share
+    one stream.
 
     Args:
         make_env: makes one environment.
-        num_envs: how many copies, at least 1.
-        first_index: index of the first copy in a larger batch that is split over several.
+        num_envs: number of environments, at least 1.
+        first_index: index of the first environment in a larger batch that is split over several.
         name: what errors call this environment.
     """
 
@@ -80,7 +80,7 @@ class ForeignBatch:
         self.vector.at_step = call
 
     def new_observation(self) -> Observation:
-        """Zeroed arrays for the observations of all copies: one [N, ...], or a (nested) dict of them."""
+        """Zeroed arrays for the observations of all environments: one [N, ...], or a (nested) dict of them."""
         return empty(self.single_observation_space, self.num_envs)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
@@ -100,7 +100,8 @@ class ForeignBatch:
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Step all copies with actions int [N] (or [N, K]); write observations, reward, terminated and truncated."""
+        """Step all environments with actions int [N] (or [N, K]); write observations, reward, terminated and
+        truncated."""
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
         taken = self._actions.read(self._checked(actions))
@@ -114,7 +115,7 @@ class ForeignBatch:
         self.action_mask = self._masks.read(values, self.vector.infos, terminated | truncated)
 
     def cut(self, where: Array) -> None:
-        """End the episodes of copies `where` (bool [N]) here: their next step begins new ones."""
+        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
         self.vector._autoreset_envs[where] = True
 
     def as_agents_see(self, values: Any, count: int) -> Observation:
@@ -128,7 +129,8 @@ class ForeignBatch:
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: what the last `info` of copies `indices` says; nan for what is missing."""
+        """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan for what is
+        missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
@@ -143,17 +145,17 @@ class ForeignBatch:
         return check_behavior(self.vector.envs[0], self.name)
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """A picture of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
+        """An image of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
         try:
-            picture = self.vector.envs[index].render()
+            image = self.vector.envs[index].render()
         except (error.Error, NotImplementedError) as problem:
             raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+        if not isinstance(image, np.ndarray) or image.ndim != 3:
             raise ValueError(f"{self.name} draws no pictures")
-        return picture.astype(np.uint8)
+        return image.astype(np.uint8)
 
     def save(self) -> dict[str, Array]:
-        """The exact state of all copies as pickled bytes, uint8.
+        """The exact state of all environments as pickled bytes, uint8.
 
         Raises ValueError if the environment cannot be copied. Randomness that it draws from a global generator is not
         in it.
@@ -198,7 +200,7 @@ class ForeignBatch:
         self.vector._autoreset_envs, self.started = saved["ended"].copy(), bool(saved["started"].all())
 
     def close(self) -> None:
-        """Close all copies."""
+        """Close all environments."""
         self.vector.close()
 
     def _staying(self, call: Callable[[], Any]) -> Any:

@@ -21,10 +21,10 @@ OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np._
 def check_spaces(env: Any, name: str, prefix: str = "") -> None:
     """Raise ValueError unless an environment declares its spaces; of a vector environment they begin with `prefix`."""
     for attribute in (f"{prefix}observation_space", f"{prefix}action_space"):
-        found = getattr(env, attribute, None)
-        if not isinstance(found, spaces.Space):
-            said = "nothing" if found is None else repr(found)
-            raise ValueError(f"{name}.{attribute} is {said}; expected a gymnasium.spaces.Space, set in __init__")
+        result = getattr(env, attribute, None)
+        if not isinstance(result, spaces.Space):
+            text = "nothing" if result is None else repr(result)
+            raise ValueError(f"{name}.{attribute} is {text}; expected a gymnasium.spaces.Space, set in __init__")
 
 
 STATISTICS = {"NormalizeObservation": "--normalize-observations", "NormalizeReward": "--normalize-returns"}
@@ -114,8 +114,8 @@ def check_observation(space: spaces.Space[Any], method: str, observation: Any, e
             check_observation(part, method, observation[key], f"{entry}.{key}".removeprefix("."))
     elif not isinstance(space, spaces.Box):
         if not space.contains(observation):
-            said = f"{method} returned the observation {_shown(observation)}{place}"
-            raise ContractError(f"{said}; observation_space is {space}")
+            text = f"{method} returned the observation {_shown(observation)}{place}"
+            raise ContractError(f"{text}; observation_space is {space}")
     else:
         array = np.asarray(observation)
         for returned, declared, fits in (
@@ -132,11 +132,11 @@ def _sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) 
     """The action mask of a reset in the form that `action_space.sample` takes, or None."""
     space = env.action_space
     observed = isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces
-    given = observation[KEY] if observed else info.get(KEY)
-    if given is not None and isinstance(space, spaces.Discrete):
-        return flat_mask(name, given, int(space.n)).astype(np.int8)
-    if given is not None and isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        flat = flat_mask(name, given, int(space.nvec.sum())).astype(np.int8)
+    values = observation[KEY] if observed else info.get(KEY)
+    if values is not None and isinstance(space, spaces.Discrete):
+        return flat_mask(name, values, int(space.n)).astype(np.int8)
+    if values is not None and isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        flat = flat_mask(name, values, int(space.nvec.sum())).astype(np.int8)
         return tuple(np.split(flat, np.cumsum(space.nvec)[:-1]))
     return None
 

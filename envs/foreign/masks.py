@@ -43,8 +43,8 @@ class Masks:
         if self._size is None:
             raise ContractError(f"{self._name} has an {KEY} and Box actions; supported: Discrete and MultiDiscrete")
         if self._observed:
-            given = observation[KEY]
-            flat = np.concatenate(given, 1) if isinstance(given, tuple) else given.reshape(len(infos), -1)
+            values = observation[KEY]
+            flat = np.concatenate(values, 1) if isinstance(values, tuple) else values.reshape(len(infos), -1)
             return flat_masks(self._name, flat, self._size)
         return np.stack([self._one(i, info, ended[i]) for i, info in enumerate(infos)])
 

@@ -42,15 +42,15 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     module = _import(module_name, name)
     if attribute in gymnasium.registry:  # Gymnasium's own module:id
         return _maker_of_id(attribute)
-    found: Any = getattr(module, attribute, None)
-    if not _makes_environments(found):
-        known = [key for key, value in vars(module).items() if _makes_environments(value)]
-        what = f"{attribute!r} is {_described(found)}" if hasattr(module, attribute) else f"no {attribute!r}"
+    result: Any = getattr(module, attribute, None)
+    if not _makes_environments(result):
+        names = [key for key, value in vars(module).items() if _makes_environments(value)]
+        what = f"{attribute!r} is {_described(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
         raise ValueError(
             f"{module_name}: {what}; expected a subclass of gymnasium.Env, or a function with "
-            f"@engram.envs.foreign.environment_maker; there: {nearest(attribute, known)}"
+            f"@engram.envs.foreign.environment_maker; there: {nearest(attribute, names)}"
         )
-    return found, _parameters(found)
+    return result, _parameters(result)
 
 
 def environment_maker(function: EnvMaker) -> EnvMaker:
@@ -66,15 +66,15 @@ def environment_maker(function: EnvMaker) -> EnvMaker:
 _MARK = "__makes_environments__"
 
 
-def _makes_environments(found: Any) -> bool:
-    if inspect.isclass(found):
-        return issubclass(found, gymnasium.Env | VectorEnv) and found not in (gymnasium.Env, VectorEnv)
-    return getattr(found, _MARK, False) is True
+def _makes_environments(value: Any) -> bool:
+    if inspect.isclass(value):
+        return issubclass(value, gymnasium.Env | VectorEnv) and value not in (gymnasium.Env, VectorEnv)
+    return getattr(value, _MARK, False) is True
 
 
-def _described(found: Any) -> str:
-    kind = "a class" if inspect.isclass(found) else "a function" if callable(found) else f"a {type(found).__name__}"
-    return kind + (" that is no gymnasium.Env" if inspect.isclass(found) else "")
+def _described(value: Any) -> str:
+    kind = "a class" if inspect.isclass(value) else "a function" if callable(value) else f"a {type(value).__name__}"
+    return kind + (" that is no gymnasium.Env" if inspect.isclass(value) else "")
 
 
 def _registers(name: str) -> bool:
@@ -140,7 +140,7 @@ def is_vector(maker: EnvMaker) -> bool:
 
 
 def draws(maker: EnvMaker) -> bool:
-    """Whether a class, or the environments of an id, say that they draw pictures and can be asked for them."""
+    """Whether a class, or the environments of an id, state that they draw images and can be asked for them."""
     creator = getattr(maker, "creator", maker)
     metadata = getattr(creator, "metadata", None)
     drawing = isinstance(metadata, dict) and "rgb_array" in metadata.get("render_modes", ())
@@ -148,10 +148,10 @@ def draws(maker: EnvMaker) -> bool:
 
 
 def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:
-    given = inspect.signature(maker).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in given.values()):
+    parameters = inspect.signature(maker).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         return None
     hidden = {"self", "render_mode"}
     if is_vector(maker):
         hidden |= {"num_envs", "first_index"}
-    return {key: each for key, each in given.items() if key not in hidden}
+    return {key: each for key, each in parameters.items() if key not in hidden}

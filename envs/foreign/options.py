@@ -73,7 +73,7 @@ def check_options(batch: ForeignBatch, options: Mapping[str, Any], seed: int) ->
     calling(f"{batch.name}.reset with options {dict(options)}", lambda: batch.reset_into(observation, seed), OUTSIDE)
     if recorded.all_read:
         return
-    known = sorted(recorded.read - {_OF_BATCHES})
+    names = sorted(recorded.read - {_OF_BATCHES})
     for key in options:
-        if key not in known:
-            raise ValueError(f"{batch.name}.reset reads no option {key!r}; {advice(key, known)}")
+        if key not in names:
+            raise ValueError(f"{batch.name}.reset reads no option {key!r}; {advice(key, names)}")

@@ -56,9 +56,9 @@ class VectorBatch(ForeignBatch):
         try:
             self.mode = AutoresetMode(vector.metadata.get("autoreset_mode"))
         except ValueError as problem:
-            said = vector.metadata.get("autoreset_mode")
+            text = vector.metadata.get("autoreset_mode")
             raise ValueError(
-                f"{name}.metadata['autoreset_mode'] is {said!r}; allowed: {', '.join(map(str, AutoresetMode))}"
+                f"{name}.metadata['autoreset_mode'] is {text!r}; allowed: {', '.join(map(str, AutoresetMode))}"
             ) from problem
         self._describe()
         self.episode_fields = facts.episode_fields(vector, name)
@@ -214,9 +214,9 @@ class VectorBatch(ForeignBatch):
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
         """For each environment its action mask in `info`, if it has one there."""
-        given, there = info.get(KEY), info.get(f"_{KEY}")
-        has = [given is not None and (there is None or bool(there[i])) for i in range(self.num_envs)]
-        return [{KEY: given[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
+        masks, valid = info.get(KEY), info.get(f"_{KEY}")
+        has = [masks is not None and (valid is None or bool(valid[i])) for i in range(self.num_envs)]
+        return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
 
     def _valid_actions(self, mask: Array) -> Array:
         """Some valid action of each environment, int64 [N, K]."""

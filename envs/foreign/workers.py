@@ -101,8 +101,8 @@ class WorkerBatch(ForeignBatch):
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""
         owner = next(i for i, part in enumerate(self._parts) if index < part.stop)
-        wanted = [index - part.start if i == owner else None for i, part in enumerate(self._parts)]
-        return self._of_groups("draw", wanted)[owner]
+        requested = [index - part.start if i == owner else None for i, part in enumerate(self._parts)]
+        return self._of_groups("draw", requested)[owner]
 
     def save(self) -> dict[str, Array]:
         """The exact state of all environments, as ForeignBatch.save returns it. Raises ValueError if there is none."""
@@ -133,11 +133,11 @@ class WorkerBatch(ForeignBatch):
     def _of_groups(self, what: str, arguments: list[Any]) -> list[Any]:
         """The results of a method of every group, each with its own argument; raises the first exception of one."""
         self._call(lambda: self.vector.set_attr("argument", arguments))
-        found = self._call(lambda: self.vector.call("run", what))
-        for each in found:
+        result = self._call(lambda: self.vector.call("run", what))
+        for each in result:
             if isinstance(each, BaseException):
                 raise each
-        return list(found)
+        return list(result)
 
     def _rows(self, call: Callable[[], Any]) -> dict[str, Any]:
         """Arrays that all groups wrote in a reset or step, [groups, size, ...]; raises their first exception."""

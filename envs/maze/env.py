@@ -133,7 +133,7 @@ class MazeBatch(BatchedEnv):
         return {"goal": (row, col), "teleports": [(r, c) for r, c in self.state.teleports[index].tolist()]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; missing teleports are drawn."""
+        """Put copy `index` at the start of a level; missing teleports are sampled."""
         goal = self._free_cell("goal", level["goal"])
         teleports = [self._free_cell("teleport", cell) for cell in level.get("teleports", ())][: self.params.num_steps]
         self.state.goal[index] = goal
@@ -165,8 +165,8 @@ class MazeBatch(BatchedEnv):
         if full or (self.params.show_goal and max(abs(goal_row - row), abs(goal_col - col)) <= 1):
             canvas.fill(goal_row - top + 0.02, goal_col - left + 0.02, GOAL, 0.96, 0.96)
         canvas.disc(row - top, col - left, AGENT, 0.7)
-        words = f"step {state.steps[index]} of {self.params.num_steps}, last reward {state.last_reward[index]:.1f}"
-        canvas.text(size, 0.3 if full else 0.1, words, INK, 0.5 if full else 0.16)
+        text = f"step {state.steps[index]} of {self.params.num_steps}, last reward {state.last_reward[index]:.1f}"
+        canvas.text(size, 0.3 if full else 0.1, text, INK, 0.5 if full else 0.16)
         return canvas
 
     def _free_cell(self, name: str, cell: Sequence[int]) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""The rules of the maze for one copy.
+"""The rules of the maze for one environment.
 
-Everything random is drawn at the start of an episode: the goal, and the cells to which the agent is taken, in order.
+All random values are sampled at the start of an episode: the goal, and the cells to which the agent is taken, in order.
 So a level says all there is to say, and the steps themselves draw nothing.
 """
 
@@ -97,7 +97,7 @@ def observation_size(previous_action: bool, show_goal: bool) -> int:
 
 @kernel
 def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
-    """Draw the cells `first` and after to which the agent of copy i will be taken."""
+    """Sample the cells `first` and after to which the agent of environment i will be taken."""
     random, teleports, free = state.random, state.teleports, params.free
     for k in range(first, teleports.shape[1]):
         cell = integer(random, i, len(free))
@@ -106,7 +106,7 @@ def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
 
 @kernel
 def begin(state: State, params: Params, i: int) -> None:
-    """Clear the counters of copy i and put its agent in the center."""
+    """Clear the counters of environment i and put its agent in the center."""
     state.last_action[i], state.last_reward[i], state.steps[i] = ACTION_NONE, 0.0, 0
     state.successes[i], state.first_success[i], state.bumps[i] = 0, params.num_steps, 0
     state.row[i] = state.col[i] = len(params.walls) // 2
@@ -114,7 +114,7 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
     cell = integer(state.random, i, len(params.free))
     state.goal[i, 0], state.goal[i, 1] = params.free[cell, 0], params.free[cell, 1]
     draw_teleports(state, params, i, 0)
@@ -123,18 +123,18 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in copy i: (reward, whether it was the last, never truncated)."""
+    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     successes, first = state.successes[i], state.first_success[i]
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     bump = params.walls[row, col] != 0
     row, col = (state.row[i], state.col[i]) if bump else (row, col)
-    found = row == state.goal[i, 0] and col == state.goal[i, 1]
-    reward = GOAL_REWARD * found - params.wall_penalty * bump
-    state.row[i] = state.teleports[i, successes, 0] if found else row
-    state.col[i] = state.teleports[i, successes, 1] if found else col
+    reached = row == state.goal[i, 0] and col == state.goal[i, 1]
+    reward = GOAL_REWARD * reached - params.wall_penalty * bump
+    state.row[i] = state.teleports[i, successes, 0] if reached else row
+    state.col[i] = state.teleports[i, successes, 1] if reached else col
     state.steps[i] += 1
-    state.first_success[i] = state.steps[i] if found and successes == 0 else first
-    state.successes[i] = successes + found
+    state.first_success[i] = state.steps[i] if reached and successes == 0 else first
+    state.successes[i] = successes + reached
     state.bumps[i] += bump
     state.last_action[i], state.last_reward[i] = action, reward
     return reward, state.steps[i] >= params.num_steps, False
@@ -142,7 +142,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write what the agent of copy i sees, float32 [D]; the layout is in env.py."""
+    """Write what the agent of environment i sees, float32 [D]; the layout is in env.py."""
     row, col, walls = state.row[i], state.col[i], params.walls
     for r in range(VIEW):
         for c in range(VIEW):

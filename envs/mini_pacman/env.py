@@ -71,7 +71,7 @@ class MiniPacmanBatch(BatchedEnv):
         view: "viewport" or "full".
         center: middle of the full view, "map" or "player".
         reflect: whether each episode is mirrored, or not, left to right and top to bottom at random, in observations,
-            actions and pictures; the maze is symmetric. Levels are given as on the map that is not mirrored. Off in
+            actions and images; the maze is symmetric. Levels are given as on the map that is not mirrored. Off in
             evaluation.
         num_ghosts: ghosts in level 1.
         num_pills: power pills in a level.
@@ -250,7 +250,7 @@ class MiniPacmanBatch(BatchedEnv):
         return (HEIGHT - 1 - row if flips & 2 else row) * WIDTH + (WIDTH - 1 - col if flips & 1 else col)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`: the whole map, or what the agent sees; level and power are told below."""
+        """Environment `index`: the whole map, or what the agent observes; level and power are told below."""
         full = full or self.params.full_view
         state, reach = self.state, WINDOW // 2
         row, col = divmod(self._shown(index, state.pacman[index]), WIDTH)
@@ -276,8 +276,8 @@ class MiniPacmanBatch(BatchedEnv):
             if canvas.holds(r, c):
                 _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
         canvas.wedge(row - top, col - left, PACMAN_COLOR, 0, 70)
-        words = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
-        canvas.text(canvas.rows, 0.25, words, height=0.6 if full else 0.3)
+        text = f"level {1 + state.levels_done[index]}" + (f", power {power}" if power else "")
+        canvas.text(canvas.rows, 0.25, text, height=0.6 if full else 0.3)
         return canvas
 
 
@@ -292,7 +292,7 @@ def _cell(place: int) -> tuple[int, int]:
 
 
 def _offset(place: int, top: int, left: int) -> tuple[int, int]:
-    """(row, col) of a place in a picture whose corner is (top, left)."""
+    """(row, col) of a place in an image whose corner is (top, left)."""
     return place // WIDTH - top, place % WIDTH - left
 
 

@@ -158,7 +158,7 @@ def new_state(num_envs: int, num_pills: int) -> State:
 
 @kernel
 def start_level(state: State, params: Params, i: int) -> None:
-    """Fill copy i's board and place everybody at random, as hard as `levels_done` asks for."""
+    """Fill environment i's board and place everybody at random, as hard as `levels_done` asks for."""
     for place in range(HEIGHT * WIDTH):
         state.board[i, place] = FULL_BOARD[place]
     state.food_left[i] = NUM_FOOD

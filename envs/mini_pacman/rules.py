@@ -1,4 +1,4 @@
-"""The rules of Mini-Pacman for one copy."""
+"""The rules of Mini-Pacman for one environment."""
 
 import numpy as np
 
@@ -44,7 +44,8 @@ EXITS, NUM_EXITS = _exits()
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i. Its reflection depends on its level's stream, from which it takes nothing."""
+    """Begin a new episode in environment i. Its reflection depends on its level's stream, from which it takes
+    nothing."""
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
@@ -52,14 +53,14 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def next_level(state: State, params: Params, i: int) -> None:
-    """Go on to the next level in copy i."""
+    """Continue with the next level in environment i."""
     state.levels_done[i] += 1
     start_level(state, params, i)
 
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in copy i: (reward, whether Pacman died, whether the frames are used up)."""
+    """Take one step in environment i: (reward, whether Pacman died, whether the frames are used up)."""
     if state.level_steps[i] == params.level_limit:
         next_level(state, params, i)
     state.frame[i] += 1
@@ -122,7 +123,7 @@ def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
 
 @kernel
 def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
-    """Take ghost g of copy i out of the game; the others keep their order."""
+    """Take ghost g of environment i out of the game; the others keep their order."""
     state.num_ghosts[i] -= 1
     for later in range(g, state.num_ghosts[i]):
         state.ghosts[i, later], state.headings[i, later] = state.ghosts[i, later + 1], state.headings[i, later + 1]
@@ -132,7 +133,7 @@ def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
 
 @kernel
 def move_ghost(state: State, params: Params, i: int, g: int) -> None:
-    """Turn ghost g of copy i and move it, unless a wall is ahead."""
+    """Turn ghost g of environment i and move it, unless a wall is ahead."""
     place = state.ghosts[i, g]
     heading = follow_corridor(place, state.headings[i, g]) if NUM_EXITS[place] == 2 else pursue(state, params, i, g)
     state.headings[i, g] = heading
@@ -174,9 +175,10 @@ def pursue(state: State, params: Params, i: int, g: int) -> int:
 
 
 @kernel
-def observe(state: State, params: Params, i: int, picture: Array) -> None:
-    """Write what the agent of copy i sees: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19, 3]."""
-    rows, cols = picture.shape[0], picture.shape[1]
+def observe(state: State, params: Params, i: int, image: Array) -> None:
+    """Write what the agent of environment i sees: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19,
+    3]."""
+    rows, cols = image.shape[0], image.shape[1]
     top, left, reflection = 1, 1, state.reflection[i]
     if params.centered or not params.full_view:
         top, left = state.pacman[i] // WIDTH - rows // 2, state.pacman[i] % WIDTH - cols // 2
@@ -186,22 +188,22 @@ def observe(state: State, params: Params, i: int, picture: Array) -> None:
             thing = state.board[i, (top + r) * WIDTH + left + c] if inside else WALL
             y = rows - 1 - r if reflection & 2 else r
             x = cols - 1 - c if reflection & 1 else c
-            picture[y, x, 0] = PALETTE[thing, 0]
-            picture[y, x, 1] = PALETTE[thing, 1]
-            picture[y, x, 2] = PALETTE[thing, 2]
+            image[y, x, 0] = PALETTE[thing, 0]
+            image[y, x, 1] = PALETTE[thing, 1]
+            image[y, x, 2] = PALETTE[thing, 2]
     for p in range(state.num_pills[i]):
-        paint(picture, state.pills[i, p], top, left, reflection, PILL_COLOR)
+        paint(image, state.pills[i, p], top, left, reflection, PILL_COLOR)
     edible = int(255 * state.power[i] / params.power_steps + 0.5)
     for g in range(state.num_ghosts[i]):
-        paint(picture, state.ghosts[i, g], top, left, reflection, (255, int(edible), 0))
-    paint(picture, state.pacman[i], top, left, reflection, PACMAN_COLOR)
+        paint(image, state.ghosts[i, g], top, left, reflection, (255, int(edible), 0))
+    paint(image, state.pacman[i], top, left, reflection, PACMAN_COLOR)
 
 
 @kernel
-def paint(picture: Array, place: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
-    """Color one place, if it lies inside the picture whose corner is (top, left) before its reflection."""
+def paint(image: Array, place: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
+    """Color one place, if it lies inside the image whose corner is (top, left) before its reflection."""
     r, c = place // WIDTH - top, place % WIDTH - left
-    r = picture.shape[0] - 1 - r if reflection & 2 else r
-    c = picture.shape[1] - 1 - c if reflection & 1 else c
-    if 0 <= r < picture.shape[0] and 0 <= c < picture.shape[1]:
-        picture[r, c, 0], picture[r, c, 1], picture[r, c, 2] = color
+    r = image.shape[0] - 1 - r if reflection & 2 else r
+    c = image.shape[1] - 1 - c if reflection & 1 else c
+    if 0 <= r < image.shape[0] and 0 <= c < image.shape[1]:
+        image[r, c, 0], image[r, c, 1], image[r, c, 2] = color

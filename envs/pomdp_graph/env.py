@@ -54,8 +54,9 @@ class PomdpGraphBatch(BatchedEnv):
         variant: "paper" follows the text: success resets the timer, and the reward so far is observed. "released"
             follows the authors' code, which made the published curves: neither happens.
         split: "train" or "test", disjoint sets of graphs.
-        assignment: "drawn": every episode draws a graph of the set. "fixed": copy i plays graph i mod `num_graphs`
-            for ever, so 600 copies play every graph once per episode (the paper's batch and its evaluation).
+        assignment: "drawn": every episode draws a graph of the set. "fixed": environment i plays graph i mod
+            `num_graphs` forever, so 600 copies play every graph once per episode (the paper's batch and its
+            evaluation).
         num_graphs: graphs in each of the two sets.
         graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
         num_states, num_actions: size of the graphs, 3..16 and 2..8; 2 * num_states pairs are valid.
@@ -159,13 +160,13 @@ class PomdpGraphBatch(BatchedEnv):
         return {"adjacency": graph, "goal": goal, "agent": agent, "redraws": [tuple(place) for place in redraws]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; missing redraws are drawn."""
+        """Put copy `index` at the start of a level; missing redraws are sampled."""
         successors = self._successors(level["adjacency"])
         redraws = level.get("redraws", ())
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in redraws):
             raise ValueError(f"level['redraws'] is {redraws!r}; expected a list of (goal, agent)")
-        given = [(level["goal"], level["agent"]), *redraws][: self.params.num_steps + 1]
-        places = np.array([self._place(place) for place in given], np.int8)
+        resets = [(level["goal"], level["agent"]), *redraws][: self.params.num_steps + 1]
+        places = np.array([self._place(place) for place in resets], np.int8)
         self.state.graph[index] = -1
         self.state.successors[index] = successors
         self.state.places[index, : len(places)] = places
@@ -183,10 +184,10 @@ class PomdpGraphBatch(BatchedEnv):
         """The states, and with `full` the edges between them."""
         return paint_graph(self.state, self.params, index, full)
 
-    def _successors(self, given: Any) -> Array:
+    def _successors(self, values: Any) -> Array:
         """Successors int8 [S, A] of an adjacency [A][S][S] of zeros and ones."""
         num_states, num_actions = self.state.successors.shape[1:]
-        graph = np.asarray(given)
+        graph = np.asarray(values)
         expected = (num_actions, num_states, num_states)
         if graph.shape != expected or not np.isin(graph, (0, 1)).all() or (graph.sum(axis=2) > 1).any():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The picture of a graph: its states on a circle, the agent green, the goal yellow, edges named by their actions."""
+"""The image of a graph: its states on a circle, the agent green, the goal yellow, edges named by their actions."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
-    """Copy `index`; the edges are drawn if `full`, or if the agent sees them too."""
+    """Environment `index`; the edges are drawn if `full`, or if the agent sees them too."""
     side = int(_SIDE)
     canvas = Canvas(side, side, 26, PAPER, caption_rows=3, freehand=True)
     successors = state.successors[index]
@@ -82,9 +82,9 @@ def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: i
 
 def _draw_caption(canvas: Canvas, state: State, params: Params, index: int, full: bool) -> None:
     side, last = _SIDE, int(state.last_action[index])
-    for col, color, words in ((0.6, AGENT, "agent"), (4.4, GOAL, "goal")):
+    for col, color, text in ((0.6, AGENT, "agent"), (4.4, GOAL, "goal")):
         canvas.disc(side, col - 0.1, color, 0.6)
-        canvas.text(side, col + 0.9, words, INK, 0.6)
+        canvas.text(side, col + 0.9, text, INK, 0.6)
     canvas.text(side, 7.4, f"last action: {'none' if last == ACTION_NONE else last}", INK, 0.6)
     if full or params.show_graph:
         canvas.text(side + 1.8, 5.6, "black arrows: the agent's ways", INK, 0.6)

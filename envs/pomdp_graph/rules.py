@@ -1,6 +1,6 @@
-"""The rules of the graph POMDP for one copy.
+"""The rules of the graph POMDP for one environment.
 
-Everything random is drawn at the start of an episode: the graph, and the places (goal, agent) in the order in which
+All random values are sampled at the start of an episode: the graph, and the places (goal, agent) in the order in which
 they will be used. So a level says all there is to say, and the steps themselves draw nothing.
 """
 
@@ -59,7 +59,7 @@ class Params(NamedTuple):
     first_index: int
     """Index of copy 0, for one graph per copy."""
     drawn: bool
-    """Draw the graph again for every episode."""
+    """Sample a new graph for every episode."""
     num_steps: int
     patience: int
     paper: bool
@@ -96,14 +96,14 @@ def observation_size(num_states: int, num_actions: int, show_graph: bool) -> int
 
 @kernel
 def other_than(random: Array, i: int, state: int, num_states: int) -> int:
-    """A state drawn uniformly from all but `state`."""
-    drawn = integer(random, i, num_states - 1)
-    return drawn + (drawn >= state)
+    """A state sampled uniformly from all but `state`."""
+    sampled = integer(random, i, num_states - 1)
+    return sampled + (sampled >= state)
 
 
 @kernel
 def draw_places(state: State, i: int, first: int) -> None:
-    """Draw places `first` and after: each goal differs from the one before, each agent from its goal."""
+    """Sample places `first` and after: each goal differs from the one before, each agent from its goal."""
     random, num_states = state.random, state.successors.shape[1]
     for k in range(first, state.places.shape[1]):
         if k == 0:
@@ -116,7 +116,7 @@ def draw_places(state: State, i: int, first: int) -> None:
 
 @kernel
 def begin(state: State, i: int) -> None:
-    """Clear the counters of copy i and take its first place."""
+    """Clear the counters of environment i and take its first place."""
     state.last_action[i], state.timer[i], state.steps[i], state.total[i] = ACTION_NONE, 0, 0, 0.0
     state.successes[i], state.timeouts[i], state.invalid_actions[i] = 0, 0, 0
     state.place[i], state.goal[i], state.agent[i] = 0, state.places[i, 0, 0], state.places[i, 0, 1]
@@ -124,7 +124,7 @@ def begin(state: State, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
     count = len(params.graphs)
     graph = integer(state.random, i, count) if params.drawn else (params.first_index + i) % count
     state.graph[i] = graph
@@ -137,7 +137,7 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in copy i: (reward, whether it was the last, never truncated)."""
+    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     agent, place, timer = state.agent[i], state.place[i], state.timer[i]
     end = state.successors[i, agent, action]
     success, invalid = end == state.goal[i], end < 0
@@ -161,7 +161,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write what the agent of copy i sees, float32 [D]; the layout is in env.py."""
+    """Write what the agent of environment i sees, float32 [D]; the layout is in env.py."""
     num_states, num_actions = state.successors.shape[1], state.successors.shape[2]
     for k in range(len(vector)):
         vector[k] = 0.0

@@ -32,16 +32,16 @@ def sample_graph(random: np.random.RandomState, num_states: int, num_actions: in
 def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
     """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
 
-    The test graphs are drawn first; a train graph that equals a test graph is drawn again. Raises ValueError if there
+    The test graphs are drawn first; a train graph that equals a test graph is resampled. Raises ValueError if there
     are too few graphs of this size for disjoint sets.
     """
     random = np.random.RandomState(seed)
     test = [sample_graph(random, num_states, num_actions)[0] for _ in range(count)]
-    known = {graph.tobytes() for graph in test}
+    test_keys = {graph.tobytes() for graph in test}
     train: list[Array] = []
     for _ in range(100 * count):
         graph, _ = sample_graph(random, num_states, num_actions)
-        if graph.tobytes() not in known:
+        if graph.tobytes() not in test_keys:
             train.append(graph)
         if len(train) == count:
             break

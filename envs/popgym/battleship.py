@@ -19,7 +19,7 @@ def _task(side: int) -> Params:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: place the ships."""
+    """Begin a new episode in environment i: place the ships."""
     for cell in range(params.size):
         state.hidden[i, cell] = 0
     for length in SHIPS:

@@ -130,7 +130,7 @@ def one_hot(vector: Array, first: int, size: int, value: int) -> None:
 
 @kernel
 def deal(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle all cards."""
+    """Begin a new episode in environment i: shuffle all cards."""
     shuffle(state, i, 0, params.size)
     clear(state, params, i)
 

@@ -19,14 +19,14 @@ def _task(decks: int, kind: Kind) -> Params:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the cards."""
+    """Begin a new episode in environment i: shuffle the cards."""
     shuffle(state, i, 0, params.size)
     begin(state, params, i)
 
 
 @kernel
 def begin(state: State, params: Params, i: int) -> None:
-    """Go to step 0 of the level that copy i holds: all cards face down."""
+    """Go to step 0 of the level of environment i: all cards face down."""
     clear(state, params, i)
     state.shown[i, 0], state.shown[i, 1] = NONE, NONE
 
@@ -53,8 +53,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
             reward = 2 * params.wrong
         first = NONE
     state.pending[i] = first
-    found = state.left[i] == 0
-    return reward, found, state.step[i] == params.num_steps and not found
+    result = state.left[i] == 0
+    return reward, result, state.step[i] == params.num_steps and not result
 
 
 @kernel

@@ -18,7 +18,7 @@ def _task(decks: int, kind: Kind) -> Params:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: shuffle the values, and after them the queries."""
+    """Begin a new episode in environment i: shuffle the values, and after them the queries."""
     shuffle(state, i, 0, params.size // 2)
     shuffle(state, i, params.size // 2, params.size // 2)
     begin(state, params, i)
@@ -26,7 +26,7 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def begin(state: State, params: Params, i: int) -> None:
-    """Go to step 0 of the level that copy i holds, and count its first value."""
+    """Go to step 0 of the level of environment i, and count its first value."""
     clear(state, params, i)
     state.marks[i, class_of(state, params, i, 0)] = 1
 
@@ -54,7 +54,7 @@ class PopgymCountRecallBatch(PopgymBatch):
 
     Description:
         In every step one card is dealt from each of two packs: a value and a query. The action should be the number of
-        values of the query's class dealt so far, the one in sight included.
+        values of the query's class dealt so far, the one visible included.
         Classes are 2 colors (easy), 4 suits (medium) or 13 ranks (hard).
 
     Actions: the count, from 0 to the number of cards of a class: 26 (easy, medium) or 16 (hard).

@@ -22,7 +22,7 @@ PALETTE = (_DARK, _BACK, *_CLASSES)
 DARK, BACK, CLASS = 0, 1, 2
 """Colors of a cell that is off, of a card face down, and of class 0; the other classes follow."""
 PACK_WIDTH, SMALLEST = 13, 110
-"""Cards in a row of a picture, and pixels of a picture's shorter side."""
+"""Cards in a row of an image, and pixels of an image's shorter side."""
 
 
 def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:

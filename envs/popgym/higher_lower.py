@@ -28,7 +28,7 @@ class PopgymHigherLowerBatch(CardBatch):
     """N games of Higher Lower.
 
     Description:
-        A card is in sight; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
+        A card is visible; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
         king. Who remembers the cards that are gone guesses better.
 
     Actions: 0 higher, 1 lower.
@@ -38,7 +38,7 @@ class PopgymHigherLowerBatch(CardBatch):
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
     Rewards: 1 / (52 D) for a right guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
-        Random play 0; guessing by the card in sight alone about 0.5.
+        Random play 0; guessing by the card visible alone about 0.5.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
 

@@ -18,7 +18,8 @@ def _task(side: int, mines: int) -> Params:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: each cell has a mine with the probability that leaves the right number of them."""
+    """Begin a new episode in environment i: each cell has a mine with the probability that leaves the right number of
+    them."""
     mines = params.occupied
     for cell in range(params.size):
         mine = integer(state.random, i, params.size - cell) < mines

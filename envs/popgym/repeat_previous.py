@@ -16,11 +16,11 @@ def _task(decks: int, lag: int) -> Params:
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
     """Answer and deal: (reward, whether it was the last answer, never truncated)."""
-    asked = state.step[i] + 1 - params.lag
+    requested = state.step[i] + 1 - params.lag
     state.step[i] += 1
     reward = 0.0
-    if asked >= 0:
-        reward = params.right if action == class_of(state, params, i, asked) else params.wrong
+    if requested >= 0:
+        reward = params.right if action == class_of(state, params, i, requested) else params.wrong
     return reward, state.step[i] == params.num_steps, False
 
 
@@ -29,7 +29,7 @@ class PopgymRepeatPreviousBatch(SuitBatch):
 
     Description:
         A card is dealt in every step, and the action should be the suit of the card that was dealt k - 1 steps before
-        the one in sight: k is 4 (easy), 32 (medium) or 64 (hard).
+        the one visible: k is 4 (easy), 32 (medium) or 64 (hard).
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
 

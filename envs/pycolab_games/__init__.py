@@ -48,13 +48,13 @@ def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any)
     Raises ValueError for whatever the environment itself refuses, and for environments without a pycolab game.
     """
     batch = make_batch(name, 1, **parameters)
-    environment, given = find_environment(name)
+    environment, values = find_environment(name)
     game = find_game(environment.name)
     batch.reset()
     if level is not None:
         batch.set_level(0, level)
     defaults = {key: parameter.default for key, parameter in environment_parameters(environment).items()}
-    return game.make(batch.level(0), **(defaults | given | parameters))
+    return game.make(batch.level(0), **(defaults | values | parameters))
 
 
 def planes(name: str, board: Array) -> Array:

@@ -137,12 +137,12 @@ class Mask(Drape):
         yield from wait(self._pause_frames - 1)
         the_plot["free"] = True
         yield
-        for place, wanted in enumerate(self._sequence):
+        for place, requested in enumerate(self._sequence):
             while (light := chr(lights[player.position])) not in LIGHTS:
                 yield
             self._only(light, lights)
             the_plot["noted"] = the_plot["noted"][1:]
-            if light == wanted:
+            if light == requested:
                 the_plot.add_reward(1.0)
             if place + 1 == len(self._sequence):
                 the_plot["free"] = False

@@ -97,7 +97,7 @@ def draw_environment(difficulty: int, half_width: int | None) -> Array:
 
 
 class Cue(Drape):
-    """Says where the goal is until the player has left the room; charges every frame and ends the game in time."""
+    """Shows where the goal is until the player has left the room; charges every frame and ends the game in time."""
 
     def __init__(self, curtain: Any, character: str, after_teleport: bool) -> None:
         super().__init__(curtain, character)

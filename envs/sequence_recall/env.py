@@ -169,7 +169,7 @@ class SequenceRecallBatch(BatchedEnv):
         rules.begin(self.state, self.params, index)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`; with `full`, the sequence is shown below the board."""
+        """Environment `index`; with `full`, the sequence is shown below the board."""
         canvas = Canvas(ROWS, COLS, cell=24, background=BLACK, caption_rows=2 if full else 0)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):

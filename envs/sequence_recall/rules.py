@@ -1,4 +1,4 @@
-"""The rules of Sequence Recall for one copy.
+"""The rules of Sequence Recall for one environment.
 
 Until the player is set free, the lights follow from the frame number alone: for each place of the sequence all are off
 for `off_frames`, then one is on. From frame `free_frame` on there are two situations. No light is on: the first light
@@ -65,9 +65,9 @@ class State(NamedTuple):
     sequence: Array
     """int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom."""
     row: Array
-    """int64 [N]: where the player stands."""
+    """int64 [N]: position of the player."""
     col: Array
-    """int64 [N]: where the player stands."""
+    """int64 [N]: position of the player."""
     lit: Array
     """int64 [N]: the light that the player has put on, 0 none, else 1 + its number."""
     entered: Array
@@ -116,7 +116,7 @@ def new_state(num_envs: int, sequence_length: int) -> State:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i: draw a sequence."""
+    """Begin a new episode in environment i: sample a sequence."""
     for place in range(params.sequence_length):
         state.sequence[i, place] = integer(state.random, i, NUM_LIGHTS)
     begin(state, params, i)
@@ -124,7 +124,7 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def begin(state: State, params: Params, i: int) -> None:
-    """Go to frame 0 of the level that copy i holds."""
+    """Go to frame 0 of the level of environment i."""
     state.frame[i], state.row[i], state.col[i] = 0, START[0], START[1]
     state.lit[i], state.entered[i], state.correct[i] = 0, 0, 0
     state.deadline[i], state.solved[i] = params.timeout_frames, False
@@ -132,7 +132,7 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of copy i: (reward, whether it was the last, never truncated)."""
+    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     frame, row, col, lit = state.frame[i] + 1, state.row[i], state.col[i], state.lit[i]
     entered, correct, deadline = state.entered[i], state.correct[i], state.deadline[i]
     over = frame >= deadline
@@ -157,7 +157,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, int]:
-    """Things that copy i shows: (player's row, column, light on or 0, whether free, first place shown)."""
+    """Things that environment i shows: (player's row, column, light on or 0, whether free, first place shown)."""
     frame, lit, entered = state.frame[i], state.lit[i], state.entered[i]
     place = min(frame // params.cycle_frames, params.sequence_length - 1)
     demonstrated = state.sequence[i, place] + 1
@@ -169,7 +169,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, in
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of copy i sees: binary planes [17, 21, 8]."""
+    """Write what the agent of environment i sees: binary planes [17, 21, 8]."""
     row, col, lit, free, first = scene(state, params, i)
     board = _BOARDS[np.intp(free), lit]
     for r in range(ROWS):

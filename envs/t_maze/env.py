@@ -163,7 +163,7 @@ class TMazeBatch(BatchedEnv):
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; a missing speckle is drawn, and only its region is speckled."""
+        """Put copy `index` at the start of a level; a missing speckle is sampled, and only its region is speckled."""
         (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
         if "speckle" in level:
             board = self.params.walls | (self._speckle(level["speckle"]) & self.params.speckle)
@@ -194,7 +194,7 @@ class TMazeBatch(BatchedEnv):
         }
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Copy `index`: the map with the agent's view framed, or the view alone."""
+        """Environment `index`: the map with the agent's view framed, or the view alone."""
         return self._paint_map(index) if full else self._paint_view(index)
 
     def _paint_view(self, index: int) -> Canvas:
@@ -232,7 +232,7 @@ class TMaze(SingleEnv):
 
 
 def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:
-    """Paint what the agent sees, planes [7, 11, 5], with its first cell at (top, left)."""
+    """Paint what the agent observes, planes [7, 11, 5], with its first cell at (top, left)."""
     for row, col in np.ndindex(VIEW_ROWS, VIEW_COLS):
         code = int(planes[row, col].argmax())
         canvas.fill(top + row, left + col, _COLORS.get(code, BLACK))

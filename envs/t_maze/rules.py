@@ -1,4 +1,4 @@
-"""The rules of the T-maze for one copy.
+"""The rules of the T-maze for one environment.
 
 The player walks on one map (map.py) and is moved between its parts. With n = limbo_time and f the frame in which
 it steps on the teleporter (or stands there when that appears):
@@ -63,9 +63,9 @@ class State(NamedTuple):
     board: Array
     """uint64 [N, 77, 4]: bits of the cells that look like wall."""
     row: Array
-    """int64 [N]: where the player stands on the map."""
+    """int64 [N]: position of the player on the map."""
     col: Array
-    """int64 [N]: where the player stands on the map."""
+    """int64 [N]: position of the player on the map."""
     left: Array
     """int64 [N]: first column of the window."""
     leftmost: Array
@@ -87,7 +87,7 @@ class State(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The numbers that the compiled functions need to know of the constructor's arguments."""
+    """The values that the compiled functions need to know of the constructor's arguments."""
 
     limbo_time: int
     journey_time: int
@@ -106,7 +106,7 @@ class Rules(NamedTuple):
 
 
 class Params(NamedTuple):
-    """Numbers, and the map that all copies share."""
+    """Numbers, and the map that all environments share."""
 
     rules: Rules
     walls: Array
@@ -140,21 +140,21 @@ def new_state(num_envs: int) -> State:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in copy i."""
+    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, params.rules, i)
 
 
 @kernel
 def draw_level(state: State, params: Params, i: int) -> None:
-    """Sample the goal and the speckle of copy i."""
+    """Sample the goal and the speckle of environment i."""
     state.goal[i] = integer(state.random, i, 2)
     draw_board(state.random, i, params.walls, params.speckle, state.board[i])
 
 
 @kernel
 def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array) -> None:
-    """Fill `board` uint64 [77, 4] with the walls and freshly drawn speckle."""
+    """Fill `board` uint64 [77, 4] with the walls and newly sampled speckle."""
     for r in range(SPECKLE_ROW):
         for w in range(WORDS):
             board[r, w] = walls[r, w]
@@ -177,14 +177,14 @@ def speckled(random: Array, i: int) -> Any:
     """
     bits = np.uint64(0)
     for digit in range(11):
-        drawn = next_bits(random, i)
-        bits = bits | drawn if SPECKLE_SHARE >> digit & 1 else bits & drawn
+        sampled = next_bits(random, i)
+        bits = bits | sampled if SPECKLE_SHARE >> digit & 1 else bits & sampled
     return bits
 
 
 @kernel
 def begin(state: State, rules: Rules, i: int) -> None:
-    """Go to frame 0 of the level that copy i holds."""
+    """Go to frame 0 of the level of environment i."""
     state.finished[i], state.solved[i] = False, False
     state.decisions[i], state.correct[i] = 0, 0
     begin_trial(state, rules, i, 0)
@@ -200,7 +200,7 @@ def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of copy i: (reward, whether it was the last, never truncated)."""
+    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     rules = params.rules
     frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
     arrival, deadline, leftmost = state.arrival[i], state.deadline[i], state.leftmost[i]
@@ -251,7 +251,8 @@ def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int
 
 @kernel
 def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
-    """Things that copy i shows: (player's row, column, first column of the window, teleporter or not, cue or -1)."""
+    """Things that environment i shows: (player's row, column, first column of the window, teleporter or not, cue or
+    -1)."""
     frame, goal = state.frame[i], state.goal[i]
     in_room = frame <= state.arrival[i] - rules.journey_time
     teleporter = in_room and frame - state.begun[i] >= rules.teleport_delay - 1
@@ -261,7 +262,7 @@ def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of copy i sees: binary planes [7, 11, 5]."""
+    """Write what the agent of environment i sees: binary planes [7, 11, 5]."""
     rules, board = params.rules, state.board[i]
     row, col, left, teleporter, cue = scene(state, rules, i)
     top = row - AHEAD

@@ -1,4 +1,4 @@
-"""Say again what was shown: copy, reverse and double of digits, and long copies.
+"""Repeat what was shown: copy, reverse and double of digits, and long copies.
 
 Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
 learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols).
@@ -35,10 +35,10 @@ def fill(
 
 
 class Copying(Task):
-    """A sequence is shown, ended by a symbol of its own, and asked for at blank steps: in order, backwards or twice.
+    """A sequence is shown, ended by a symbol of its own, and queried at blank steps: in order, backwards or twice.
 
     Args:
-        length: of a sequence, a number or (smallest, largest), drawn evenly for each.
+        length: of a sequence, a number or (smallest, largest), sampled uniformly for each.
         num_symbols: how many there are.
         order: "copy", "reverse" or "double".
         number: the first symbol is not 0, as of decimal numbers.

@@ -61,16 +61,16 @@ def program(random: Array, i: int, operations: tuple[str, ...], length: int, nes
 
 
 class Execute(Task):
-    """A program character by character, padded; then blank steps at which the digits of its value are asked for.
+    """A program character by character, padded; then blank steps at which the digits of its value are queried.
 
-    Only the value's own digits are asked for, the most significant first; padding behind them is not. The paper takes
+    Only the value's own digits are queried, the most significant first; padding behind them is not. The paper takes
     the value modulo 10^length, its code modulo 10^(length + 1), as here.
 
     Args:
         operations: "addition", "control", "program", "algebra" or "algebra-control".
         length: digits of a literal, 1 to 9.
         nesting: operations of a program.
-        mix: length and nesting are drawn evenly from 1 up to these for every program (the paper's curriculum);
+        mix: length and nesting are sampled uniformly from 1 up to these for every program (the paper's curriculum);
             without it every program is of the greatest difficulty.
     """
 

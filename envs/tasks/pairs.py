@@ -78,7 +78,7 @@ class Pairs(Task):
     Keys are random unit vectors, new in every sequence; values are one-hot.
 
     Args:
-        pairs: how many, a number or (smallest, largest), drawn evenly for each sequence.
+        pairs: how many, a number or (smallest, largest), sampled uniformly for each sequence.
         writes: how often a random key gets a new value after all have been shown, a number or a range.
         similarity: mean cosine of two keys, in 0..1, a number or a range.
         key_size: features of a key.

@@ -44,7 +44,7 @@ class Recall(Task):
     """A symbol, then `delay` steps of distractors, then a flag that asks for it.
 
     Args:
-        delay: steps between cue and question, a number or (smallest, largest), drawn evenly for each sequence.
+        delay: steps between cue and question, a number or (smallest, largest), sampled uniformly for each sequence.
         noise: standard deviation of normal noise on all features, a number or a range.
         num_symbols: how many cues there are.
         num_distractors: how many other symbols.

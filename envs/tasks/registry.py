@@ -249,25 +249,25 @@ def make_task(
     Raises ValueError naming the nearest valid names for an unknown task or parameter, and what is missing.
     """
     entry, fixed = find_task(name)
-    given = {**fixed, **(parameters or {})}
+    values = {**fixed, **(parameters or {})}
     allowed = task_parameters(entry)
-    check_keys(f"task {name!r}", "parameter", given, allowed)
+    check_keys(f"task {name!r}", "parameter", values, allowed)
     for key, parameter in allowed.items():
-        if parameter.default is inspect.Parameter.empty and key not in given:
+        if parameter.default is inspect.Parameter.empty and key not in values:
             raise ValueError(f"task {name!r} needs {key}={key.upper()}; give it with --task-args")
-    return task_class(entry)(num_sequences, seed=seed, part=part, **given)
+    return task_class(entry)(num_sequences, seed=seed, part=part, **values)
 
 
 def examined_on(name: str, parameters: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Tests of a task that is trained with `parameters`: (label, parameters) of each."""
     entry, fixed = find_task(name)
-    given = {**fixed, **parameters}
+    arguments = {**fixed, **parameters}
     if entry.curve is None:
-        return [("", {**given, **{key: value for key, value in entry.test.items() if key not in parameters}})]
+        return [("", {**arguments, **{key: value for key, value in entry.test.items() if key not in parameters}})]
     key, values = entry.curve
-    trained = given[key]
+    trained = arguments[key]
     highest = max(trained) if isinstance(trained, tuple | list) else trained
-    kept = [value for value in values if entry.beyond or value <= highest]
-    if highest not in kept and not entry.beyond:
-        kept.append(highest)
-    return [(f"{key}={value}", {**given, key: value}) for value in kept]
+    remaining = [value for value in values if entry.beyond or value <= highest]
+    if highest not in remaining and not entry.beyond:
+        remaining.append(highest)
+    return [(f"{key}={value}", {**arguments, key: value}) for value in remaining]

@@ -88,7 +88,7 @@ class CatBabi(TokenStream):
     """Stories of all 20 tasks in a row, questions and answers in them: after "?" comes the answer, one token.
 
     Every word predicts the next; "qa" mode asks at question marks only, "lm" mode at every word; the score is always
-    about the answers. A story begins with `<eos>` and ends by predicting one. The state goes on from story to story.
+    about the answers. A story begins with `<eos>` and ends by predicting one. The state continues from story to story.
 
     Args:
         folder: of the files.

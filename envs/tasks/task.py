@@ -2,7 +2,7 @@
 
 A batch is T steps of B sequences. Where a step asks, its target is a class (or one class for each of K groups, such as
 the bits of a vector); elsewhere it is NOT_ASKED. An ordinary task makes whole sequences: every batch starts afresh. A
-stream goes on from batch to batch, and marks where a sequence begins.
+stream continues from batch to batch, and marks where a sequence begins.
 
 What sequence b shows depends on the seed, the part and its index alone, so results do not depend on how a batch is
 split.
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     reset: Array
     """bool [T, B]: a new sequence begins at this step."""
     scored: Array
-    """bool [T, B]: the answers that a score is about; all that are asked for, but for language models of stories."""
+    """bool [T, B]: the answers that a score is about; all that are queried, but for language models of stories."""
 
 
 class Task:
@@ -53,11 +53,11 @@ class Task:
     classes: int
     """How many classes there are to choose from."""
     groups: int = 1
-    """K: how many classes are asked for at once."""
+    """K: how many classes are queried at once."""
     steps: int
     """T."""
     stream: ClassVar[bool] = False
-    """Whether sequences go on from batch to batch."""
+    """Whether sequences continue from batch to batch."""
     chance: float
     """The share of right answers of the best guess that remembers nothing; 0 where it depends on a text."""
     batches: int | None = None
@@ -85,8 +85,8 @@ class Task:
         """Return to where `save` was called, on a task with the same parameters."""
         for name, array in self._state().items():
             if name not in saved or saved[name].shape != array.shape:
-                found = saved[name].shape if name in saved else "nothing"
-                raise ValueError(f"saved state of {name!r} is {found}; expected an array of shape {array.shape}")
+                result = saved[name].shape if name in saved else "nothing"
+                raise ValueError(f"saved state of {name!r} is {result}; expected an array of shape {array.shape}")
             array[...] = saved[name]
 
     def _state(self) -> dict[str, Array]:
@@ -110,9 +110,9 @@ class Task:
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:
     """The range a parameter means, given as a number or as (smallest, largest); both numbers inside low..high."""
-    given: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
-    ends = [end for end in given if isinstance(end, int | float) and not isinstance(end, bool)]
-    if len(given) != 2 or len(ends) != 2:
+    values: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
+    ends = [end for end in values if isinstance(end, int | float) and not isinstance(end, bool)]
+    if len(values) != 2 or len(ends) != 2:
         raise ValueError(f"{name} is {value!r}; allowed: a number, or two: smallest, largest")
     if not low <= ends[0] <= ends[1] or (high is not None and ends[1] > high):
         span = f"at least {low}" if high is None else f"{low}..{high}"

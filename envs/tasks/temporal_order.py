@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 @kernel
 def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
-    """Draw sequence i again."""
+    """Sample sequence i again."""
     state.step[i] = 0
     state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
     for m in range(len(windows)):
@@ -109,7 +109,7 @@ def fill(
 class TemporalOrder(Task):
     """A stream of sequences of distractors between a start and an end marker, with 2 or 3 markers X or Y among them.
 
-    At the end the values of the markers in their order are asked for: 4 or 8 classes. Sequences are 100 to 110 steps
+    At the end the values of the markers in their order are queried: 4 or 8 classes. Sequences are 100 to 110 steps
     long. In the low-frequency variant (2 markers) a marker is one of five patterns of eight distractors, other ones
     for X and Y, the edges last four steps and sequences 98 to 133; the paper does not print its patterns.
 

@@ -25,7 +25,7 @@ class Document(NamedTuple):
 class TokenStream(Task):
     """Documents, one after the other, in chunks that end wherever they end.
 
-    In training every sequence goes through all documents in an order of its own, drawn again for every pass; in the
+    In training every sequence goes through all documents in an order of its own, resampled for every pass; in the
     other parts sequence b of B reads documents b, b + B, ..., once.
 
     Args:
