@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import layouts
+import tasks_page
 
 from engram.base.files import replace_file
 from engram.launch.figures.figure import Figure, load, names
@@ -28,7 +29,7 @@ def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dic
         page: the page.
         results: folder with the figure's pictures.
         figure: the figure.
-        documents: its results by size, those of "full" among them.
+        documents: its results by size, those of "full" among them unless the figure has tasks.
     """
     part = text(os.path.relpath(results, page.parent), figure, documents)
     replace_part(page, f"<!-- figure {figure.name} -->", part, f"<!-- end {figure.name} -->")
@@ -42,6 +43,8 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
         figure: the figure.
         documents: its results by size.
     """
+    if figure.settings["full"].curves[0].task:
+        return tasks_page.text(folder, figure, documents)
     document = documents["full"]
     marks = _marks(figure, document)
     rows = [_row(name, seed, run, marks) for name, seed, run in _runs(document)]
@@ -149,7 +152,7 @@ def main() -> None:
     for name in sys.argv[1:] or names():
         files = {"full": RESULTS / f"{name}.json", "quick": RESULTS / f"{name}-quick.json"}
         documents = {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}
-        if "full" in documents:
+        if "full" in documents or load(name).settings["full"].curves[0].task:
             write(PAGE, RESULTS, load(name), documents)
 
 

@@ -34,11 +34,11 @@ class ReproduceConfig:
     list: bool = False
     """Show every figure: the paper's result, ours, steps and hours."""
     quick: bool = False
-    """An easier variant, at most 20 minutes of two cores; docs/results.md says what it shows."""
+    """A smaller or easier variant; --list shows its minutes, docs/results.md says what it shows."""
     jobs: int = max(1, (os.cpu_count() or 1) // 2)
     """Runs at a time, at least 1; each takes a core."""
     curves: tuple[str, ...] = ()
-    """Only these curves."""
+    """Only these curves; in a figure with tasks CORE stands for all of its curves CORE.TASK."""
     seeds: tuple[int, ...] = ()
     """Only these seeds, of those that the figure names."""
     minutes: Minutes = 0.0
@@ -95,7 +95,8 @@ def main(arguments: Sequence[str]) -> int:
 def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     """The runs that are asked for, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
-    known = {"curve": [curve.name for curve in setting.curves], "seed": list(setting.seeds)}
+    curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
+    known = {"curve": list(curves), "seed": list(setting.seeds)}
     for kind, wanted in (("curve", config.curves), ("seed", config.seeds)):
         if unknown := [each for each in wanted if each not in known[kind]]:
             allowed = ", ".join(map(str, known[kind]))
@@ -104,7 +105,8 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
         FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
         for seed in setting.seeds
         for curve in setting.curves
-        if (not config.curves or curve.name in config.curves) and (not config.seeds or seed in config.seeds)
+        if (not config.curves or {curve.name, curve.core} & {*config.curves})
+        and (not config.seeds or seed in config.seeds)
     ]
 
 

@@ -25,7 +25,7 @@ STOP = "A run ends at its `--total-steps`."
 TEXTS = ("title", "paper", "place", "measure")
 KEYS = (*TEXTS, "episodes", "evaluation", "published", *SETTINGS)
 LINE_KEYS = ("label", "value", "note")
-SETTING_KEYS = ("arguments", "seeds", "steps_per_second", "stop", "note", "other_runs", "curves")
+SETTING_KEYS = ("arguments", "seeds", "steps_per_second", "stop", "note", "other_runs", "tasks", "curves")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Curve:
     name: str
     arguments: tuple[str, ...]
     """Words of `rl-train`, without seed and run directory."""
+    core: str = ""
+    """Key of the curve in a figure with tasks, whose curves are named CORE.TASK."""
+    task: str = ""
+    """Task of a figure with tasks."""
 
     @cached_property
     def config(self) -> RunConfig:
@@ -137,8 +141,8 @@ def parse(name: str, text: str) -> Figure:
         settings = {size: _setting(data[size], size) for size in SETTINGS if size in data}
         published = tuple(map(_published, _of_type(data, "published", list, "a list of tables")))
         for size in settings:
-            if published and "stop" not in data[size]:
-                raise ValueError(f"key {size}.stop is missing; expected beside published results: when a run ends")
+            if (published or data.get("paper")) and "stop" not in data[size]:
+                raise ValueError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
         return Figure(
             name=name,
             title=data.get("title", name),
@@ -161,24 +165,36 @@ def _setting(data: Any, size: str) -> Setting:
         raise ValueError(f"key {prefix}curves is missing; expected: a table with flags of rl-train for every curve")
     for key in ("arguments", "stop", "note"):
         _of_type(data, key, str, "a text", prefix)
-    for key, kind in (("seeds", list), ("other_runs", list), ("curves", dict)):
+    for key, kind in (("seeds", list), ("other_runs", list), ("tasks", dict), ("curves", dict)):
         _of_type(data, key, kind, "a table" if kind is dict else "a list", prefix)
-    curves = data["curves"]
-    for curve in curves:
-        _of_type(curves, curve, str, "a text with flags of rl-train", f"{prefix}curves.")
+    for key in ("tasks", "curves"):
+        for name in data.get(key, {}):
+            _of_type(data[key], name, str, "a text with flags of rl-train", f"{prefix}{key}.")
     seeds = tuple(data.get("seeds", [1]))
     for seed in seeds:
         check_whole(f"{prefix}seeds", seed, 0, 2**64 - 1)
     if "steps_per_second" in data:
         check_span(f"{prefix}steps_per_second", data["steps_per_second"], above(0))
-    shared = shlex.split(data.get("arguments", ""))
     return Setting(
-        curves=tuple(Curve(name, (*shared, *shlex.split(words))) for name, words in curves.items()),
+        curves=_curves(data),
         seeds=seeds,
         steps_per_second=data.get("steps_per_second"),
         note=data.get("note", ""),
         stop=data.get("stop", STOP),
         other_runs=tuple(data.get("other_runs", ())),
+    )
+
+
+def _curves(data: dict[str, Any]) -> tuple[Curve, ...]:
+    """Curves of a setting; with tasks, every curve on every task, task by task."""
+    shared, tasks = shlex.split(data.get("arguments", "")), data.get("tasks", {})
+    curves = {name: shlex.split(words) for name, words in data["curves"].items()}
+    if not tasks:
+        return tuple(Curve(name, (*shared, *words)) for name, words in curves.items())
+    return tuple(
+        Curve(f"{core}.{task}", (*shared, *shlex.split(own), *words), core, task)
+        for task, own in tasks.items()
+        for core, words in curves.items()
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
 from ..run.config import RunConfig, differences
+from . import tasks
 from .figure import Curve, Figure
 from .runs import FigureRun
 
@@ -43,6 +44,8 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
+        if curve.task:
+            entry |= {"core": curve.core, "task": curve.task}
         found: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), found.get(str(run.seed))
@@ -99,7 +102,13 @@ def _settings(curve: Curve) -> dict[str, Any]:
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """By curve: the mean over seeds of the evaluations and how many seeds there are; nothing of unfinished curves."""
+    """By curve: the mean over seeds of the evaluations and how many seeds there are; nothing of unfinished curves.
+
+    In a figure with tasks: by core, the interquartile mean of its scores and how many there are.
+    """
+    if any("task" in curve for curve in document["curves"].values()):
+        found = tasks.scores(document)
+        return {core: (mean.value, sum(map(len, found[core].values()))) for core, mean in tasks.ranking(found)}
     means: dict[str, tuple[float, int]] = {}
     for name, curve in document["curves"].items():
         values = [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
@@ -112,8 +121,11 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     """Write the figure: each curve's mean, a band from lowest to highest seed, the paper's results as lines.
 
     Curves called CORE-NUMBER, one number for each cut of the gradient, have a panel for each number. An easier variant
-    has no lines: its results are of another task.
+    has no lines: its results are of another task. A figure with tasks: see tasks.py.
     """
+    if any("task" in curve for curve in document["curves"].values()):
+        tasks.draw(document, _titled(title, document), file)
+        return
     import matplotlib
 
     matplotlib.use("Agg")
@@ -153,7 +165,9 @@ def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _titled(title: str, document: dict[str, Any]) -> str:
-    return f"{title}, easier variant" if document["size"] == "quick" else title
+    if document["size"] != "quick":
+        return title
+    return f"{title}, {'smaller' if 'task' in next(iter(document['curves'].values())) else 'easier'} variant"
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
