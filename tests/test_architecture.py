@@ -127,6 +127,7 @@ COMPOSERS = {
     },
     "launch/train/command.py": {"api", "trials"},
     "launch/trials/command.py": {"api", "train"},
+    "launch/figures/tasks.py": {"compare"},
     "launch/play/agent.py": {"api"},
 }
 """Modules that put a product together from another folder's parts: the functions for Python, and commands over them."""

@@ -92,7 +92,7 @@ def test_every_data_file_is_a_figure_that_rl_train_would_take(name: str) -> None
     if "quick" in found.settings:
         hours = found.settings["quick"].core_hours
         assert hours
-        assert hours / 2 <= (90 if found.settings["quick"].curves[0].task else 20) / 60
+        assert hours / 2 <= (120 if found.settings["quick"].curves[0].task else 20) / 60
 
 
 @pytest.mark.parametrize("name", figure.names())
