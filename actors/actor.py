@@ -5,7 +5,8 @@ The actor is the only place where an environment and an agent meet, in training,
 
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
-from ..agents.repeats import Seen
 from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
@@ -22,8 +22,7 @@ from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
-from .packed import Packer, take_over
-from .questions import Answer, Question
+from .packed import Packer, fetch, take_over
 from .unroll import Unroll
 
 Batch = Any
@@ -86,7 +85,6 @@ class Actor:
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = _nothing
-        self._torso = Seen(agent.torso)
         self._packer = None if self.device.type == "cpu" else Packer(self.device)
         self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
@@ -161,59 +159,63 @@ class Actor:
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """T steps under one version of the weights (the loaded ones if None)."""
-        steps, result = self.unrolling(weights), None
-        while True:
-            try:
-                result = steps.send(result).alone()
-            except StopIteration as end:
-                return end.value
+        buffers = self.begin(weights)
+        for t in range(self.unroll_length):
+            env = self.env_output(buffers, t)
+            output, self.state = self.agent.step(env, self.state, self.generator, buffers.initial)
+            self.step_environment(buffers, t, output, fetch(output.action)())
+        return self.finish(buffers)
 
-    def unrolling(self, weights: Weights | None = None) -> Generator[Question, Answer | None, Unroll]:
-        """As `unroll`, asking at every step for the network's answer: several actors can be answered in one call, and
-        the environments of one be stepped while the network of another is at work."""
+    def begin(self, weights: Weights | None = None) -> "Buffers":
+        """Prepare an unroll with these weights (the loaded ones if None)."""
         if weights is not None:
             self.load(weights)
-        started, self._begun = time.perf_counter(), True
-        self._torso.forget()  # whatever was before: an unroll's numbers are those of its weights and its start
-        steps, n = self.unroll_length, self.batch.num_envs
-        initial_state = self.state
+        self._begun = True
+        self.agent.begin_unroll()
+        steps = self.unroll_length
         env = map_leaves(lambda x: _room(x, steps), self._said)  # the environment writes straight into it
-        whole = map_leaves(torch.from_numpy, env)
-        outputs: list[AgentOutput] = []
-        episodes: list[NDArray[np.float32]] = []
-        shown: list[Any] = []
-        after = _at(env, 0)
-        on_cpu = self.device.type == "cpu"
-        initial = None if on_cpu else self.agent.initial_state(n)
-        for t in range(steps):
-            before, after = after, _at(env, t + 1)
-            said = self._to_device(_at(whole, t))
-            shown.append(said.observation)
-            features = self._torso(said.observation) if on_cpu else None
-            result = yield Question(self.agent, said, self.state, self.generator, features, initial)
-            assert result is not None
-            output, self.state, fetched = result
-            outputs.append(output)
-            action = fetched()
-            if self._replay:
-                values = output.value.cpu().numpy()
-                ends = before.terminated, before.truncated
-                self._replay.see(before.reward, *ends, values, self.batch.streams, self._solved(*ends))
-            self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
-            self._at_step()
-            self._mask(after)
-            self._extras.write(after.extras, after.observation, before.terminated | before.truncated)
-            self._count(before, after, episodes)
-        self._said = map_leaves(np.copy, after)
+        initial = None if self.device.type == "cpu" else self.agent.initial_state(self.batch.num_envs)
+        return Buffers(env, map_leaves(torch.from_numpy, env), self.state, initial, [self._no_episodes()])
+
+    def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
+        """Step t of the environments, leaves [N, ...] on the network's device, in one copy."""
+        env = _at(buffers.tensors, t)
+        if self._packer is None:
+            return env
+        leaves: list[torch.Tensor] = []
+        map_leaves(leaves.append, env)
+        there = iter(self._packer.send(leaves).leaves)
+        env = map_leaves(lambda _: next(there), env)
+        buffers.shown.append(env.observation)
+        return env
+
+    def step_environment(self, buffers: "Buffers", t: int, output: AgentOutput, action: NDArray[Any]) -> None:
+        """Step the environments with the agent's output at step t, its actions being [N, ...] on the CPU."""
+        before, after = _at(buffers.env, t), _at(buffers.env, t + 1)
+        buffers.outputs.append(output)
+        if self._replay:
+            ends = before.terminated, before.truncated
+            values = output.value.cpu().numpy()
+            self._replay.see(before.reward, *ends, values, self.batch.streams, self._solved(*ends))
+        self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
+        self._at_step()
+        self._mask(after)
+        self._extras.write(after.extras, after.observation, before.terminated | before.truncated)
+        self._count(before, after, buffers.episodes)
+
+    def finish(self, buffers: "Buffers") -> Unroll:
+        """The unroll, after its last step."""
+        self.agent.end_unroll()
+        self._said = map_leaves(np.copy, _at(buffers.env, self.unroll_length))
         return Unroll(
-            initial_state=map_state(torch.clone, initial_state),
-            env=self._whole(whole, shown),
-            agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*outputs, strict=True))),
-            weights_version=torch.full((n,), self.version),
+            initial_state=map_state(torch.clone, buffers.initial_state),
+            env=buffers.whole(self.device),
+            agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*buffers.outputs, strict=True))),
+            weights_version=torch.full((self.batch.num_envs,), self.version),
             member=self.member,
             actor=self.number,
-            episodes=torch.from_numpy(np.concatenate([self._no_episodes(), *episodes])),
-            seconds=time.perf_counter() - started,
+            episodes=torch.from_numpy(np.concatenate(buffers.episodes)),
+            seconds=time.perf_counter() - buffers.started,
         )
 
     def _mask(self, env: Any) -> None:
@@ -224,22 +226,6 @@ class Actor:
             spec = self.agent.action_spec
             assert isinstance(spec, ChoiceSpec), "environments with Box actions have no masks"
             check_masks(name, env.action_mask, spec.choices)
-
-    def _to_device(self, said: EnvOutput) -> EnvOutput:
-        """One step on the network's device, in one copy."""
-        if self._packer is None:
-            return said
-        leaves: list[torch.Tensor] = []
-        map_leaves(leaves.append, said)
-        there = iter(self._packer.send(leaves).leaves)
-        return map_leaves(lambda _: next(there), said)
-
-    def _whole(self, env: EnvOutput, shown: list[Any]) -> EnvOutput:
-        """All steps, with the observations where the network has seen them; flags stay where steps are counted."""
-        if self.device.type == "cpu":
-            return env
-        last = map_leaves(lambda x: x[-1].to(self.device), env.observation)
-        return env._replace(observation=map_leaves(lambda *x: torch.stack(x), *shown, last))
 
     def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
         """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""
@@ -318,6 +304,33 @@ class Actor:
             self._replay.restore(saved["replay"])
         self._returns[:] = saved["returns"]
         self._lengths[:] = saved["lengths"]
+
+
+@dataclass
+class Buffers:
+    """An unroll under way."""
+
+    env: Any
+    """Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]."""
+    tensors: EnvOutput
+    """The same memory as tensors."""
+    initial_state: AgentState
+    """The agent's state at step 0."""
+    initial: AgentState | None
+    """The state that an episode begins with, on a device, which computes it once for each unroll; else None."""
+    episodes: list[NDArray[np.float32]]
+    """The episodes that ended, as `Unroll.episodes`."""
+    outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
+    shown: list[Any] = field(default_factory=list[Any])
+    """Observations of each step on the network's device, where that is not the CPU."""
+    started: float = field(default_factory=time.perf_counter)
+
+    def whole(self, device: torch.device) -> EnvOutput:
+        """All steps, with the observations on the network's device; flags stay where steps are counted."""
+        if device.type == "cpu":
+            return self.tensors
+        last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)
+        return self.tensors._replace(observation=map_leaves(lambda *x: torch.stack(x), *self.shown, last))
 
 
 def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:

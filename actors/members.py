@@ -4,14 +4,11 @@ Any process can act for any member, so a population needs no more processes than
 """
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import torch
 
 from ..agents.values import Weights
 from .actor import Actor
-from .questions import Answer, Question
 from .unroll import Unroll, join
 
 _log = logging.getLogger(__name__)
@@ -46,19 +43,11 @@ class MemberActors:
 
     def prepare(self) -> None:
         """Make the first actor: importing and compiling its environment is no part of any unroll's time."""
-        self._actor(0)
+        self.actor(0)
 
     def unroll(self, weights: Weights) -> Unroll:
         """One unroll of the weights' member."""
-        return self._actor(weights.member).unroll(weights)
-
-    def unrolling(self, weights: Weights) -> Generator[Question, Answer | None, Unroll]:
-        """As `unroll`, asking at every step for the network's answer."""
-        return self._actor(weights.member).unrolling(weights)
-
-    def device(self, member: int) -> torch.device:
-        """Where the member's network is."""
-        return self._actor(member).device
+        return self.actor(weights.member).unroll(weights)
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
         """The next `count` unrolls of the weights' member, side by side as one."""
@@ -66,10 +55,10 @@ class MemberActors:
             first = self.unroll(weights)
             self._versions[weights.member] = weights.version
         elif self._versions.get(weights.member) == weights.version:
-            first = self._actor(weights.member).unroll()
+            first = self.actor(weights.member).unroll()
         else:
             raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost on its way")
-        return join([first, *(self._actor(weights.member).unroll() for _ in range(count - 1))])
+        return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
         """The exact state of every member's environments and memory."""
@@ -78,7 +67,7 @@ class MemberActors:
     def restore(self, saved: dict[int, Any]) -> None:
         """Continue from a state made by `save`."""
         for member, state in saved.items():
-            self._actor(member).restore(state)
+            self.actor(member).restore(state)
 
     def close(self) -> None:
         """Close the environments of all members; an exception that one raises is a warning."""
@@ -89,7 +78,8 @@ class MemberActors:
             except Exception as problem:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
-    def _actor(self, member: int) -> Actor:
+    def actor(self, member: int) -> Actor:
+        """The actor of a member, made when it is first needed."""
         if member not in self._actors:
             self._actors[member] = self._make_actor(self.number, member, self.life)
             self._actors[member].call_at_steps(self._note_step)

@@ -16,8 +16,8 @@ import torch
 from ..agents.values import Weights
 from .failures import Failures
 from .members import MakeActor, MemberActors, MemberSchedule
-from .together import InStep
 from .unroll import Unroll
+from .vectorized import unroll_groups
 
 
 def least_max_lag(batch_size: int, num_envs: int) -> int:
@@ -179,7 +179,7 @@ class LocalPool(InProcess):
 
     @property
     def device(self) -> torch.device:
-        return self._actors[0].device(0)
+        return self._actors[0].actor(0).device
 
     @property
     def progress(self) -> int:
@@ -228,29 +228,17 @@ class LocalPool(InProcess):
         On a device of their own actors take turns at every step, so that the environments of one are stepped while the
         device works for another.
         """
-        on_device = all(self._actors[number].device(weights[0].member).type != "cpu" for number in numbers)
-        if len(weights) == 1 and not (on_device and len(numbers) > 1):
+        if len(weights) == 1 and (self.device.type == "cpu" or len(numbers) == 1):
             return [self._unroll(number, weights[0]) for number in numbers]
-        return self._in_step(numbers, weights)
+        return self._in_turn(numbers, weights)
 
-    def _in_step(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
-        under_way = {number: InStep([self._actors[number].unrolling(each) for each in weights]) for number in numbers}
-        done: dict[int, list[Unroll]] = {}
-        while under_way:
-            for number, unrolls in list(under_way.items()):
-                try:
-                    over = unrolls.advance()
-                except (Exception, SystemExit) as problem:
-                    self._replace(number, problem)
-                    over = True
-                else:
-                    if over:
-                        done[number] = unrolls.done
-                        self._failures.forgive(number)
-                if over:
-                    del under_way[number]
-        alone = {number: [self._unroll(number, each) for each in weights] for number in numbers if number not in done}
-        return [unroll for number in numbers for unroll in (done | alone)[number]]
+    def _in_turn(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
+        groups = {number: [(self._actors[number].actor(own.member), own) for own in weights] for number in numbers}
+        unrolls = unroll_groups(groups, self._replace)
+        for number in unrolls:
+            self._failures.forgive(number)
+        failed = {number: [self._unroll(number, own) for own in weights] for number in numbers if number not in unrolls}
+        return [unroll for number in numbers for unroll in (unrolls | failed)[number]]
 
     def _replace(self, number: int, problem: BaseException) -> None:
         self._failures.add(number, traceback.format_exc(), problem)

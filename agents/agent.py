@@ -17,9 +17,9 @@ from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
 from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
-from .repeats import once_each
 from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import TorsoConfig, make_torso
+from .unique_observations import Seen, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)
@@ -118,6 +118,9 @@ class Agent(nn.Module):
         self.action_spec = action
         self.config = config
         self.torso = make_torso(observation, config.torso)
+        self._seen = Seen(self.torso)
+        self._unrolling = False
+        """Whether weights stay as they are from step to step, so that features of observations are cached."""
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -168,20 +171,35 @@ class Agent(nn.Module):
             over=torch.zeros(batch_size, dtype=torch.bool, device=device),
         )
 
+    def begin_unroll(self) -> None:
+        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before.
+
+        The cache begins empty, so that an unroll depends on nothing but its weights and its start.
+        """
+        self._seen.forget()
+        self._unrolling = self.policy.weight.device.type == "cpu"
+
+    def end_unroll(self) -> None:
+        """Stop caching."""
+        self._unrolling = False
+
+    def features(self, observation: ObservationTensor) -> Tensor:
+        """The torso's features [B, F] of observations [B, ...], in an unroll once for each distinct observation."""
+        return self._seen(observation) if self._unrolling else self.torso(observation)
+
     @torch.inference_mode()
     def step(
         self,
         env: EnvOutput,
         state: AgentState,
         generator: torch.Generator | None = None,
-        features: Tensor | None = None,
         initial: AgentState | None = None,
     ) -> tuple[AgentOutput, AgentState]:
-        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward for all B.
+        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward pass for all B.
 
-        `features` are the torso's and `initial` the initial state, where they are known.
+        `initial` is the initial state, where it is known.
         """
-        logits, value, after = self.respond(env, state, features, initial)
+        logits, value, after = self.respond(env, state, self.features(env.observation), initial)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 

@@ -17,8 +17,8 @@ from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .kernels import Linear
 from .normalization import Moments, Shares
 from .pictures import PICTURE_TORSOS
-from .repeats import once_each
 from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
+from .unique_observations import once_each
 from .values import ObservationTensor
 
 MOST_CELLS = 20

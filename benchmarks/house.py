@@ -1,18 +1,21 @@
 """Count what a newcomer has to read: lines, modules on an unroll's way, hand-written gradients, files per folder.
 
-    python benchmarks/house.py [--write]
+    python benchmarks/house.py [--write] [--as NAME]
 
-prints the counts; with --write they go into results/house.json, beside the speeds of before_and_after.py.
+prints the counts; with --write they go into results/house.json, under "counts" or the given name, next to the speeds of
+before_and_after.py.
 
-One unroll's way is counted in a real run: BoxWorld, an RMC agent, V-trace, a Ray actor. While an actor steps, sends an
-unroll, and the learner takes it and makes an update, both processes note every module of engram of which a function
-runs. Compiled functions, which leave no trace, count where they were called in that run, with all that they inline.
-What runs before the first step (construction, registration, checks of configuration) is not on the way. Beside it
-stands the looser count: every module that the learner's process has imported by then.
+An unroll's way is counted in two real runs of BoxWorld and V-trace, from the environment to the weights: `statement`
+is an LSTM with `ENGRAM_COMPILED=0` and `--local`, `ray` a compiled RMC with one Ray actor. During the trainer's second
+update every module of engram of which a function runs is noted, in both processes. Compiled functions, which leave no
+trace, count where they were called in that run, with all that they inline. What runs before (construction,
+registration, checks of configuration) is not on the way. The looser count, `imported`, is every module that the
+learner's process has imported by then.
 """
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,16 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("base", "envs", "agents", "actors", "learners", "launch", "zoo")
 
 JOURNEY = r"""
-import sys, json
+import sys, json, tempfile
+from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 
 TRACE = r'''
 import sys
-def trace(folder, begin):
+def trace(begin):
     seen, on = {}, []
     def note(frame, event, argument):
         file = frame.f_code.co_filename
-        if (file.endswith(begin[0]) and frame.f_code.co_name == begin[1]):
+        if file.endswith(begin[0]) and frame.f_code.co_name == begin[1]:
             on.append(1)
         if on:
             seen[file] = None
@@ -56,48 +61,61 @@ def compiled():
 '''
 exec(TRACE)
 
-import ray, torch
 from engram.actors.factory import ActorFactory
-from engram.actors.remote.pool import RayPool
-from engram.actors.remote.window import RequestWindow
 from engram.agents.agent import AgentConfig
-from engram.agents.values import Weights, flatten
-from engram.learners.config import LearnerConfig
-from engram.learners.learner import Learner
+from engram.launch.api.training import make_learners, make_panel, make_trainer
+from engram.launch.run.config import RunConfig, to_dict
+from engram.launch.run.run_directory import RunDirectory
+from engram.launch.train.acting import make_pool
 
-NOTES = sys.argv[1]
-factory = ActorFactory(env="boxworld", agent=AgentConfig(core="rmc"), num_envs=8, unroll_length=4, seed=0)
-
-
-def make_actor(*arguments, **options):
-    names = {}
-    exec(TRACE, names)
-    actor = factory.make_actor(*arguments, **options)
-    seen = names["trace"](NOTES, ("actors/actor.py", "unroll"))
-    unroll = actor.unroll
-
-    def noting(*arguments, **options):
-        result = unroll(*arguments, **options)
-        Path(NOTES, "actor").write_text(json.dumps([*seen, *names["compiled"]()]))
-        return result
-
-    actor.unroll = noting
-    return actor
+NOTES, KIND = sys.argv[1:]
 
 
-learner = Learner(factory.make_agent(factory.make_batch()), LearnerConfig(), 10**6)
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-pool = RayPool(make_actor, 1, 1, window=RequestWindow(8, 1, 8, 1))
-pool.publish(Weights(0, 0, flatten(learner.agent)))
-seen = trace(NOTES, ("actors/remote/pool.py", "next"))
-for _ in range(2):  # what the actor does behind its first unroll is noted with its second
-    while (unroll := pool.next()) is None:
-        pass
-learner.step(unroll)
-pool.publish(Weights(learner.updates, 0, flatten(learner.agent)))
-sys.setprofile(None)
-imported = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "engram"]
-pool.close()
+class Traced(ActorFactory):
+    def make_actor(self, *arguments, **options):
+        names = {}
+        exec(TRACE, names)
+        actor = super().make_actor(*arguments, **options)
+        unroll = actor.unroll
+        seen = names["trace"](("actors/actor.py", "unroll"))
+
+        def noting(*arguments, **options):
+            result = unroll(*arguments, **options)
+            Path(NOTES, "actor").write_text(json.dumps([*seen, *names["compiled"]()]))
+            return result
+
+        actor.unroll = noting
+        return actor
+
+
+local, core = KIND == "statement", "lstm" if KIND == "statement" else "rmc"
+config = RunConfig(
+    env="boxworld", agent=AgentConfig(core=core), local=local, num_actors=1, envs_per_actor=8, envs_per_update=8,
+    unroll_length=4,
+)
+factory = config.factory()
+if not local:
+    factory = Traced(**{each.name: getattr(factory, each.name) for each in fields(factory)})
+with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
+    batch = factory.make_batch(num_envs=1)
+    pool = make_pool(config, factory, print)
+    files.callback(pool.close)
+    directory = files.enter_context(RunDirectory.create(folder + "/run", to_dict(config), name="run"))
+    panel, learners = make_panel(config, None, 0), make_learners(config, [factory.make_agent(batch)])
+    trainer = make_trainer(config, learners, tuple(batch.episode_fields), pool, directory, panel, None, files)
+    pool.publish(trainer.members[0].weights(pool))
+
+    def update(count):
+        while trainer.members[0].updates < count:
+            trainer.update()
+
+    update(1)
+    seen = trace(("launch/train/trainer.py", "update"))
+    update(2)
+    sys.setprofile(None)
+    imported = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "engram"]
+    if not local:
+        update(3)  # what the actor does behind an unroll is noted with its next one
 print(json.dumps({"run": [*seen, *compiled()], "imported": imported}))
 """
 
@@ -112,13 +130,27 @@ def holds_code(file: Path) -> bool:
     return any(not isinstance(node, ast.Expr) for node in ast.parse(file.read_text()).body)
 
 
-def journey() -> tuple[dict[str, int], dict[str, int]]:
-    """Lines of every module on one unroll's way, by its path; and of every module that is imported then."""
+def journey(kind: str) -> dict[str, Any]:
+    """Count the modules on one unroll's way, `statement` or `ray`, with the lines of each, and all imported ones."""
+    switch = {"ENGRAM_COMPILED": "0" if kind == "statement" else "1"}
     with tempfile.TemporaryDirectory() as notes:
-        done = subprocess.run([sys.executable, "-c", JOURNEY, notes], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", JOURNEY, notes, kind],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env=os.environ | switch,
+        )
         found = json.loads(done.stdout.splitlines()[-1])
-        run = {*found["run"], *json.loads(Path(notes, "actor").read_text())}
-    return ours(run), ours(set(found["imported"]))
+        actor = Path(notes, "actor")
+        way = ours({*found["run"], *(json.loads(actor.read_text()) if actor.exists() else ())})
+    imported = ours(set(found["imported"]))
+    return {
+        "modules": len(way),
+        "lines": sum(way.values()),
+        "files": way,
+        "imported": {"modules": len(imported), "lines": sum(imported.values())},
+    }
 
 
 def ours(names: set[str]) -> dict[str, int]:
@@ -141,12 +173,10 @@ def gradients() -> list[str]:
 def count() -> dict[str, Any]:
     """Everything that is counted."""
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
-    way, imported = journey()
     launch = [folder for folder in (ROOT / "launch").iterdir() if folder.is_dir() and any(folder.glob("*.py"))]
     return {
         "library": {"files": len(files), "lines": sum(map(lines, files))},
-        "one_unroll": {"modules": len(way), "lines": sum(way.values()), "files": way},
-        "imported": {"modules": len(imported), "lines": sum(imported.values())},
+        "one_unroll": {kind: journey(kind) for kind in ("statement", "ray")},
         "rmc_statement_lines": lines(ROOT / "agents/cores/rmc.py"),
         "gradients_outside_fast": gradients(),
         "modules_in_launch": {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in sorted(launch)},
@@ -157,4 +187,4 @@ if __name__ == "__main__":
     counts = count()
     print(json.dumps(counts, indent=1))
     if "--write" in sys.argv:
-        keep("counts", counts)
+        keep(sys.argv[sys.argv.index("--as") + 1] if "--as" in sys.argv else "counts", counts)

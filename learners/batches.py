@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +12,25 @@ from ..actors.unroll import Unroll, some_environments
 from ..agents.values import map_leaves
 from .algorithms.algorithm import Targets
 from .config import LearnerConfig
+
+
+@dataclass
+class Updates:
+    """The updates that are made from one batch, under way."""
+
+    batch: Unroll
+    targets: Targets | None
+    """Those of all updates; None where each update has its own."""
+    cause: Tensor
+    """See `cause_of`."""
+    first: bool
+    """Whether running moments of the inputs began with this batch."""
+    within: Tensor
+    """Whether all updates so far are within the algorithm's `target_kl`."""
+    rows: list[Tensor] = field(default_factory=list[Tensor])
+    """Of each update a row of `Unread.updates` (learners/learner.py)."""
+    stopped: bool = False
+    """Whether the remaining updates are left out."""
 
 
 def with_bonus(batch: Unroll, bonus: float) -> Unroll:
@@ -39,7 +59,7 @@ def cause_of(batch: Unroll) -> Tensor:
     return cause
 
 
-def minibatch(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> tuple[Unroll, Targets | None]:
+def some_of(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> tuple[Unroll, Targets | None]:
     """Some environments of a batch and their targets; where there are none, one of whose steps none is valid."""
     empty = isinstance(chosen, Tensor) and not len(chosen)
     chosen = slice(0, 1) if empty else chosen

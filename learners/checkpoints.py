@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from .nested import pack, unpack
+from .state_codec import pack, unpack
 
 FORMAT = 1
 _FILES = ("state.json", "tensors.pt")

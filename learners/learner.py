@@ -6,7 +6,7 @@ is counted where it comes from, an update that is not finite is left out on the 
 
 import copy
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,14 +17,14 @@ from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import cause_of, learned_rewards, means, minibatch, valid_steps, with_bonus
+from .batches import Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
 from .config import LearnerConfig
+from .device.cuda_graph import Recorded, changing, cuda_graph
 from .device.precision import matrix_precision
-from .device.recorded import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
 from .group import Group
+from .loss import ALONE, CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, rescaled
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
-from .passes import ALONE, CAUSES, KL, METRICS, Found, Gradient, evaluate, rescaled
 
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimizer holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -177,16 +177,16 @@ class Learner:
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
         """All updates that the algorithm makes from one batch; the metrics of each, as `Unread` has them."""
-        updates = self.learning(batch, indices)
-        try:
-            asked = next(updates)
-            while True:
-                asked = updates.send(asked.alone())
-        except StopIteration as end:
-            return end.value
+        updates = self.prepare(batch)
+        for chosen in indices or [slice(None)]:
+            minibatch = self.minibatch(updates, chosen)
+            self.apply(updates, minibatch, gradient(minibatch))
+            if updates.stopped:
+                break
+        return self.complete(updates)
 
-    def learning(self, batch: Unroll, indices: Sequence[Tensor]) -> Generator[Gradient, Found, Tensor]:
-        """As `_learn`, but every gradient that is needed is yielded as a question, and answered by `send`."""
+    def prepare(self, batch: Unroll) -> Updates:
+        """Bring running units up to this batch, and compute the targets that all of its updates share."""
         once = self.config.method.targets_once
         # The units of the first batch are those in which it is learned from.
         first, self._unobserved = self._unobserved, False
@@ -198,20 +198,42 @@ class Learner:
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         cause = self.group.least(cause_of(batch))
-        done: list[Tensor] = []
-        going = cause <= 0  # all updates so far are within the algorithm's target_kl
-        for chosen in indices or [slice(None)]:
-            part, theirs = minibatch(batch, fixed if once else None, chosen)
-            done.append((yield from self._update(part, theirs, cause, going)))
-            if self.config.method.target_kl:
-                going = going & (done[-1][-1] < LEFT_OUT)
-                if readable(going) and not going:
-                    break
-        if not first:
-            self.agent.observe(batch.env)
+        return Updates(batch, fixed if once else None, cause, first, cause <= 0)
+
+    def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
+        """What the loss of the update from these environments depends on."""
+        part, targets = some_of(updates.batch, updates.targets, chosen)
+        return Minibatch(self.agent, part, self.config, targets, self._entropy_share, self.group)
+
+    def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
+        """One update of the weights, unless its loss or gradient is not finite or it is beyond `target_kl`."""
+        parameters = list(self.agent.parameters())
+        gradients, metrics = self.group.reduce(parameters, gradient.gradients, gradient.metrics)
+        set_gradients(parameters, gradients)
+        norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
+        row = torch.cat([metrics, norm.reshape(1)])
+        finite = row.isfinite().all()
+        limit, wanted = self.config.method.target_kl, finite
+        code = torch.where(finite, MADE, updates.cause)
+        if limit:
+            within = metrics[KL] <= limit
+            code = torch.where(updates.within, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
+            wanted = code == MADE
+            updates.within = updates.within & (code < LEFT_OUT)
+            updates.stopped = readable(updates.within) and not updates.within
+        _step_if(self.optimizer, wanted)
+        if minibatch.targets is None and (units := self.agent.units) is not None:
+            final = (minibatch.batch.env.terminated | minibatch.batch.env.truncated)[:-1]
+            units.renormalize((gradient.returns * units.unit).flatten(), (~final & wanted).flatten())
+        updates.rows.append(torch.cat([row, code.reshape(1)]))
+
+    def complete(self, updates: Updates) -> Tensor:
+        """Count the batch into the running moments of the inputs; returns the metrics of each update."""
+        if not updates.first:
+            self.agent.observe(updates.batch.env)
         if self._first_returns:
-            self._first_returns = readable(done[0]) and self._no_returns()
-        return torch.stack(done)
+            self._first_returns = readable(updates.rows[0]) and self._no_returns()
+        return torch.stack(updates.rows)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
@@ -224,29 +246,6 @@ class Learner:
             before = units.unit
             units.renormalize((targets.values * before).flatten(), now.step.valid.flatten())
             return self.config.method.targets(rescaled(now, before / units.unit))
-
-    def _update(
-        self, batch: Unroll, targets: Targets | None, cause: Tensor, going: Tensor
-    ) -> Generator[Gradient, Found, Tensor]:
-        """One update of the weights, unless its loss or gradient is not finite or it is beyond `target_kl`."""
-        found = yield Gradient(self.agent, batch, self.config, targets, self._entropy_share, self.group)
-        parameters = list(self.agent.parameters())
-        gradients, metrics = self.group.reduce(parameters, found.gradients, found.metrics)
-        set_gradients(parameters, gradients)
-        norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
-        row = torch.cat([metrics, norm.reshape(1)])
-        finite = row.isfinite().all()
-        limit, wanted = self.config.method.target_kl, finite
-        code = torch.where(finite, MADE, cause)
-        if limit:
-            within = metrics[KL] <= limit
-            code = torch.where(going, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
-            wanted = code == MADE
-        _step_if(self.optimizer, wanted)
-        if targets is None and (units := self.agent.units) is not None:
-            final = (batch.env.terminated | batch.env.truncated)[:-1]
-            units.renormalize((found.returns * units.unit).flatten(), (~final & wanted).flatten())
-        return torch.cat([row, code.reshape(1)])
 
     def _no_returns(self) -> bool:
         """Whether values have running units and no return was counted into them yet."""

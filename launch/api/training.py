@@ -13,7 +13,7 @@ from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
 from ...actors.levels.config import in_words
 from ...actors.pool import ActorPool
-from ...agents import repeats
+from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
@@ -131,7 +131,7 @@ def train(
                 show(config, directory.path if directory else None, steps_of(saved)) as panel,
                 when_compiling(lambda: panel.message(COMPILING)),
             ):
-                if not (config.in_process or is_kept(repeats.look_up)):
+                if not (config.in_process or is_kept(unique_observations.look_up)):
                     panel.message(COMPILING)  # the actors compile the environment
                 acting.begin(panel.message)
                 panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))

@@ -131,27 +131,20 @@ class Member:
         batch, self._next = self._next, None
         return batch or self.batcher.take()
 
-    def send_next(self) -> None:
-        """Let the next batch, if it is complete, travel to the learner's device while the learner computes."""
+    def prefetch(self) -> None:
+        """Copy the next batch, if it is complete, to the learner's device while the learner computes."""
         if self.learner.device.type != "cpu" and self._next is None and (batch := self.batcher.take()) is not None:
             self.learner.send(batch)
             self._next = batch
 
-    def learn(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """One update; its metrics, those of `others` and the settings it really used go to the next row.
+    def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
+        """Note an update that the learner has made just now.
 
-        On a device of its own the learner is still computing when this returns.
+        Its metrics, those of `others` and the settings that it really used go to the next row. On a device of its own
+        the learner is still computing.
         """
-        if self.team:
-            batch = self.team.learn(self.learner, batch)
-            while self.team.seconds:
-                self.accumulator.add_unroll(self.team.seconds.pop())
-        else:
-            self.learner.learn(batch)
-        self.learned(batch, others)
-
-    def learned(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Note an update that the learner has made just now: see `learn`."""
+        while self.team and self.team.seconds:
+            self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()
         used = {f"population/{name}": value for name, value in self.effective().items()}
         self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))

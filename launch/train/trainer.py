@@ -83,8 +83,7 @@ class Trainer:
         """Whether the actors may no longer be asked for anything."""
         self._stop, self._looked = StopFlag(()), 0
         """Steps of environments in evaluations."""
-        self._warned: set[str] = set()
-        self._waited = 0.0
+        self._warned, self._waited = set[str](), 0.0
         self._ready: dict[int, Unroll] = {}
         """Batches for the next update, by member."""
         for recorded in filter(None, [member.learner.recorded for member in members]):
@@ -144,8 +143,7 @@ class Trainer:
         if not complete:
             return
         found, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
-        before = [member.steps for member, _ in found]
-        first = found[0][0]
+        before, first = [member.steps for member, _ in found], found[0][0]
         first.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         self._between = False
@@ -201,18 +199,20 @@ class Trainer:
     def _learn(self, found: Sequence[tuple[Member, Unroll]]) -> None:
         """Let members learn from a batch each."""
         others = [self.population.metrics(member) if self.population else None for member, _ in found]
-        if len(found) > 1:
+        learners, batches = [member.learner for member, _ in found], [batch for _, batch in found]
+        if team := found[0][0].team:
+            batches = [team.learn(learners[0], batches[0])]
+        elif len(found) == 1:
+            learners[0].learn(batches[0])
+        else:
             if self.config.num_learners > 1:  # Ray or torch.func is imported along with it
                 from ...learners.remote.members import learn_dealt as learn_all
             else:
-                from ...learners.population.together import learn_together as learn_all
-            learn_all([member.learner for member, _ in found], [batch for _, batch in found])
-            for (member, batch), known in zip(found, others, strict=True):
-                member.learned(batch, known)
-        else:
-            found[0][0].learn(found[0][1], others[0])
-        for member, _ in found:
-            member.send_next()
+                from ...learners.population.vectorized import learn_together as learn_all
+            learn_all(learners, batches)
+        for (member, _), batch, known in zip(found, batches, others, strict=True):
+            member.note_update(batch, known)
+            member.prefetch()
 
     def _finish_gathering(self) -> None:
         """Learn from a batch that the actors have begun, since their state can be saved between batches only."""

@@ -27,7 +27,7 @@ from engram.launch.evaluate import command as evaluate
 from engram.launch.train import command
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.population.together import learn_together
+from engram.learners.population.vectorized import learn_together
 from masked_envs import ENVIRONMENTS, Masked, MaskedChoices, MaskedDict
 
 SUPPORT = str(Path(masked_envs.__file__).parent)

@@ -114,12 +114,12 @@ def test_an_actor_that_fails_once_too_often_ends_the_run(make):
 def test_actors_that_take_turns_at_every_step_make_what_they_make_alone():
     pools = [LocalPool(FACTORY.make_actor, 3, 0) for _ in range(2)]
     alone = pools[0].unrolls(range(3), [weights(1)])
-    turns = pools[1]._in_step(range(3), [weights(1)])
+    turns = pools[1]._in_turn(range(3), [weights(1)])
     assert all(same(a, b) for a, b in zip(alone, turns, strict=True))
 
 
 def test_one_that_fails_in_its_turn_does_not_stop_the_others():
     pool = LocalPool(make_breaking(which=1, steps=2), 3, 3, lambda _: None)
-    unrolls = pool._in_step(range(3), [weights(1)])
+    unrolls = pool._in_turn(range(3), [weights(1)])
     assert [unroll.actor for unroll in unrolls] == [0, 1, 2]
     assert pool.failures == 1

@@ -10,7 +10,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.population.together import learn_together
+from engram.learners.population.vectorized import learn_together
 
 ENVIRONMENTS = {"boxworld": {"path_lengths": 1, "num_distractors": 0, "max_steps": 10}, "CartPole-v1": {}}
 

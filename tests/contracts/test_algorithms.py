@@ -15,7 +15,7 @@ from engram.learners.algorithms.algorithm import Targets
 from engram.learners.algorithms.registry import algorithm_class, algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.passes import METRICS, Gradient, evaluate
+from engram.learners.loss import METRICS, Minibatch, evaluate, loss
 from runs import TINY
 
 EXAMPLE = "engram.examples.clipped_policy_gradient:ClippedPolicyGradient"
@@ -59,7 +59,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_environments(algorithm: str) ->
 
     def sums(batch: Unroll, targets: Targets) -> torch.Tensor:
         """Losses are sums already; the other metrics are means over the valid steps."""
-        metrics = Gradient(learner.agent, batch, learner.config, targets, 1.0).loss().metrics
+        metrics = loss(Minibatch(learner.agent, batch, learner.config, targets, 1.0)).metrics
         losses = sum(name.startswith("loss/") for name in METRICS)
         return torch.cat(
             [metrics[:losses], metrics[losses:] * (~(batch.env.terminated | batch.env.truncated)[:-1]).sum()]

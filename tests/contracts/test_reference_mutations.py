@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from engram.agents import repeats
+from engram.agents import unique_observations
 from engram.agents.cores.fast import routes
 from engram.agents.cores.fast.gated import unroll
 from engram.agents.threads import use_threads
-from engram.learners import learner, optimizers, passes
+from engram.learners import learner, optimizers
+from engram.learners import loss as losses
 from engram.learners.algorithms.ppo import PPO
 from engram.learners.config import LearnerConfig
-from engram.learners.population import together
+from engram.learners.population import vectorized
 from reference_cases import TORSOS, Case, compare, in_double, small_agent
 
 CONFIG = LearnerConfig(lr=1e-2)
@@ -44,17 +45,16 @@ def layouts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(learner, "set_gradients", assign)
     patch.setattr(optimizers, "same_layout", lambda parameter, other: True)
 
-    def channels_last(self: passes.Gradient) -> passes.Found:
-        found = alone(self)
-        return found._replace(
+    def channels_last(minibatch: losses.Minibatch) -> losses.Gradient:
+        gradient = losses.gradient(minibatch)
+        return gradient._replace(
             gradients=[
                 g.contiguous(memory_format=torch.channels_last) if g is not None and g.dim() == 4 else g
-                for g in found.gradients
+                for g in gradient.gradients
             ]
         )
 
-    alone = passes.Gradient.alone
-    patch.setattr(passes.Gradient, "alone", channels_last)
+    patch.setattr(learner, "gradient", channels_last)
 
 
 def aliases(patch: pytest.MonkeyPatch) -> None:
@@ -80,24 +80,24 @@ def skipped(patch: pytest.MonkeyPatch) -> None:
 
 def no_value_cost(patch: pytest.MonkeyPatch) -> None:
     """The value cost counts as 0 where targets are computed once per batch."""
-    loss = passes.Gradient.loss
+    loss = losses.loss
 
-    def wrong(self: passes.Gradient) -> passes.LossTerms:
-        config = self.config if self.targets is None else replace(self.config, value_cost=0.0)
-        return loss(self._replace(config=config))
+    def wrong(minibatch: losses.Minibatch) -> losses.LossTerms:
+        config = minibatch.config if minibatch.targets is None else replace(minibatch.config, value_cost=0.0)
+        return loss(minibatch._replace(config=config))
 
-    patch.setattr(passes.Gradient, "loss", wrong)
+    patch.setattr(losses, "loss", wrong)
 
 
 def value_cost_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """Members of a batched call learn with the first one's value cost."""
-    patch.setattr(together, "VARIED", tuple(name for name in together.VARIED if name != "value_cost"))
-    patch.setattr(together, "OWN", (*together.OWN, "value_cost"))
+    patch.setattr(vectorized, "VARIED", tuple(name for name in vectorized.VARIED if name != "value_cost"))
+    patch.setattr(vectorized, "OWN", (*vectorized.OWN, "value_cost"))
 
 
 def mixed(patch: pytest.MonkeyPatch) -> None:
     """De-duplication returns two observations' features exchanged."""
-    look_up = repeats.look_up
+    look_up = unique_observations.look_up
 
     def wrong(*args: Any) -> int:
         count = look_up(*args)
@@ -106,7 +106,7 @@ def mixed(patch: pytest.MonkeyPatch) -> None:
         index[[0, other]] = index[[other, 0]]
         return count
 
-    patch.setattr(repeats, "look_up", wrong)
+    patch.setattr(unique_observations, "look_up", wrong)
 
 
 def dropped(patch: pytest.MonkeyPatch) -> None:

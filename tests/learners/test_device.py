@@ -14,7 +14,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
 from engram.learners.config import LearnerConfig
-from engram.learners.device.recorded import WARM_UP, Recorded
+from engram.learners.device.cuda_graph import WARM_UP, Recorded
 from engram.learners.learner import Learner
 
 SUPPORT = Path(__file__).parents[1] / "support"

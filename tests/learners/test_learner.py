@@ -12,11 +12,12 @@ from engram.agents.agent import Agent, AgentConfig
 from engram.agents.values import map_leaves
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.passes import Gradient
+from engram.learners.loss import Minibatch
+from engram.learners.loss import loss as loss_of
 
 
 def loss(agent: Agent, unroll: Unroll, config: LearnerConfig) -> torch.Tensor:
-    return Gradient(agent, unroll, config, None, 1.0).loss().total
+    return loss_of(Minibatch(agent, unroll, config, None, 1.0)).total
 
 
 def make(core: str = "lstm", num_envs: int = 6, **config: object) -> tuple[Learner, Unroll]:

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.together import _Networks
 from engram.actors.unroll import Unroll
+from engram.actors.vectorized import _Networks
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.lstm import LSTM
@@ -36,7 +36,7 @@ from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
-from engram.learners.device.recorded import WARM_UP, Recorded, changing
+from engram.learners.device.cuda_graph import WARM_UP, Recorded, changing
 from engram.learners.learner import Learner
 from engram.learners.population.config import PopulationConfig, Together
 from small_cores import SMALL
@@ -292,7 +292,7 @@ def acting(act_on: str, members: int = 1) -> dict[str, Any]:
 
     Weights stay on the device. Only what the learner's thread does waits for all that was started.
     """
-    for owner, name in ((Agent, "step"), (_Networks, "answers")):  # a tensor subclass cannot be made in inference mode
+    for owner, name in ((Agent, "step"), (_Networks, "step")):  # a tensor subclass cannot be made in inference mode
         setattr(owner, name, torch.no_grad()(inspect.unwrap(getattr(owner, name))))
     config = RunConfig(
         env="boxworld",

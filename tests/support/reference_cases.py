@@ -19,7 +19,7 @@ from engram.agents.torsos import TorsoConfig
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.population.together import learn_together
+from engram.learners.population.vectorized import learn_together
 from reference_learner import ReferenceLearner
 from small_cores import SMALL
 

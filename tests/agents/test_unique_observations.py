@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents import repeats
+from engram.agents import unique_observations
 from engram.agents.agent import AgentConfig
-from engram.agents.repeats import Seen, once_each
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.unique_observations import Seen, once_each
 from engram.agents.values import Weights, flatten
 
 
@@ -57,7 +57,7 @@ def test_of_a_dict_all_parts_must_be_equal():
 
 
 def test_observations_with_the_same_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(repeats, "_factors", lambda size: torch.zeros(size, dtype=torch.uint32).numpy())
+    monkeypatch.setattr(unique_observations, "_factors", lambda size: torch.zeros(size, dtype=torch.uint32).numpy())
     torso, observation = counted(), pictures(100, 7)
     torch.testing.assert_close(once_each(torso, observation), torso.torso(observation))
     torch.testing.assert_close(Seen(torso)(observation), torso.torso(observation))
@@ -74,7 +74,7 @@ def hooked(torso, observation):
     [
         hooked,
         lambda torso, observation: observation.float().requires_grad_(),
-        lambda torso, observation: observation[: repeats.FEW - 1],
+        lambda torso, observation: observation[: unique_observations.FEW - 1],
         lambda torso, observation: pictures(100, 90),
     ],
     ids=["hooks", "gradients", "few", "distinct"],
@@ -100,7 +100,7 @@ def test_while_acting_only_what_is_new_is_computed():
 
 
 def test_room_for_few_observations_is_enough(monkeypatch):
-    monkeypatch.setattr(repeats, "MOST_KEPT", 8)
+    monkeypatch.setattr(unique_observations, "MOST_KEPT", 8)
     torso, observation = counted(), pictures(60, 20)
     seen = Seen(torso)
     for part in (*observation.split(6), observation[:9]):
@@ -111,11 +111,11 @@ def test_room_for_few_observations_is_enough(monkeypatch):
 def test_where_all_is_new_nothing_is_kept():
     torso = counted()
     seen = Seen(torso)
-    for part in pictures(40 * repeats.FEW, 40 * repeats.FEW).split(repeats.FEW):
+    for part in pictures(40 * unique_observations.FEW, 40 * unique_observations.FEW).split(unique_observations.FEW):
         seen(part)
     asked = seen._asked
-    assert asked < 12 * repeats.FEW
-    assert sum(torso.asked) == 40 * repeats.FEW
+    assert asked < 12 * unique_observations.FEW
+    assert sum(torso.asked) == 40 * unique_observations.FEW
 
 
 def test_an_actor_with_new_weights_has_new_features():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.learners.nested import pack, unpack
+from engram.learners.state_codec import pack, unpack
 
 
 def there_and_back(state: Any) -> Any:

@@ -104,19 +104,8 @@ def rescaled(now: Pass, factor: Tensor) -> Pass:
     return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
-class Found(NamedTuple):
-    """The answer."""
-
-    gradients: Sequence[Tensor | None]
-    """Of the loss, one for each parameter; None for those that it does not depend on."""
-    metrics: Tensor
-    """As `LossTerms` has them."""
-    returns: Tensor
-    """As `LossTerms` has them."""
-
-
-class Gradient(NamedTuple):
-    """The question: a pass of the network over a batch, and the gradient of its loss."""
+class Minibatch(NamedTuple):
+    """What the loss of one update depends on."""
 
     agent: Agent
     batch: Unroll
@@ -128,45 +117,58 @@ class Gradient(NamedTuple):
     group: Group = ALONE
     """The learners that share the batch."""
 
-    def loss(self) -> LossTerms:
-        """This share of the mean over the valid steps of the batch, or of their sum, as the configuration has it.
 
-        total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
-              + prediction_cost * prediction + the algorithm's extra loss
+def loss(minibatch: Minibatch) -> LossTerms:
+    """This share of the mean over the valid steps of the batch, or of their sum, as the configuration has it.
 
-        With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
-        """
-        agent, batch, config, targets, entropy_share, group = self
-        now, auxiliary, prediction = evaluate(agent, batch, config, group)
-        valid = now.step.valid
-        if targets is None:
-            tensors = {name: x.detach() for name, x in now._asdict().items() if isinstance(x, Tensor)}
-            targets = config.method.targets(now._replace(**tensors))
-        terms = config.method.terms(now, targets)
-        entropy = now.entropy()
-        none = torch.zeros_like(entropy)
-        entropy_cost = 0.0 if config.imitate else config.entropy_cost
-        (count,) = group.total(valid.sum())
-        share = 1.0 / count.clamp(min=1)
-        scale = share if config.reduction == "mean" else 1.0
-        parts = [
-            valid_sum(terms.policy, valid),
-            config.value_cost * valid_sum(terms.value, valid),
-            entropy_share * entropy_cost * valid_sum(-entropy, valid),
-            config.auxiliary_cost * valid_sum(none if auxiliary is None else auxiliary, valid),
-            config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
-        ]
-        total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
-        if terms.extra is not None:
-            total = total + scale * valid_sum(terms.extra, valid)
-        with torch.no_grad():
-            means = [share * valid_sum(x, valid) for x in (entropy, now.kl(), *terms.metrics)]
-            metrics = torch.stack([*(scale * part for part in parts), total, *means])
-        return LossTerms(total, metrics.detach(), targets.values)
+    total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
+          + prediction_cost * prediction + the algorithm's extra loss
 
-    def alone(self) -> Found:
-        """The answer for this agent."""
-        with matrix_precision(self.config.precision, self.batch.env.reward.device):
-            terms = self.loss()
-            gradients = torch.autograd.grad(terms.total, list(self.agent.parameters()), allow_unused=True)
-        return Found(gradients, terms.metrics, terms.returns)
+    With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
+    """
+    agent, batch, config, targets, entropy_share, group = minibatch
+    now, auxiliary, prediction = evaluate(agent, batch, config, group)
+    valid = now.step.valid
+    if targets is None:
+        tensors = {name: x.detach() for name, x in now._asdict().items() if isinstance(x, Tensor)}
+        targets = config.method.targets(now._replace(**tensors))
+    terms = config.method.terms(now, targets)
+    entropy = now.entropy()
+    none = torch.zeros_like(entropy)
+    entropy_cost = 0.0 if config.imitate else config.entropy_cost
+    (count,) = group.total(valid.sum())
+    share = 1.0 / count.clamp(min=1)
+    scale = share if config.reduction == "mean" else 1.0
+    parts = [
+        valid_sum(terms.policy, valid),
+        config.value_cost * valid_sum(terms.value, valid),
+        entropy_share * entropy_cost * valid_sum(-entropy, valid),
+        config.auxiliary_cost * valid_sum(none if auxiliary is None else auxiliary, valid),
+        config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
+    ]
+    total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
+    if terms.extra is not None:
+        total = total + scale * valid_sum(terms.extra, valid)
+    with torch.no_grad():
+        means = [share * valid_sum(x, valid) for x in (entropy, now.kl(), *terms.metrics)]
+        metrics = torch.stack([*(scale * part for part in parts), total, *means])
+    return LossTerms(total, metrics.detach(), targets.values)
+
+
+class Gradient(NamedTuple):
+    """The gradient of a minibatch's loss."""
+
+    gradients: Sequence[Tensor | None]
+    """One for each parameter; None for those that the loss does not depend on."""
+    metrics: Tensor
+    """As `LossTerms` has them."""
+    returns: Tensor
+    """As `LossTerms` has them."""
+
+
+def gradient(minibatch: Minibatch) -> Gradient:
+    """The gradient of `loss` with respect to the agent's parameters."""
+    with matrix_precision(minibatch.config.precision, minibatch.batch.env.reward.device):
+        terms = loss(minibatch)
+        gradients = torch.autograd.grad(terms.total, list(minibatch.agent.parameters()), allow_unused=True)
+    return Gradient(gradients, terms.metrics, terms.returns)

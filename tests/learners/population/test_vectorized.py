@@ -15,8 +15,8 @@ from engram.agents.cores.registry import core_parameters
 from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.population import together
-from engram.learners.population.together import learn_together
+from engram.learners.population import vectorized
+from engram.learners.population.vectorized import learn_together
 from small_cores import SMALL
 
 EVEN = LearnerConfig(optimizer="rmsprop_tf", eps=0.1, lr=0.05, lr_schedule="constant", max_grad_norm=0.3)
@@ -103,8 +103,8 @@ def test_settings_of_the_loss_and_the_optimizer_are_each_members_own():
 
 def test_members_that_learn_by_other_settings_are_not_mixed(monkeypatch):
     sizes = []
-    real = together.gradients
-    monkeypatch.setattr(together, "gradients", lambda asked: sizes.append(len(asked)) or real(asked))
+    real = vectorized.gradients
+    monkeypatch.setattr(vectorized, "gradients", lambda asked: sizes.append(len(asked)) or real(asked))
     other = replace(EVEN, algorithm_args={"clip_rho": 0.5})
     compare(*members(small("lstm"), [EVEN, other, replace(EVEN, discount=0.9), other, replace(EVEN, reward_clip=0.1)]))
     assert sizes == [2, 2, 1] * 2
