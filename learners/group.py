@@ -4,7 +4,7 @@ N learners with B/N environments each therefore equal one learner with B, up to 
 same methods in the same order; what each gets back is the same, bit for bit.
 """
 
-import contextlib
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,7 +17,10 @@ from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp
 from ..agents.agent import Agent
 from ..agents.normalization import share_sums
 
-NO_LIMIT = timedelta(days=365)
+NO_LIMIT = timedelta(hours=1)
+"""Longer than any exchange takes; its threads end then, where another learner cannot be reached."""
+CONNECT_SECONDS = 8.0
+"""In which learners must connect that have found each other: nothing is computed meanwhile."""
 LOOK_SECONDS = 1.0
 """How often a learner that waits for another looks whether it shall go on waiting."""
 
@@ -85,7 +88,7 @@ class Group:
         return gradients, metrics
 
     def close(self) -> None:
-        """End the exchange that is under way, which may wait for a learner that is lost."""
+        """Leave the group, also while an exchange waits for a learner that is lost."""
 
     def share_sums(self, agent: Agent) -> None:
         """Let the running statistics of an agent count what all learners show them."""
@@ -101,7 +104,7 @@ class GlooGroup(Group):
         widths: environments of each learner's share, in order.
         address: of the network interface to be reached at.
         keep_waiting: called now and then while others are waited for; what it raises ends the wait.
-        join_seconds: in which all learners must be there.
+        connect_seconds: in which learners must connect that have found each other in the store.
     """
 
     def __init__(
@@ -111,21 +114,26 @@ class GlooGroup(Group):
         widths: Sequence[int],
         address: str = "127.0.0.1",
         keep_waiting: Callable[[], None] = lambda: None,
-        join_seconds: float = 60.0,
+        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         self.rank, self.size, self.first = rank, len(widths), sum(widths[:rank])
         self._all, self._keep_waiting = sum(widths), keep_waiting
         options: Any = ProcessGroupGloo._Options()  # pyright: ignore
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=join_seconds)
+        options._timeout = timedelta(seconds=connect_seconds)
+        self._work: Any = None
+        """The newest exchange."""
         self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
 
     def all_environments(self, own: int) -> int:
         return self._all
 
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._gloo.abort()
+        # The destructor joins the threads of an exchange, which may never end: across a cut link nothing arrives, not
+        # even the end of the other process. So an exchange that was given up keeps its process group for good.
+        if self._work is not None and not self._work.is_completed():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+        self._gloo = self._work = None
 
     def total(self, *parts: Any) -> Sequence[Any]:
         flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in parts])
@@ -159,8 +167,8 @@ class GlooGroup(Group):
         options: Any = AllreduceOptions()
         options.reduceOp, options.timeout = how, NO_LIMIT
         try:
-            work = self._gloo.allreduce([flat], options)
-            while not _is_done(work):
+            self._work = self._gloo.allreduce([flat], options)
+            while not _is_done(self._work):
                 self._keep_waiting()
         except GroupLostError:
             raise

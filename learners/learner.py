@@ -96,6 +96,7 @@ class Learner:
 
     def join(self, group: Group) -> None:
         """Learn from a share of every batch from now on, along with the other learners of the group."""
+        self.group.close()
         self.group = group
         group.share_sums(self.agent)
         if self.recorded is not None and group.size > 1:

@@ -57,6 +57,8 @@ class Facts(NamedTuple):
     """Free in /dev/shm."""
     files: int
     """Files that a process may open, after raising its own limit, as Ray does."""
+    learners: int = 0
+    """Ray resource `learner`: additional learners for which the node is reserved."""
 
 
 def look() -> Facts:
@@ -159,7 +161,7 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
 
 
 def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
-    """Whether there is a CPU for every additional learner besides the actors', and what is expected of them."""
+    """Whether every additional learner has a CPU in addition to the actors' and a reserved node, if there are any."""
     if config.num_learners == 1:
         return []
     cores, actors = sum(node.cores for node in nodes), (config.fixed_actors or 1) * config.actor_cpus
@@ -167,10 +169,12 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
     part = f"{config.share_envs} environments of an update each, {gradient} of gradient exchanged"
     if config.population:
         part = f"{-(-config.population // config.num_learners)} members each at most"
-    room = max(1, int(cores - actors) + 1)
-    advice = f"--num-learners {room}: each but the first claims a CPU of {cores}"
+    room, claim = max(0, int(cores - actors)), f"a CPU of {cores}"
+    if 0 < (reserved := sum(node.learners for node in nodes)) < room:
+        room, claim = reserved, f"one of {reserved} Ray resources `learner`"
+    advice = f"--num-learners {room + 1}: each but the first claims {claim}"
     verdict: Verdict = "problem" if config.ray_address else "warning"
-    full = config.num_learners - 1 + actors > cores
+    full = config.num_learners - 1 > room
     return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
 
 

@@ -24,6 +24,8 @@ from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0
 """Seconds in which a node of the cluster must have answered."""
+RESOURCES = {"cores": "CPU", "learners": "learner"}
+"""Ray resources of a node, by the field of Facts."""
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
@@ -106,19 +108,20 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     from ..cluster.ray_session import start_ray
 
     start_ray(0, address)
-    asked: dict[str, tuple[int, Any]] = {}
+    asked: dict[str, tuple[dict[str, int], Any]] = {}
     for node in ray.nodes():
         if node["Alive"]:
             there: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look)
-            asked[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
+            own = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
+            asked[node["NodeManagerAddress"]] = own, remote.remote()
     facts: list[Facts] = []
     lost: list[Finding] = []
-    for name, (cores, ref) in asked.items():
+    for name, (own, ref) in asked.items():
         try:
             # Ray may give actors fewer cores of a node than it has: none of a GPU head's.
             seen: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(seen._replace(cores=cores))
+            facts.append(seen._replace(**own))
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
             advice = "install the same engram there (docs/tutorials/cluster.md)"

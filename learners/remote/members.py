@@ -23,6 +23,7 @@ from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LearnerLossError
 from ..learner import Learner
+from .worker import claims
 
 
 class Answer(NamedTuple):
@@ -131,7 +132,7 @@ class RemoteLearner(Learner):
 
 def member_processes(number: int, make_learner: Callable[[], Learner], threads: int = 1) -> Sequence[Any]:
     """Ray's handles of so many processes, as they start."""
-    made: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(MemberProcess)
+    made: Any = ray.remote(**claims())(MemberProcess)
     return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
 
 

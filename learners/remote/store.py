@@ -2,6 +2,7 @@
 """Where learners find each other: the key-value store of Ray's GCS, which only holders of Ray's token can read."""
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 PAUSE = 0.01
 """Seconds between two looks for a key."""
+LOOKS = 50
+"""Looks for a key between two calls of `keep_waiting`."""
 
 
 class RayStore(Store):
@@ -18,11 +21,12 @@ class RayStore(Store):
     Args:
         prefix: of its keys, another one for every group.
         seconds: that a key is waited for.
+        keep_waiting: called now and then while a key is waited for; what it raises ends the wait.
     """
 
-    def __init__(self, prefix: str, seconds: float) -> None:
+    def __init__(self, prefix: str, seconds: float, keep_waiting: Callable[[], None]) -> None:
         super().__init__()
-        self._prefix, self._seconds = prefix, seconds
+        self._prefix, self._seconds, self._keep_waiting = prefix, seconds, keep_waiting
 
     def set(self, key: str, value: Any) -> None:
         """Store a value."""
@@ -31,10 +35,13 @@ class RayStore(Store):
     def get(self, key: str) -> bytes:
         """The value, once there is one. Raises RuntimeError if it does not come."""
         deadline = time.monotonic() + self._seconds
-        value: bytes | None
+        looks, value = 0, None
         while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore
             if time.monotonic() > deadline:
                 raise RuntimeError(f"another learner did not join within {self._seconds:.0f} s")
+            looks += 1
+            if looks % LOOKS == 0:
+                self._keep_waiting()
             time.sleep(PAUSE)
         return value
 

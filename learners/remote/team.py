@@ -14,17 +14,18 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.remote.stuck import StuckProcesses
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
-from ..group import GlooGroup, GroupLostError, LearnerLossError, Share
+from ..group import LOOK_SECONDS, GlooGroup, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
+from .answers import answer_of, has_arrived
 from .store import RayStore
-from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, digest
+from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, digest, prefix_of
 
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches after which signals are looked for."""
@@ -38,8 +39,6 @@ CLOSE_SECONDS = 5.0
 """In which the other learners must have closed their environments."""
 MOST_LOSSES = 10
 """Losses in a row that end the run."""
-RESOURCE = "learner"
-"""Ray resource that reserves nodes for learners, where a cluster has it."""
 
 
 @dataclass(eq=False)
@@ -98,14 +97,11 @@ class Team:
         """Those that start in place of lost ones."""
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         for worker in self._workers:
-            _get(worker.starting, START_SECONDS)
+            answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        claims: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-        if ray.cluster_resources().get(RESOURCE):
-            claims["resources"] = {RESOURCE: 1}
-        claims |= {"max_restarts": 0, "concurrency_groups": {"control": 1}}
-        made: Any = ray.remote(**claims)(LearnerProcess)
+        wanted = claims() | {"concurrency_groups": {"control": 1}}
+        made: Any = ray.remote(**wanted)(LearnerProcess)
         share = self._shares[rank]
         handle = made.remote(
             self._make_learner,
@@ -171,15 +167,15 @@ class Team:
         saving = [worker.handle.save.remote() for worker in self._workers]
         own = self.pool.save()
         try:
-            return [*own, *(state for theirs in ray.get(saving, timeout=60.0) for state in theirs)]
-        except RayError as problem:
+            return [*own, *(state for theirs in self._answers(saving) for state in theirs)]
+        except (GroupLostError, ActorFailureError) as problem:
             raise ActorStateError(str(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
         parts = [saved[each.first_actor : each.first_actor + each.actors] for each in self._shares]
         restoring = [worker.handle.restore.remote(parts[worker.rank]) for worker in self._workers]
         self.pool.restore(parts[0])
-        ray.get(restoring)
+        self._answers(restoring)
 
     def close(self) -> None:
         closing = [worker.handle.close.remote() for worker in self._workers]
@@ -189,6 +185,8 @@ class Team:
         finally:
             for worker in (*self._workers, *self._replacements):
                 ray.kill(worker.handle)
+            if self._learner is not None:
+                self._learner.group.close()
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -213,7 +211,7 @@ class Team:
             try:
                 for worker in waiting:
                     if worker.collecting in done:
-                        self._note(worker, _get(worker.collecting, PATIENCE))
+                        self._note(worker, answer_of(worker.collecting, PATIENCE))
                 self._watch()
             except GroupLostError as problem:
                 self._rebuild(problem)
@@ -236,7 +234,7 @@ class Team:
             learning = [worker.handle.learn.remote() for worker in self._workers]
             try:
                 learner.learn(batch)
-                hashes = [digest(learner), *(_get(each, JOIN_SECONDS) for each in learning)]
+                hashes = [digest(learner), *self._answers(learning)]
             except GroupLostError as problem:
                 self._rebuild(problem)
         for rank, other in enumerate(hashes):
@@ -254,22 +252,28 @@ class Team:
     # -- the group ---------------------------------------------------------------------------------------------------
 
     def connect(self, learner: Learner) -> None:
-        """Let all learners continue from this one's state, as one group."""
-        self._learner, self._groups, self._silent = learner, self._groups + 1, BEGIN_SECONDS
+        """Let all learners continue from this one's state, as one group, without those that are lost meanwhile."""
+        self._learner = learner
+        try:
+            self._connect(learner)
+        except GroupLostError as problem:
+            self._rebuild(problem)
+
+    def _connect(self, learner: Learner) -> None:
+        self._groups, self._silent = self._groups + 1, SILENT_SECONDS
         state = learner.state_dict()
         learner.take_over(state["agent"], state["optimizer"])  # an update that was broken off may have begun much
-        prefix = f"engram-group-{ray.get_runtime_context().get_job_id()}-{self._groups}"
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
         shared, others = ray.put(state), enumerate(self._workers, 1)
-        joining = [worker.handle.join.remote(prefix, rank, widths, shared) for rank, worker in others]
-        store, address = RayStore(prefix, JOIN_SECONDS), ray.util.get_node_ip_address()
+        joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
+        store, address = RayStore(prefix_of(self._groups), JOIN_SECONDS, self._watch), ray.util.get_node_ip_address()
         try:
-            learner.join(GlooGroup(store, 0, widths, address, self._watch, JOIN_SECONDS))
+            learner.join(GlooGroup(store, 0, widths, address, self._watch))
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
-        for each in joining:
-            _get(each, JOIN_SECONDS)
+        self._answers(joining)
         store.remove()
+        self._silent = BEGIN_SECONDS
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has been silent for too long."""
@@ -278,7 +282,7 @@ class Team:
         for worker in self._workers:
             if worker.ping is None or ray.wait([worker.ping], timeout=0)[0]:
                 if worker.ping is not None:
-                    _get(worker.ping, PATIENCE)
+                    answer_of(worker.ping, PATIENCE)
                 worker.ping, worker.heard = worker.handle.ping.remote(), now
             elif now - worker.heard > self._silent:
                 raise GroupLostError(f"learner {worker.rank} has not answered for {self._silent:.0f} s")
@@ -292,9 +296,7 @@ class Team:
             self._losses += 1
             if self._losses > MOST_LOSSES:
                 raise LearnerLossError(f"learners were lost {self._losses} times in a row; the last time: {problem}")
-            learner.group.close()
-            lost = [worker for worker in self._workers if not self._answers(worker)]
-            for worker in lost:
+            for worker in self._lost_workers():
                 self._lost += 1
                 ray.kill(worker.handle)
                 with suppress(RayError):
@@ -302,7 +304,7 @@ class Team:
                 self._workers.remove(worker)
                 self._replacements.append(self._start(worker.rank, learner.steps))
             try:
-                self.connect(learner)
+                self._connect(learner)
                 break
             except GroupLostError as another:
                 problem = another
@@ -318,33 +320,20 @@ class Team:
             return
         self._replacements = [each for each in self._replacements if each not in started]
         self._workers = sorted([*self._workers, *started], key=lambda worker: worker.rank)
-        self._learner.group.close()
-        try:
-            self.connect(self._learner)
-        except GroupLostError as problem:
-            self._rebuild(problem)
+        self.connect(self._learner)
 
-    def _answers(self, worker: _Worker) -> bool:
-        """Whether a learner leaves its group, as it is told."""
-        with suppress(RayError):
-            ray.get(worker.handle.leave.remote(), timeout=PATIENCE)
-            return True
-        return False
+    def _answers(self, refs: Sequence[Any]) -> list[Any]:
+        """Answers of other learners; raises as `answer_of` and `_watch` as soon as one is lost."""
+        answers, left = dict[Any, Any](), list(refs)
+        while left:
+            done, left = ray.wait(left, num_returns=len(left), timeout=LOOK_SECONDS)
+            answers |= {each: answer_of(each, PATIENCE) for each in done}
+            self._watch()
+        return [answers[each] for each in refs]
 
-
-def _get(ref: Any, seconds: float) -> Any:
-    """An answer of another learner.
-
-    Raises GroupLostError if its process is lost or it has left the group, ActorFailureError of its actors.
-    """
-    try:
-        return ray.get(ref, timeout=seconds)
-    except RayTaskError as problem:
-        if isinstance(problem.cause, ActorFailureError):
-            raise problem.cause from None
-        if isinstance(problem.cause, GroupLostError):
-            raise GroupLostError(str(problem.cause)) from None
-        raise LearnerLossError(f"another learner failed:\n{problem}") from problem
-    except RayError as problem:
-        lines = str(problem).splitlines() or [type(problem).__name__]
-        raise GroupLostError(f"a learner is lost ({lines[0]})") from problem
+    def _lost_workers(self) -> list[_Worker]:
+        """Learners that do not leave their group within PATIENCE."""
+        leaving = {worker.handle.leave.remote(self._groups): worker for worker in self._workers}
+        if leaving:
+            ray.wait(list(leaving), num_returns=len(leaving), timeout=PATIENCE)
+        return [worker for ref, worker in leaving.items() if not has_arrived(ref)]

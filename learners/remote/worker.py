@@ -22,7 +22,9 @@ from .store import RayStore
 CHECK_EVERY = 100
 """Updates between two comparisons of the learners' weights."""
 JOIN_SECONDS = 60.0
-"""In which all learners must have joined a group."""
+"""In which a learner must look for the others of a group; one that does not answer is noticed earlier."""
+RESOURCE = "learner"
+"""Ray resource that reserves nodes for learners, where a cluster has it."""
 
 MakePool = Callable[[Callable[[str], None]], ActorPool]
 """(report) -> the pool of a learner's own actors."""
@@ -41,6 +43,17 @@ class Status(NamedTuple):
     """Warnings for the user."""
     seconds: list[float]
     """Wall time of acting, for each unroll."""
+
+
+def claims() -> dict[str, Any]:
+    """What Ray is asked for a learner's process."""
+    reserved = {RESOURCE: 1} if ray.cluster_resources().get(RESOURCE) else {}
+    return {"num_cpus": 1, "resources": reserved, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+
+
+def prefix_of(group: int) -> str:
+    """Of the keys with which the learners of the group with this number find each other."""
+    return f"engram-group-{ray.get_runtime_context().get_job_id()}-{group}"
 
 
 def digest(learner: Learner) -> str:
@@ -84,31 +97,33 @@ class LearnerProcess:
         self._header = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
         self._own_from = 0
         """First version of the weights whose unrolls count."""
-        self._left = False
+        self._group = self._left = 0
+        """Number of this process's group, and of the newest group that has ended."""
 
     def process(self) -> ProcessPlace:
         """Where this process runs, once it is ready."""
         return place_of_this_process(ray.util.get_node_ip_address())
 
-    def join(self, prefix: str, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
-        """Continue from rank 0's state, in a new group."""
-        self._left = False
+    def join(self, group: int, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
+        """Continue from rank 0's state, in the group with this number."""
+        self._group = group
+        self._keep_waiting()
         self._learner.load_state_dict(state)
         address = ray.util.get_node_ip_address()
-        store = RayStore(prefix, JOIN_SECONDS)
-        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting, JOIN_SECONDS))
+        store = RayStore(prefix_of(group), JOIN_SECONDS, self._keep_waiting)
+        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting))
 
     @ray.method(concurrency_group="control")
-    def leave(self) -> None:
-        """End a wait for other learners; called alongside `learn`."""
-        self._left = True
+    def leave(self, group: int) -> None:
+        """End every wait for other learners of this group or an older one; called alongside `join` and `learn`."""
+        self._left = group
 
     @ray.method(concurrency_group="control")
     def ping(self) -> None:
         """Return, which shows that this process is alive; called alongside others."""
 
     def _keep_waiting(self) -> None:
-        if self._left:
+        if self._group <= self._left:
             raise GroupLostError("the group was left")
 
     def collect(self, header: Weights | None, learned: int) -> Status:

@@ -1,11 +1,16 @@
 """Learner processes that are killed or stopped: the others continue at once, and a replacement joins them."""
 
+import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
+import ray
 
+from engram.launch.train import command as train
+from engram.learners.learner import Learner
+from engram.learners.remote.team import Team
 from runs import TINY, last_step, rows, start, stop, wait_for, workers
 
 REBUILT_SECONDS = 15.0
@@ -36,3 +41,24 @@ def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
     assert steps == sorted(steps)
     assert not lost.is_running() or lost.status() == "zombie"
     assert seconds < REBUILT_SECONDS, seconds
+
+
+def test_a_learner_that_hangs_while_the_group_forms_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect, seconds = Team.connect, list[float]()
+
+    def stop_first(self: Team, learner: Learner) -> None:
+        if not seconds:
+            os.kill(ray.get(self._workers[0].starting).pid, signal.SIGSTOP)
+        began = time.monotonic()
+        connect(self, learner)
+        seconds.append(time.monotonic() - began)
+
+    monkeypatch.setattr(Team, "connect", stop_first)
+    words = map(str, (*WORDS, "--total-steps", 2_000, "--run-dir", tmp_path / "run"))
+    assert train.main(list(words)) == 0
+    assert (
+        "learner 1 has not answered for 5 s: the group of learners begins again from step 0" in capsys.readouterr().err
+    )
+    assert seconds[0] < REBUILT_SECONDS, seconds

@@ -1,15 +1,27 @@
 """Learners with a share of every batch each, in processes of their own, equal one learner with all of it."""
 
+import multiprocessing
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch
+from torch.distributed import FileStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.agents.cores import core_names
 from engram.learners.config import LearnerConfig
+from engram.learners.group import GlooGroup, GroupLostError
 from group_cases import Processes
 from reference_cases import TORSOS, Case, small_agent
+from runs import wait_for
 
 ADAM = LearnerConfig(
     lr=1e-2, eps=1.0
@@ -76,3 +88,71 @@ def test_a_minibatch_without_environments_of_a_share(processes: Processes) -> No
     given = case("gru", "none", "ppo", normalize_returns=True)
     settings = {"epochs": 2, "minibatches": 8, "target_kl": 0.3}
     compare(processes, given._replace(learner=replace(given.learner, algorithm_args=settings)))
+
+
+def test_a_group_is_left_while_another_learner_neither_answers_nor_ends(tmp_path: Path) -> None:
+    """As across a cut link: the connection stays, nothing arrives."""
+
+    def give_up() -> None:
+        raise GroupLostError("learner 1 has not answered")
+
+    def make(rank: int) -> None:
+        store = FileStore(str(tmp_path / "store"), 2)
+        groups[rank] = GlooGroup(store, rank, [1, 1], keep_waiting=give_up)
+
+    groups: dict[int, GlooGroup] = {}
+    other = threading.Thread(target=make, args=(1,))
+    other.start()
+    make(0)
+    other.join()
+
+    def leave() -> None:
+        group = groups.pop(0)
+        with pytest.raises(GroupLostError):
+            group.total(1.0)
+        group.close()
+
+    leaving, began = threading.Thread(target=leave, daemon=True), time.monotonic()
+    leaving.start()
+    leaving.join(5.0)
+    assert not leaving.is_alive(), "the group is still there"
+    assert time.monotonic() - began < 5.0
+    groups[1].close()  # both ends
+
+
+class _Stopping(Store):
+    """Stops this process once its address is there for others."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self._store = FileStore(file, 2)
+
+    def set(self, key: str, value: Any) -> None:
+        self._store.set(key, value if isinstance(value, str) else bytes(value))  # pyright: ignore
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._store.wait(keys)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+def _join_and_stop(file: str) -> None:
+    GlooGroup(_Stopping(file), 1, [1, 1], connect_seconds=60.0)
+
+
+def test_a_learner_that_stops_while_it_joins_is_noticed(tmp_path: Path) -> None:
+    file = str(tmp_path / "store")
+    process = multiprocessing.get_context("spawn").Process(target=_join_and_stop, args=(file,))
+    process.start()
+    wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        GlooGroup(FileStore(file, 2), 0, [1, 1], connect_seconds=0.5)
+    assert time.monotonic() - began < 5.0
+    process.kill()
+    process.join()

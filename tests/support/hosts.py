@@ -1,8 +1,8 @@
 """Hosts of one's own on one machine: each with its own processes, network address, name, /tmp, /dev/shm and home.
 
-A host is a process in namespaces of its own (`unshare`), with an ssh server. The first host is the operator's: it has
-no server, but the bridge that joins all of them. Nothing of it is visible outside, and all of it ends with its
-processes, so nothing can be left behind.
+A host is a process in namespaces of its own (`unshare`), with an ssh server if wanted. The first host is the
+operator's: it has no server, but the bridge that joins all of them. Nothing of it is visible outside, and all of it
+ends with its processes, so nothing can be left behind.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HOME = "/srv"
 """Home directory of a host's only user."""
 NETWORK = "10.77.0"
-TOOLS = ("setpriv", "unshare", "nsenter", "ip", "ssh", "ssh-keygen", "sshd", "rsync", "mount", "bash")
+TOOLS = ("setpriv", "unshare", "nsenter", "ip", "mount", "bash")
+SSH_TOOLS = ("ssh", "ssh-keygen", "sshd", "rsync")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The first process of a host; it also buries the orphans of all others.
@@ -47,11 +48,11 @@ UsePAM no
 """
 
 
-def why_not() -> str:
+def why_not(ssh: bool = True) -> str:
     """Why this machine cannot have such hosts, or nothing."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs Linux and root, for namespaces"
-    missing = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
+    missing = [tool for tool in TOOLS + SSH_TOOLS * ssh if shutil.which(tool, path=PATH) is None]
     if missing:
         return f"not installed: {', '.join(missing)} (Debian: iproute2 openssh-server openssh-client rsync)"
     hidden = [
@@ -108,6 +109,12 @@ class Host:
         assert not (check and done.returncode), f"{self.name}: {command}\n{done.stdout}"
         return done
 
+    def start(self, command: str) -> "subprocess.Popen[str]":
+        """Start a shell command in the home directory, with its output in a pipe."""
+        words = [*self.enter(), "bash", "-c", f"cd {HOME}; {command}"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, env=self.environment, text=True, stdout=pipe, stderr=subprocess.STDOUT)
+
     def commands(self) -> list[str]:
         """The command lines of the host's processes."""
         return self.run("ps -eo args").stdout.splitlines()[1:]
@@ -119,9 +126,15 @@ class Host:
 
 
 class Hosts:
-    """An operator's host and `count` hosts with ssh servers, joined by a bridge; use it in a `with` statement."""
+    """An operator's host and `count` others, joined by a bridge; use it in a `with` statement.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: of the other hosts.
+        ssh: whether they have ssh servers and a virtual environment without engram, as machines before `ray up`.
+    """
+
+    def __init__(self, count: int, ssh: bool = True) -> None:
+        self._ssh = ssh
         self._names = ["operator", *(f"host{number}" for number in range(1, count + 1))]
 
     def __enter__(self) -> "Hosts":
@@ -129,7 +142,8 @@ class Hosts:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-hosts-")))
             hosts: list[Host] = []
             for number, name in enumerate(self._names, 1):
-                hosts.append(Host(name, number, _files(folder / name, self._names), server=number > 1))
+                files = _files(folder / name, self._names, self._ssh)
+                hosts.append(Host(name, number, files, server=self._ssh and number > 1))
                 stack.callback(hosts[-1].stop)
             self.operator, self.hosts = hosts[0], hosts[1:]
             self._connect()
@@ -138,6 +152,10 @@ class Hosts:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def set_link(self, host: Host, state: str) -> None:
+        """Set a host's link "down", so that whatever is sent to it or by it is lost, or "up"."""
+        _do(*self.operator.enter("-n"), "ip", "link", "set", host.name, state)
 
     def _connect(self) -> None:
         """A bridge in the operator's network, and from it a cable to each host."""
@@ -153,23 +171,29 @@ class Hosts:
             _do(*host.enter("-n"), "ip", "route", "add", "default", "via", self.operator.address)
 
 
-def _files(folder: Path, names: Sequence[str]) -> Path:
+def _files(folder: Path, names: Sequence[str], ssh: bool) -> Path:
     """A host's home and its lists of users and hosts; all hosts share one key, made for them."""
     home = folder / "home"
-    (home / ".ssh").mkdir(parents=True)
-    key = folder.parent / "id"
-    if not key.exists():
-        _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
-    for name in ("id", "id.pub"):
-        shutil.copy(key.with_name(name), home / ".ssh" / name)
-    (home / ".ssh" / "sshd_config").write_text(_SSHD)
+    home.mkdir(parents=True)
+    if ssh:
+        _key(home, folder.parent / "id")
+        _python(home)
     users = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
     rows = [[*user[:5], HOME, "/bin/bash"] if user[0] == "root" else user for user in users]
     (folder / "passwd").write_text("".join(":".join(row) + "\n" for row in rows))
     lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{number} {name}" for number, name in enumerate(names, 1))]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
-    _python(home)
     return folder
+
+
+def _key(home: Path, key: Path) -> None:
+    """The ssh server's settings and the key of all hosts."""
+    (home / ".ssh").mkdir()
+    if not key.exists():
+        _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    for name in ("id", "id.pub"):
+        shutil.copy(key.with_name(name), home / ".ssh" / name)
+    (home / ".ssh" / "sshd_config").write_text(_SSHD)
 
 
 def _python(home: Path) -> None:

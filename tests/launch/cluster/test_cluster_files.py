@@ -9,6 +9,8 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from engram.learners.remote.worker import RESOURCE
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "launch" / "cluster"
 PINNED = dict(
@@ -23,10 +25,9 @@ def load(name: str) -> dict[str, Any]:
 
 def node_types(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The head's node type, and the workers'."""
-    types = dict(config["available_node_types"])
-    head = types.pop(config["head_node_type"])
-    (workers,) = types.values()
-    return head, workers
+    types = config["available_node_types"]
+    assert set(types) == {config["head_node_type"], "workers", "learners"}
+    return types[config["head_node_type"]], types["workers"]
 
 
 def everything(value: Any) -> list[Any]:
@@ -101,6 +102,19 @@ def test_a_gpu_head_learns_and_bounded_spot_workers_act(name: str) -> None:
     )
     assert spot
     assert "InstanceMarketOptions" not in head["node_config"]
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_nodes_for_learners_are_workers_with_the_resource_that_learners_claim(name: str) -> None:
+    config = load(name)
+    _, workers = node_types(config)
+    learners = config["available_node_types"]["learners"]
+    assert learners["resources"] == workers["resources"] | {RESOURCE: 1}
+    assert learners["node_config"] == workers["node_config"]
+    assert learners["min_workers"] == learners["max_workers"] == 0, "started on request alone"
+    for number in ("min_workers", "max_workers"):
+        learners[number] = 3
+    validate_config(prepare_config(config))
 
 
 @pytest.mark.parametrize("name", CLOUDS)

@@ -129,6 +129,15 @@ def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     assert learners(RunConfig(), nodes, SMALL) == []
 
 
+def test_learners_without_a_reserved_node_are_a_problem() -> None:
+    nodes = [HERE, HERE._replace(name="worker", learners=1)]
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=4, num_learners=2), nodes, SMALL)
+    assert found.verdict == "ok"
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=4, num_learners=3), nodes, SMALL)
+    advice = "--num-learners 2: each but the first claims one of 1 Ray resources `learner`"
+    assert (found.verdict, found.advice) == ("problem", advice)
+
+
 def test_memory_is_shared_out_by_cores() -> None:
     nodes = [HERE, HERE._replace(name="worker", cores=24)]
     shares = [share_of(SMALL, node, HERE, nodes) for node in nodes]

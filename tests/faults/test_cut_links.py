@@ -1,0 +1,73 @@
+"""The link to a learner's host is cut: the others continue, and a replacement joins on another host, or there later."""
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hosts
+from hosts import HOME, Host, Hosts
+from runs import TINY, last_step, rows, wait_for
+
+REBUILT_SECONDS = 15.0
+WORDS = (*TINY, "--num-actors", 4, "--envs-per-update", 16, "--num-learners", 2, "--log-seconds", 0.5)
+RAY = f"{sys.executable} -m ray.scripts.scripts start --object-store-memory=200000000 --num-cpus=3"
+
+
+@pytest.fixture
+def network() -> Iterator[Hosts]:
+    """Hosts with Ray: the operator's has the head, every other one has room for a learner."""
+    if why := hosts.why_not(ssh=False):
+        pytest.skip(why)
+    with Hosts(2, ssh=False) as network:
+        operator = network.operator
+        own = {"PATH": f"{Path(sys.executable).parent}:{hosts.PATH}", "OMP_NUM_THREADS": "1"}
+        own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+        for host in (operator, *network.hosts):
+            host.environment |= own
+        operator.run(f"{RAY} --head --port=6379 --node-ip-address={operator.address} --include-dashboard=false")
+        yield network
+
+
+def start_ray(network: Hosts, host: Host) -> None:
+    learner = """--resources='{"learner": 1}'"""
+    host.run(f"{RAY} --address={network.operator.address}:6379 --node-ip-address={host.address} {learner}")
+
+
+def learners(host: Host) -> list[str]:
+    """Process ids of learners on a host."""
+    return host.run("pgrep -f ray::LearnerProcess", check=False).stdout.split()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["another host", "the link comes back"])
+def test_the_link_to_a_learner_is_cut(network: Hosts, elsewhere: bool) -> None:
+    operator, first, second = network.operator, *network.hosts
+    run, address = operator.home / "run", f"{operator.address}:6379"
+    start_ray(network, first)
+    words = ("rl-train", *WORDS, "--ray-address", address, "--total-steps", 10**9, "--run-dir", f"{HOME}/run")
+    process = operator.start(f"echo $$ > pid; exec {' '.join(map(str, words))}")
+    wait_for(lambda: last_step(run) > 500, process=process)
+    lost = learners(first)
+    if elsewhere:
+        start_ray(network, second)
+    network.set_link(first, "down")
+    began = time.monotonic()
+    time.sleep(0.5)
+    reached = last_step(run)
+    wait_for(lambda: last_step(run) > reached + 100, process=process)
+    seconds = time.monotonic() - began
+    if not elsewhere:
+        network.set_link(first, "up")
+    wait_for(lambda: learners(second if elsewhere else first) not in ([], lost), process=process)
+    joined = last_step(run)
+    wait_for(lambda: last_step(run) > joined + 500, process=process)
+    operator.run("kill $(cat pid)")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "learner 1 has not answered for 5 s: the group of learners begins again from step" in output
+    steps = [row["step"] for row in rows(run)]
+    assert steps == sorted(steps)
+    assert seconds < REBUILT_SECONDS, seconds
