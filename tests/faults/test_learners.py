@@ -58,7 +58,6 @@ def test_a_learner_that_hangs_while_the_group_forms_is_noticed(
     monkeypatch.setattr(Team, "connect", stop_first)
     words = map(str, (*WORDS, "--total-steps", 2_000, "--run-dir", tmp_path / "run"))
     assert train.main(list(words)) == 0
-    assert (
-        "learner 1 has not answered for 5 s: the group of learners begins again from step 0" in capsys.readouterr().err
-    )
+    output = " ".join(capsys.readouterr().out.split())
+    assert "learner 1 has not answered for 5 s: the group of learners begins again" in output
     assert seconds[0] < REBUILT_SECONDS, seconds
