@@ -50,7 +50,7 @@ PACKAGES = {
 
 EXCEPTIONS = {
     **{f"actors/remote/{name}.py": {"ray"} for name in ("heartbeat", "pool", "slot", "wire")},
-    **{f"learners/remote/{name}.py": {"ray"} for name in ("members", "store", "team", "worker")},
+    **{f"learners/remote/{name}.py": {"ray"} for name in ("answers", "members", "store", "team", "worker")},
     "agents/cores/fast/blas.py": {"llvmlite", "threadpoolctl"},
 }
 
