@@ -1,0 +1,87 @@
+"""Two learners on two emulated hosts of one core each, against one learner on one such host.
+
+    sudo python benchmarks/scaling/two_learners.py [--seconds 25] [--turns 2] [--cases boxworld-rmc t-maze-population]
+
+Writes benchmarks/results/two-learners.json; takes nine minutes. Nothing else should run, and the machine
+needs two cores. A host has a learner and an actor; the update is the same with one host and with two.
+
+`one` is the mean of two separate runs at once, each on a host and cluster of its own: the two cores of a small virtual
+machine often are threads of one physical core, which separate machines do not share. `alone` is one run with
+the other core idle. `ratio` is two / one, `ratio_alone` two / alone.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from engram.launch.metrics.provenance import provenance
+from hosts import Cluster
+from timed_run import Training
+
+RESULTS = Path(__file__).parent.parent / "results"
+CASES: dict[str, tuple[str, ...]] = {
+    "boxworld-rmc": ("--env", "boxworld", "--core", "rmc"),
+    "t-maze-population": ("--env", "t-maze", "--core", "concrete", "--preset", "easy", "--population", "8"),
+}
+CORES = 1.0
+SETTLE = 5.0
+START = {"alone": (1, 1), "one": (2, 1), "two": (1, 2)}
+"""Clusters at once, and hosts of each."""
+
+
+def speed(case: str, clusters: int, hosts: int, seconds: float) -> list[dict[str, Any]]:
+    """Measurements of so many runs at once, each on so many hosts."""
+    with contextlib.ExitStack() as stack:
+        runs: list[Training] = []
+        for _ in range(clusters):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-scaling-", dir="/var/tmp")))
+            cluster = stack.enter_context(Cluster(folder, hosts, links=False))
+            cluster.grow(hosts)
+            words = [*CASES[case], "--num-learners", hosts, "--num-actors", hosts, "--actor-cpus", 2]
+            runs.append(stack.enter_context(Training(cluster, folder / "run", words)))
+        for run in runs:
+            run.wait(2)
+        for run in runs:
+            run.cluster.limit(CORES)
+        found: list[dict[str, Any]] = []
+        threads = [threading.Thread(target=lambda run=run: found.append(run.measure(seconds, SETTLE))) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--name", default="two-learners")
+    given = parser.parse_args()
+    result: dict[str, Any] = provenance() | {"cores_per_host": CORES, "seconds": given.seconds, "cases": {}}
+    for case in given.cases:
+        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in START}
+        for turn in range(given.turns):
+            for kind, (clusters, hosts) in START.items():
+                if turn == 0 or kind != "alone":
+                    rows[kind] += speed(case, clusters, hosts, given.seconds)
+                    print(case, kind, rows[kind][-clusters:], flush=True)
+        means = {kind: statistics.mean(row["steps_per_second"] for row in each) for kind, each in rows.items()}
+        ratios = {
+            "ratio": round(means["two"] / means["one"], 3),
+            "ratio_alone": round(means["two"] / means["alone"], 3),
+        }
+        print(case, means, ratios, flush=True)
+        result["cases"][case] = {"flags": CASES[case], "steps_per_second": means, **ratios, "runs": rows}
+        (RESULTS / f"{given.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
