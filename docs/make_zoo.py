@@ -1,6 +1,6 @@
-"""Renew the part of docs/results.md that shows the agents of the zoo: a picture of each at play, and how well it does.
+"""Update the zoo in docs/results.md: an image and the evaluation of each agent.
 
-python docs/make_zoo.py [NAME ...]      draws these agents again, all without a name; the text is of all of them
+python docs/make_zoo.py [NAME ...]      draw these agents, all without a name; the text covers all
 """
 
 import sys
@@ -22,20 +22,18 @@ from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
 MOMENTS, IN_A_ROW, WIDTH, COLORS = 6, 3, 380, 64
-"""Pictures of an agent, how many stand side by side, pixels of each, colors."""
+"""Images per agent, images per row, width in pixels, colors."""
 INTRODUCTION = (
-    "## Agents that come with engram",
+    "## Pretrained agents",
     "",
-    "Each in its first episode of evaluation seed 0, at six moments from the first to the last step: what it sees, and",
-    "the whole board. Returns are the mean of so many episodes, with the 95% interval over the episodes of these",
-    "weights. `rl-eval zoo:NAME` evaluates one again, with `--gif FILE` for the whole episode; `rl-look zoo:NAME`",
-    "looks into its memory, `rl-train --start-from zoo:NAME` continues from it. † Trained before gradients reached",
-    "Adam in the layout of their parameters, and affected by that.",
+    "Each image shows the first evaluation episode with seed 0 at six moments: the observation and the whole board.",
+    "`rl-eval zoo:NAME` evaluates an agent (with `--gif FILE` as a GIF), `rl-look zoo:NAME` shows its recurrent",
+    "state, and `rl-train --start-from zoo:NAME` continues training.",
 )
 
 
 def draw(name: str) -> Image.Image:
-    """An agent of the zoo at so many moments of one episode, evenly apart."""
+    """Images of an agent at evenly spaced moments of one episode."""
     noted = zoo.facts(name)["evaluation"]["env_args"]
     words = [f"{zoo.PREFIX}{name}", *(["--env-args", *noted] if noted else [])]
     config = parse(EvaluationConfig, words, "rl-eval", "")
@@ -82,7 +80,7 @@ def _agent(name: str) -> list[str]:
 
 
 def main(words: list[str]) -> None:
-    """Draw the pictures and write the text."""
+    """Draw the images and write the text."""
     IMAGES.mkdir(exist_ok=True)
     for name in words or zoo.names():
         draw(name).save(IMAGES / f"{name}.png", optimize=True)

@@ -1,4 +1,4 @@
-"""Renew the parts of docs/results.md that belong to figures, between two marks, from benchmarks/results/figures.
+"""Update the figures in docs/results.md, between two marks each, from benchmarks/results/figures.
 
 python docs/site/figures_page.py [FIGURE ...]      all figures without a name
 """
@@ -19,15 +19,14 @@ from engram.launch.figures.figure import Figure, load, names
 
 ROOT = Path(__file__).parents[2]
 PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results" / "figures"
-INTERVALS = "Intervals (95%) are over the episodes of one set of weights, not over training runs."
 
 
 def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> None:
-    """Put a figure's part in the place of its old one, or at the end of the page. Raises OSError.
+    """Replace a figure's part of the page, or append it. Raises OSError.
 
     Args:
         page: the page.
-        results: folder with the figure's pictures.
+        results: folder with the figure's plots.
         figure: the figure.
         documents: its results by size, those of "full" among them unless the figure has tasks.
     """
@@ -36,10 +35,10 @@ def write(page: Path, results: Path, figure: Figure, documents: Mapping[str, dic
 
 
 def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> str:
-    """Title, picture, our numbers with their intervals, the paper's numbers and where they come from.
+    """Title, plot, results with intervals, and the published results with their source.
 
     Args:
-        folder: where the pictures are, as the page sees it.
+        folder: path of the plots relative to the page.
         figure: the figure.
         documents: its results by size.
     """
@@ -49,7 +48,7 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
     marks = _marks(figure, document)
     rows = [_row(name, seed, run, marks) for name, seed, run in _runs(document)]
     paper = "; ".join(f"{p.label} {p.value:g}" + (f" {p.note}" if p.note else "") for p in figure.published)
-    paper = f"The paper ({document['source']}): {paper}." if paper else ""
+    paper = f"Paper ({document['source']}): {paper}." if paper else ""
     note = figure.settings["full"].note
     quick = (
         ["", _quick(folder, figure, documents["quick"])]
@@ -66,35 +65,33 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
             "|---|---|---|---|---|",
             *rows,
             "",
-            INTERVALS,
             *_footnotes(marks),
-            "",
             f"{paper} {note}".strip(),
-            f"Stopping rule: {figure.settings['full'].stop}",
-            f"Again: `rl-reproduce {figure.name}`.",
             *_others(figure, document),
+            "",
+            f"Repeat with `rl-reproduce {figure.name}`. Stopping rule: {figure.settings['full'].stop}",
             *quick,
         ]
     )
 
 
 def _quick(folder: str, figure: Figure, document: dict[str, Any]) -> str:
-    """One paragraph about the easier variant."""
+    """One paragraph about the easier variant; the stopping rule only if it differs."""
     runs = _runs(document)
     marks = _marks(figure, document)
-    found = "; ".join(f"{name}{_mark(name, marks)}: {_estimate(run)}" for name, _, run in runs)
+    results = "; ".join(f"{name}{_mark(name, marks)} {_estimate(run)}" for name, _, run in runs)
     minutes = sum(run["seconds"] for _, _, run in runs) / 60
-    note = figure.settings["quick"].note
+    setting = figure.settings["quick"]
+    stop = f" Stopping rule: {setting.stop}" if setting.stop != figure.settings["full"].stop else ""
     return (
-        f"An easier variant, `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes on a shared machine. {found} "
-        f"([curves]({folder}/{figure.name}-quick.png)).{' ' + note if note else ''} "
-        f"{INTERVALS} Stopping rule: {figure.settings['quick'].stop}"
-        + "".join(f" {line}" for line in (*_footnotes(marks), *_others(figure, document)))
+        f"Easier variant: `rl-reproduce {figure.name} --quick`, {minutes:.0f} minutes: {results} "
+        f"([curves]({folder}/{figure.name}-quick.png)).{' ' + setting.note if setting.note else ''}{stop}"
+        + "".join(f" {line}" for line in _others(figure, document))
     )
 
 
 def _runs(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Curve, seed and what was reached, run by run."""
+    """Curve, seed and results of every run."""
     curves = document["curves"].items()
     return [(name, seed, run) for name, curve in curves for seed, run in curve["runs"].items()]
 
@@ -105,7 +102,7 @@ def _estimate(run: dict[str, Any]) -> str:
 
 
 def _marks(figure: Figure, document: dict[str, Any]) -> dict[str, list[str]]:
-    """By curve: what `layouts.affected` finds in any of its runs; curves without are left out."""
+    """Kinds of affected parameters by curve; unaffected curves are absent."""
     configs = {curve.name: curve.config for curve in figure.settings[document["size"]].curves}
     shown = [(name, run) for name, _, run in _runs(document) if name in configs]
     marks = {name: kinds for name, run in shown if (kinds := layouts.affected(configs[name], run))}
@@ -117,11 +114,11 @@ def _mark(name: str, marks: Mapping[str, list[str]]) -> str:
 
 
 def _footnotes(marks: Mapping[str, list[str]]) -> list[str]:
-    return [layouts.footnote([kind for kinds in marks.values() for kind in kinds])] if marks else []
+    return [layouts.footnote([kind for kinds in marks.values() for kind in kinds]), ""] if marks else []
 
 
 def _others(figure: Figure, document: dict[str, Any]) -> list[str]:
-    """One line about runs that are no curve: those of the data file and those that a later run replaced."""
+    """One line about other runs: those of the data file and those replaced by a later run."""
     lines = list(figure.settings[document["size"]].other_runs)
     for run in document.get("replaced", []):
         reached = _estimate(run) if run.get("evaluation") else "not evaluated"
@@ -140,7 +137,7 @@ def _row(name: str, seed: str, run: dict[str, Any], marks: Mapping[str, list[str
 
 
 def replace_part(page: Path, begin: str, text: str, end: str) -> None:
-    """Put `text` between the marks `begin` and `end` of a page, with them at its end if it has none. Raises OSError."""
+    """Replace the text between the marks `begin` and `end` of a page, or append both. Raises OSError."""
     old, part = page.read_text(), f"{begin}\n{text}\n{end}"
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     new = between.sub(lambda _: part, old) if between.search(old) else f"{old.rstrip()}\n\n{part}\n"
@@ -148,7 +145,7 @@ def replace_part(page: Path, begin: str, text: str, end: str) -> None:
 
 
 def main() -> None:
-    """Renew the parts of the figures that are named, or of all."""
+    """Update the named figures, or all."""
     for name in sys.argv[1:] or names():
         files = {"full": RESULTS / f"{name}.json", "quick": RESULTS / f"{name}-quick.json"}
         documents = {size: json.loads(file.read_text()) for size, file in files.items() if file.is_file()}

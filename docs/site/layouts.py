@@ -1,4 +1,4 @@
-"""Recorded runs of before gradients reached Adam in the memory layout of their parameters.
+"""Recorded runs from before gradients reached Adam in the memory layout of their parameters.
 
 `torch.autograd.grad` returns some gradients in another layout than the parameter's, and the fused kernel of Adam
 ignores strides: it stepped with their elements in the wrong order. A run is marked until it is trained again.
@@ -34,8 +34,5 @@ def affected(config: RunConfig, run: dict[str, Any]) -> list[str]:
 
 
 def footnote(kinds: list[str]) -> str:
-    """Line under a table with marked runs."""
-    return (
-        f"{MARK} Trained before the repair of {REPAIRED[:10]}: Adam stepped with gradients whose elements "
-        f"were in the wrong order ({', '.join(dict.fromkeys(kinds))}). These runs have not been repeated yet."
-    )
+    """Line under a table with marked runs; the page explains the mark."""
+    return f"{MARK} Affected by the order of gradients: {', '.join(dict.fromkeys(kinds))}."

@@ -143,7 +143,7 @@ def test_a_data_file_needs_nothing_but_curves() -> None:
     run = {"steps": 1000, "planned_steps": 1000, "seconds": 1.0, "evaluation": None}
     document = {"size": "full", "measure": "return", "source": small.source, "curves": {"lstm": {"runs": {"1": run}}}}
     page_text = figures_page.text("results", small, {"full": document})
-    assert "The paper" not in page_text
+    assert "Paper" not in page_text
     assert "Stopping rule: A run ends at its `--total-steps`." in page_text
 
 
