@@ -14,10 +14,10 @@ BEST = 3
 
 
 def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -> str:
-    """Title, picture, table and the best cores by task, for every size that has results.
+    """Title, plot, table and the best cores by task, for every size with results.
 
     Args:
-        folder: where the pictures are, as the page sees it.
+        folder: path of the plots relative to the page.
         figure: the figure.
         documents: its results by size.
     """
@@ -27,9 +27,9 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
         lines += [*_part(folder, figure, size, documents[size]), ""]
     if "full" not in documents:
         hours = f", about {full.core_hours:,.0f} hours of one core" if full.core_hours else ""
-        lines += [f"The whole table, {full.steps / 1e6:,.0f} M steps{hours}, is not trained yet.", ""]
+        lines += [f"The full table ({full.steps / 1e6:,.0f} M steps{hours}) is not trained yet.", ""]
     again = " and ".join(f"`rl-reproduce {figure.name}{_flag(size)}`" for size in figure.settings)
-    return "\n".join([*lines, f"{figure.source}. {full.note}", f"Stopping rule: {full.stop}", f"Again: {again}."])
+    return "\n".join([*lines, f"{figure.source}. {full.note}", f"Stopping rule: {full.stop}", f"Repeat with {again}."])
 
 
 def _part(folder: str, figure: Figure, size: str, document: dict[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def _best(task: str, found: Scores) -> str:
     """The best cores of a task, with the range of their seeds."""
     ranked = sorted(((by_task[task], core) for core, by_task in found.items() if task in by_task), key=_mean)[:BEST]
     shown = (f"{core} {values.mean():.3f}{_range(values)}" for values, core in ranked)
-    return f"- Take for {task.replace('-', ' ')}: {', '.join(shown) or 'not finished'}."
+    return f"- Best cores for {task.replace('-', ' ')}: {', '.join(shown) or 'not finished'}."
 
 
 def _mean(each: tuple[Any, str]) -> float:
@@ -87,7 +87,7 @@ def _unfinished(document: dict[str, Any]) -> str:
         for seed, run in curve["runs"].items()
         if run["steps"] < run["planned_steps"]
     ]
-    return f" Not finished, and in the plots only: {', '.join(runs)}." if runs else ""
+    return f" Unfinished, shown only in the plots: {', '.join(runs)}." if runs else ""
 
 
 def _flag(size: str) -> str:
