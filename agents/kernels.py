@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base.processes import on_intel
-from .cores.contract.calls import under_torch_func
+from .cores.contract.conditions import under_torch_func
 from .threads import beside, share
 
 MIN_MULTIPLICATIONS = 2**20

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.scan import scan
-from .core import Core, at_least_one, full_precision
+from .core import Core, Route, at_least_one
 from .fast.pool_views import Filters, Views
-from .fast.routes import stands_for
+from .fast.routes import check, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
@@ -112,7 +112,6 @@ class Concrete(Core):
             return self.viewport_weight
         return self.viewport_weight * self._factors.to(self.viewport_weight)
 
-    @full_precision
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         """inputs [B, input_size], state -> output [B, summarizer_size], next state."""
         embedded = self.embedding(inputs).unsqueeze(1)
@@ -121,19 +120,16 @@ class Concrete(Core):
         views = torch.bmm(pools.transpose(0, 1), self._viewports()).transpose(0, 1)
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
-    @full_precision
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConcreteState, None]:
-        """All T steps at once: see `Core.unroll`."""
-        if stands_for(self, inputs):
-            return self.unroll_compiled(inputs, reset, state, bptt_length)
-        return self.unroll_scan(inputs, reset, state, bptt_length)
+    def fast_route(self, inputs: Tensor) -> Route:
+        """All T steps at once."""
+        return self.unroll_compiled if stands_for(self, inputs) else self.unroll_scan
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
         """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
+        pools = (inputs.shape[1], self.num_pools, self.pool_size)
+        check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
         size, seen = inputs.shape[-1], self.viewport_bias.numel()
         weight = self.embedding.weight
         if size * seen > self.pool_size * (size + seen):  # cheaper in two products than in one

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .contract.calls import under_torch_func
-from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .contract.conditions import under_torch_func
+from .core import Core, Route, at_least_one, unroll_step_by_step
+from .fast.blas import gemm
 from .fast.conv import unroll as fast
 from .fast.elementwise import Array
+from .fast.routes import stands_for
 from .parts.images import image_size
 
 FORGET_BIAS = 1.0
@@ -77,22 +79,28 @@ class ConvLSTM(Core):
         zeros = self.state_conv.weight.new_zeros(batch_size, self.height * self.width, self.hidden_channels)
         return ConvLSTMState(zeros, zeros.clone())
 
-    @full_precision
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         """inputs [B, input_size], state -> output [B, height * width * hidden_channels], next state."""
         gates = self._from_input(inputs)
-        if self.kind is ConvLSTM and fast.suits(self, inputs):
+        if self.compiles(inputs):
             outputs, state = self._fast(gates.unsqueeze(0), inputs.new_zeros(1, len(inputs), dtype=torch.bool), state)
             return outputs[0], state
         return self._step(gates, state)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """The inputs of all steps are convolved at once."""
+        return self.unroll_at_once
+
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions can do what this core's parts would do."""
+        return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, None]:
-        """As `Core.unroll`; the inputs of all steps are convolved at once."""
+        """As `Core.unroll`."""
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-        if self.kind is ConvLSTM and fast.suits(self, inputs):
+        if self.compiles(inputs):
             return *self._fast(gates, reset, state, bptt_length), None
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None

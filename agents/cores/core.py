@@ -13,13 +13,13 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .contract.calls import checked_step, checked_unroll, full_precision, readable
+from .contract.conditions import in_full_precision, overridden, readable
 
 __all__ = [
     "Core",
     "CoreState",
+    "Route",
     "at_least_one",
-    "full_precision",
     "map_state",
     "readable",
     "reset_state",
@@ -30,16 +30,16 @@ __all__ = [
 
 CoreState: TypeAlias = Any
 """A NamedTuple of tensors [B, ...]; each core has its own."""
+Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
+"""A form of `Core.unroll`, with its arguments and results."""
 
 
 class Core(nn.Module):
     """Base of every memory core.
 
-    A core sets `output_size` (and `input_size`, if it shall be checked) and implements `initial_state` and `forward`.
-    It may override `unroll` with a faster form of the same mathematics, `auxiliary_loss` to add a loss of its own to
-    the learner's, and `describe` to show people more of its state than the bare numbers. The arguments of `forward`
-    and `unroll` are checked before they are called (contract.py): ValueError for other shapes, types or devices, for
-    B = 0, T = 0 and a bptt_length below 1.
+    A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`. It may name a faster form
+    of the same mathematics in `fast_route`, add a loss of its own to the learner's in `auxiliary_loss`, and show more
+    of its state than the bare numbers in `describe`.
     """
 
     input_size: int
@@ -52,15 +52,13 @@ class Core(nn.Module):
     """Why the initial state cannot be learned; empty where it can."""
     kind: type["Core"]
     """The class whose equations these are: the object's own, or the one whose initial state is learned."""
+    full_precision = True
+    """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "kind" not in vars(cls):
             cls.kind = cls
-        if "forward" in vars(cls):
-            cls.forward = checked_step(vars(cls)["forward"])
-        if "unroll" in vars(cls):
-            cls.unroll = checked_unroll(vars(cls)["unroll"], cls)
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
@@ -88,6 +86,11 @@ class Core(nn.Module):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             return self.initial_state(1)
 
+    def __call__(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """As `forward`, with hooks and outside autocast."""
+        step = super().__call__
+        return in_full_precision(self, step, inputs, state) if self.full_precision else step(inputs, state)
+
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """One step: inputs [B, D] and state -> output [B, output_size] and the next state."""
         raise NotImplementedError
@@ -107,7 +110,10 @@ class Core(nn.Module):
         """A state as arrays [B, K] by name, for pictures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
 
-    @checked_unroll
+    def fast_route(self, inputs: Tensor) -> Route | None:
+        """A faster form of `loop` for such inputs, or None if there is none."""
+        return None
+
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
@@ -117,7 +123,16 @@ class Core(nn.Module):
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
         loss [T, B] is the core's own.
         """
-        return self.loop(inputs, reset, state, bptt_length)
+        if not self.full_precision:
+            return self.over_time(inputs, reset, state, bptt_length)
+        return in_full_precision(self, self.over_time, inputs, reset, state, bptt_length)
+
+    def over_time(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """`unroll` by the fastest form that does what this core's own parts would do."""
+        route = None if overridden(self) else self.fast_route(inputs)
+        return (route or self.loop)(inputs, reset, state, bptt_length)
 
     def loop(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None

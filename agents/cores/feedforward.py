@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..kernels import Linear
-from .core import Core, at_least_one, full_precision
+from .core import Core, Route, at_least_one
 
 
 class FeedforwardState(NamedTuple):
@@ -27,13 +27,15 @@ class Feedforward(Core):
         """The empty state."""
         return FeedforwardState()
 
-    @full_precision
     def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
         """inputs [B, input_size] -> output [B, hidden_size]."""
         return self.hidden(inputs).relu(), state
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """All steps at once."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
     ) -> tuple[Tensor, FeedforwardState, None]:
         """All T steps at once: without a state there is nothing to reset or to cut."""

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.blocks import Blocks, cut_into_blocks
-from .contract.calls import under_torch_func
-from .core import Core, at_least_one, full_precision, readable
+from .contract.conditions import under_torch_func
+from .core import Core, Route, at_least_one, readable
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
@@ -83,7 +83,6 @@ class FWM(Core):
         shape = (batch_size, *[self.memory_size] * 3)
         return FWMState(self.controller.initial_state(batch_size), self.out.weight.new_zeros(shape))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         hidden, controller = self.controller(inputs, state.controller)
@@ -91,15 +90,16 @@ class FWM(Core):
         found = fast_weights.read(memory, self.asked(hidden))
         return self._output(hidden, found), FWMState(controller, memory)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route | None:
+        """The LSTM over all T steps, then the memory block by block."""
+        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is written out
+            return None
+        return self.unroll_blocks if readable(inputs) else self.unroll_pieces
+
+    def unroll_blocks(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """The LSTM over all T steps, then the memory block by block: see `Core.unroll`."""
-        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is written out
-            return self.loop(inputs, reset, state, bptt_length)  # pyright: ignore[reportReturnType]
-        if not readable(inputs):
-            return self.unroll_pieces(inputs, reset, state, bptt_length)
+        """`unroll` in blocks that end where an episode does."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
         blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
-from .contract.calls import under_torch_func
-from .core import Core, at_least_one, full_precision, readable, unroll_step_by_step
+from .contract.conditions import under_torch_func
+from .core import Core, Route, at_least_one, readable, unroll_step_by_step
+from .fast.blas import gemm
 from .fast.gated import unroll as fast
+from .fast.routes import stands_for
 from .parts.gates import remember
 
 
@@ -42,7 +44,6 @@ class GRU(Core):
         """Zeros."""
         return GRUState(self.cell.weight_hh.new_zeros(batch_size, self.output_size))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         if under_torch_func():  # GRUCell has no rule for several networks side by side
@@ -59,19 +60,31 @@ class GRU(Core):
         h = torch.lerp(n, before.h, z)
         return h, GRUState(h)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """A compiled or a library's fused loop on a CPU; elsewhere steps that are the same for every batch."""
+        if self.compiles(inputs):
+            return self.unroll_compiled
+        return self.unroll_trajectories if readable(inputs) else self.unroll_steps
+
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions can do what this core's parts would do."""
+        return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, None]:
-        """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
+        """`unroll` by compiled functions (cores/fast/gated)."""
         cell = self.cell
-        if self.kind is GRU and fast.suits(self, inputs):
-            from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
-            gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
-            outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
-            return outputs, GRUState(h), None
-        if not readable(inputs):
-            return self.unroll_steps(inputs, reset, state, bptt_length)
+        from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
+        gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
+        outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
+        return outputs, GRUState(h), None
+
+    def unroll_trajectories(
+        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
+    ) -> tuple[Tensor, GRUState, None]:
+        """`unroll` by the library's fused loop over trajectories."""
+        cell = self.cell
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 
         def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:

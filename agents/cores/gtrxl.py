@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Core, at_least_one, full_precision, map_state, readable, unroll_step_by_step
+from .core import Core, Route, at_least_one, map_state, readable, unroll_step_by_step
 
 PIECE = 64
 """Steps that one pass attends for at once, at most: the table of attention is this by window + this."""
@@ -104,15 +104,17 @@ class GTrXL(Core):
             found.append(weights.squeeze(2))
         return found
 
-    @full_precision
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)
         outputs, state = self._attend(inputs.unsqueeze(0), no_reset, state)
         return outputs[0], state
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """Up to PIECE steps at once."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None = None
     ) -> tuple[Tensor, GTrXLState, Tensor | None]:
         """As `Core.unroll`, up to PIECE steps at once."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .contract.calls import checked_unroll, full_precision, readable
+from .contract.conditions import readable
 from .core import Core, CoreState, map_state, reset_state
 
 LARGEST = 1e6
@@ -49,8 +49,6 @@ class LearnedStart:
         constant: CoreState = super().initial_state(batch_size)  # pyright: ignore
         return _replaced(constant, self.learned_state, batch_size, "")
 
-    @checked_unroll
-    @full_precision
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
-from .core import Core, at_least_one, full_precision, readable, unroll_step_by_step
+from .core import Core, Route, at_least_one, readable, unroll_step_by_step
+from .fast.blas import gemm
 from .fast.gated import unroll as fast
+from .fast.routes import stands_for
 from .parts.gates import remember
 
 
@@ -54,24 +56,35 @@ class LSTM(Core):
         zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
 
-    @full_precision
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         state = self.cell(inputs, state)
         return state.h, state
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """A compiled or a library's fused loop on a CPU; elsewhere steps that are the same for every batch."""
+        if self.compiles(inputs):
+            return self.unroll_compiled
+        return self.unroll_trajectories if readable(inputs) else self.unroll_steps
+
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions can do what this core's parts would do."""
+        return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
-        """As `Core.unroll`, on a CPU by a fused loop, elsewhere by steps that are the same for every batch."""
+        """`unroll` by compiled functions (cores/fast/gated)."""
         cell = self.cell
-        if self.kind is LSTM and fast.suits(self, inputs):
-            gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
-            outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
-            return outputs, LSTMState(*last), None
-        if not readable(inputs):
-            return self.unroll_steps(inputs, reset, state, bptt_length)
+        gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
+        outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
+        return outputs, LSTMState(*last), None
+
+    def unroll_trajectories(
+        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, LSTMState, None]:
+        """`unroll` by the library's fused loop over trajectories."""
+        cell = self.cell
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
 
         def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:

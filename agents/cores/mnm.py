@@ -5,9 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Linear
-from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from ..kernels import Linear, linear
+from .core import Core, Route, at_least_one, unroll_step_by_step
+from .fast.blas import gemm
 from .fast.mnm import unroll as fast
+from .fast.mnm.arrays import NORM_EPS
+from .fast.routes import stands_for
 from .lstm import LSTM, LSTMState
 
 
@@ -94,23 +97,56 @@ class MNM(Core):
         """The meta error [B] of the step that left `state`."""
         return state.meta_error
 
-    @full_precision
     def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """The output layer works on all T steps at once."""
+        return self.unroll_compiled if self.compiles(inputs) else self.unroll_at_once
+
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions can do what this core's parts would do.
+
+        With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
+        """
+        norm = self.norm
+        usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
+        usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
+        return usual and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        """As `Core.unroll`; the output layer works on all T steps at once."""
-        if type(self) in (MNMp, MNMg) and fast.suits(self, inputs):
-            targets = self.targets if isinstance(self, MNMp) else None
-            joined, errors, c, memory = fast.run(self, targets, inputs, reset, state, bptt_length)
-            h, read = joined[-1].split([self.output_size, self.memory_size], 1)
-            state = MNMState(LSTMState(h, c), read, MemoryWeights(*memory.unbind(1)), errors[-1])
-            return self.out(joined), state, errors
+        """`unroll` by compiled functions (cores/fast/mnm)."""
+        cell, none = self.controller.cell, inputs.new_empty(0)
+        targets = self.targets if isinstance(self, MNMp) else None
+        tensors = fast.Tensors(
+            gates=linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh),
+            h=state.controller.h,
+            c=state.controller.c,
+            read=state.read,
+            memory=torch.stack(list(state.memory), 1),
+            recurrent=torch.cat([cell.weight_hh, cell.weight_ih[:, self.input_size :]], 1),
+            heads=self.interaction.weight,
+            targets=targets.weight if targets else none.view(0, self.memory_size),
+            heads_bias=self.interaction.bias,
+            rate=self.rate.weight[0],
+            rate_bias=self.rate.bias,
+            targets_bias=targets.bias if targets else none,
+            norm_gain=self.norm.weight if self.norm else none,
+            norm_bias=self.norm.bias if self.norm else none,
+        )
+        run = fast.run(tensors, reset, self.initial_memory, self.scales(), self.num_heads, bptt_length)
+        h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
+        state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
+        return self.out(run.joined), state, run.errors
+
+    def unroll_at_once(
+        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, MNMState, Tensor | None]:
+        """`unroll` step by step, but for the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 

@@ -1,13 +1,17 @@
 """Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks"), as its authors released it."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .core import Core, Route, at_least_one, unroll_step_by_step
+from .fast.blas import gemm
+from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
+from .fast.rmc.arrays import Leaves
+from .fast.routes import stands_for
 from .parts.images import image_size
 
 Gate = Literal["unit", "memory"]
@@ -140,20 +144,46 @@ class RMC(Core):
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         """inputs [B, input_size], state -> output [B, N F], next state."""
-        outputs, state, _ = self._over_time(inputs.unsqueeze(0), None, state, None)
+        outputs, state, _ = self.unroll_at_once(inputs.unsqueeze(0), None, state, None)
         return outputs[0], state
 
-    @full_precision
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: RMCState, bptt_length: int | None = None
-    ) -> tuple[Tensor, RMCState, Tensor | None]:
-        """As `Core.unroll`; all that depends on the inputs alone is computed for all steps at once."""
-        return self._over_time(inputs, reset, state, bptt_length)
+    def fast_route(self, inputs: Tensor) -> Route:
+        """All that depends on the inputs alone is computed for all steps at once."""
+        return self.unroll_at_once
 
-    def _over_time(
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions can do what this core's parts would do: one block of attention, usual norms."""
+        if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
+            return False
+        norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
+        return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
+
+    def _leaves(self, projected: Tensor, gates: Tensor, places: Tensor, memory: Tensor) -> Leaves:
+        """What the compiled route depends on; its inputs are x', its share of the gates, and the places' keys."""
+        block = cast(RelationalBlock, self.blocks[0])
+        layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
+        return Leaves(
+            row=projected,
+            gates_input=gates,
+            places=places,
+            memory=memory,
+            qkv=block.qkv.weight,
+            mlp=torch.stack([layer.weight for layer in layers]),
+            gates=gate[0].weight if gate else projected.new_empty(0, self.width),
+            qkv_bias=block.qkv.bias,
+            qkv_gain=block.qkv_norm.weight,
+            qkv_offset=block.qkv_norm.bias,
+            attention_gain=block.attention_norm.weight,
+            attention_offset=block.attention_norm.bias,
+            mlp_gain=block.mlp_norm.weight,
+            mlp_offset=block.mlp_norm.bias,
+            mlp_bias=torch.stack([layer.bias for layer in layers]),
+            gates_bias=gate[0].bias if gate else projected.new_empty(0),
+        )
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
     ) -> tuple[Tensor, RMCState, Tensor | None]:
         projected = self.input_projection(inputs)
@@ -161,8 +191,9 @@ class RMC(Core):
         for layer in self.input_gates:
             gates = layer(projected) + torch.cat([projected.new_full((self.gates,), bias) for bias in self.gate_biases])
         places = self.read_places(inputs)
-        if self.kind is RMC and fast.suits(self, inputs):
-            memory, last = fast.run(self, projected, gates, places, state.memory, reset, bptt_length)
+        if self.compiles(inputs):
+            leaves, initial = self._leaves(projected, gates, places, state.memory), self.initial_state(1).memory[0]
+            memory, last = fast.run(leaves, initial, self.num_heads, reset, bptt_length)
             return memory.flatten(2), RMCState(last), None
         read = torch.cat([projected, gates, places.flatten(2)], 2)
         if reset is None:

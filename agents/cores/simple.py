@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .core import Core, Route, at_least_one, unroll_step_by_step
 
 
 class SimpleState(NamedTuple):
@@ -25,13 +25,15 @@ class _Projected(Core):
         """Zeros."""
         return SimpleState(self.from_input.weight.new_zeros(batch_size, self.output_size))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """One product with the inputs of all steps, then step by step."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
     ) -> tuple[Tensor, SimpleState, None]:
         """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
@@ -103,7 +105,6 @@ class IndRNN(Core):
         """Zeros."""
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         weights = self.recurrent.clamp(-self.max_weight, self.max_weight)
@@ -132,7 +133,6 @@ class FrameStack(Core):
         """Zeros."""
         return Frames(self.layer.weight.new_zeros(batch_size, self.num_frames - 1, self.input_size))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: "Frames") -> tuple[Tensor, "Frames"]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         frames = torch.cat([inputs.unsqueeze(1), state.past], 1)

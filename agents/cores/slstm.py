@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Core, at_least_one, full_precision, unroll_step_by_step
+from .core import Core, Route, at_least_one, unroll_step_by_step
 
 EMPTY = -1e4
 """The first m: the logarithm of a number that is 0 in every precision."""
@@ -59,13 +59,15 @@ class SLSTM(Core):
         c, n, h, m = self.recurrent.new_zeros(4, batch_size, self.output_size)
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
 
-    @full_precision
     def forward(self, inputs: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """One product with the inputs of all steps, then step by step."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, SLSTMState, None]:
         """As `Core.unroll`: one product with the inputs of all steps, then step by step."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cores.contract.calls import check_call
+from ..cores.contract.conditions import in_full_precision
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 
@@ -47,7 +47,11 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """As `Core.unroll`."""
-        check_call(self._core, "unroll", inputs, state, reset, bptt_length)
+        return in_full_precision(self._core, self._outside_autocast, inputs, reset, state, bptt_length)
+
+    def _outside_autocast(
+        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
         if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
             return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
         return self._unroll(inputs, reset, state, bptt_length)

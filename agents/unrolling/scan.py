@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cores.contract.calls import readable
+from ..cores.contract.conditions import readable
 from ..cores.fast.scan.unroll import can_compile, scan_compiled
 
 SHORT = 24

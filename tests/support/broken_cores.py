@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agents.cores import Core
-from engram.agents.cores.core import full_precision, unroll_step_by_step
+from engram.agents.cores.core import unroll_step_by_step
 
 
 class ToyState(NamedTuple):
@@ -25,7 +25,6 @@ class Toy(Core):
     def initial_state(self, batch_size):
         return ToyState(self.first.repeat(batch_size, 1))
 
-    @full_precision
     def forward(self, inputs, state):
         h = torch.tanh(self.layer(torch.cat([inputs, state.h], 1)))
         return h, ToyState(h)
@@ -212,6 +211,8 @@ class OtherWhenActing(Toy):
 
 class HalfPrecision(Toy):
     """Lets autocast into its state."""
+
+    full_precision = False
 
     def forward(self, inputs, state):
         h = torch.tanh(self.layer(torch.cat([inputs, state.h], 1)))

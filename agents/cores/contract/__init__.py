@@ -1,1 +1,1 @@
-"""The contract of cores: calls are checked, and before a run its methods once."""
+"""The contract of cores: when a faster form may stand in, and one call of each method before a run."""

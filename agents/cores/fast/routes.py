@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ....base.compiled import JIT
 from ....base.processes import on_intel
 from ...threads import share
-from ..contract.calls import touched, under_torch_func
+from ..contract.conditions import touched, under_torch_func
 from .elementwise import Array
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
@@ -65,6 +65,18 @@ def refuse_second_derivative() -> None:
         raise RuntimeError(
             "a compiled route has no second derivative (create_graph=True); with ENGRAM_COMPILED=0 the core has one"
         )
+
+
+def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
+    """Raise ValueError unless tensors have their shapes, the type of `like` (`reset`: bool), and are on the CPU.
+
+    Compiled functions take addresses: with another shape or type they would read and write foreign memory.
+    """
+    for name, (tensor, shape) in expected.items():
+        dtype = torch.bool if name == "reset" else like.dtype
+        if tensor.dtype != dtype or tensor.shape != tuple(shape) or tensor.device.type != "cpu":
+            found = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+            raise ValueError(f"{route}: {name} is {found}; expected {dtype} {list(shape)} on cpu")
 
 
 def arrays(*tensors: Tensor) -> list[Array]:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..contract.calls import full_precision, readable, under_torch_func
-from ..core import Core, at_least_one
+from ..contract.conditions import readable, under_torch_func
+from ..core import Core, Route, at_least_one
 from ..gtrxl import Gate
 from .shm import steps_since_reset
 
@@ -91,7 +91,6 @@ class AGaLiTe(Core):
             new(*shape, layer.r, heads, size), new(*shape, layer.r, heads, features), new(*shape, heads, features), step
         )
 
-    @full_precision
     def forward(self, inputs: Tensor, state: AGaLiTeState) -> tuple[Tensor, AGaLiTeState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
@@ -108,13 +107,14 @@ class AGaLiTe(Core):
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
         return x, AGaLiTeState(values, keys, norm, state.step + 1)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route | None:
+        """Three scans per layer."""
+        return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
         """As `Core.unroll`, three scans per layer."""
-        if under_torch_func() or not readable(inputs):
-            return self.loop(inputs, reset, state, bptt_length)  # pyright: ignore[reportReturnType]
         step = steps_since_reset(reset, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, at_least_one, full_precision
+from ..core import Core, Route, at_least_one
 
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
@@ -67,15 +67,17 @@ class FFM(Core):
         """Zeros."""
         return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: FFMState) -> tuple[Tensor, FFMState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         added, passed, gate = self._maps(inputs)
         traces = self._gamma() * torch.view_as_complex(state.traces.contiguous()) + added
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces))
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """All steps by one scan."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FFMState, None]:
         """As `Core.unroll`, all steps by one scan."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, at_least_one, full_precision
+from ..core import Core, Route, at_least_one
 
 
 class LRUState(NamedTuple):
@@ -69,7 +69,6 @@ class LRU(Core):
         """Zeros."""
         return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, states = self.encoder(inputs), list[Tensor]()
@@ -81,8 +80,11 @@ class LRU(Core):
             states.append(torch.view_as_real(h))
         return x, LRUState(torch.stack(states, 1))
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """The recurrence of all steps by one scan per block."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, LRUState, None]:
         """As `Core.unroll`, the recurrence of all steps by one scan per block."""

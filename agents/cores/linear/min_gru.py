@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, at_least_one, full_precision
+from ..core import Core, Route, at_least_one
 from ..parts.gates import SHORTEST, gate_biases
 
 
@@ -59,7 +59,6 @@ class MinGRU(Core):
         assert isinstance(weight, Tensor)
         return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
 
-    @full_precision
     def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         states: list[Tensor] = []
@@ -69,8 +68,11 @@ class MinGRU(Core):
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """All steps of a layer by one scan."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, MinGRUState, None]:
         """As `Core.unroll`, all steps of a layer by one scan."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, at_least_one, full_precision
+from ..core import Core, Route, at_least_one
 
 
 class RTUState(NamedTuple):
@@ -78,7 +78,6 @@ class RTU(Core):
         """Steps after which half of what was added to the state has faded, [n]: log 2 / -log r."""
         return math.log(2) / self.rho.exp()
 
-    @full_precision
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         # Operations that ONNX has: no scan, and no product of real and complex tensors.
@@ -99,8 +98,11 @@ class RTU(Core):
             by_input = decay * by_input + torch.complex(weighted, torch.zeros_like(weighted))
         return self._read(h), RTUState(*(torch.view_as_real(leaf) for leaf in (h, by_rate, by_phase, by_input)))
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route:
+        """One scan per piece between cuts."""
+        return self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
     ) -> tuple[Tensor, RTUState, Tensor | None]:
         """As `Core.unroll`, one scan per piece between cuts."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.calls import full_precision, readable, under_torch_func
-from ..core import Core, CoreState, map_state, reset_state
+from ..contract.conditions import readable, under_torch_func
+from ..core import Core, CoreState, Route, map_state, reset_state
 
 
 class Mixer(nn.Module):
@@ -46,7 +46,6 @@ class Stack(Core):
         """The initial states of all layers."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
-    @full_precision
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, states = self.encoder(inputs), list[CoreState]()
@@ -56,13 +55,14 @@ class Stack(Core):
             states.append(after)
         return x, _join(states)
 
-    @full_precision
-    def unroll(
+    def fast_route(self, inputs: Tensor) -> Route | None:
+        """One layer after the other over all T steps."""
+        return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """As `Core.unroll`, one layer after the other over all T steps."""
-        if under_torch_func() or not readable(inputs):
-            return self.loop(inputs, reset, state, bptt_length)
         x, states = self.encoder(inputs), list[CoreState]()
         for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
             added, after = mixer.unroll(norm(x), reset, _layer(state, number), bptt_length)

@@ -1,6 +1,6 @@
 """The unroll of ConvLSTM by compiled functions, as one node of autograd's graph, for a CPU."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -8,20 +8,12 @@ from torch import Tensor
 
 from ..blas import gemm
 from ..elementwise import Array
-from ..routes import arrays, by_groups, matrix_gradients, refuse_second_derivative, stands_for
+from ..routes import arrays, by_groups, check, matrix_gradients, refuse_second_derivative
 from .arrays import Gradients, Inputs, Record
 from .kernels import backward, forward
 
-if TYPE_CHECKING:
-    from ...conv_lstm import ConvLSTM
-
 PLACES_AT_ONCE = 400
 """Lines of one product: fewer start it too often, more no longer stay in a core's memory."""
-
-
-def suits(core: "ConvLSTM", inputs: Tensor) -> bool:
-    """Whether this route can be used: parts as they were made, a library for products."""
-    return stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run(
@@ -36,6 +28,9 @@ def run(
         places: int [P, K], what every place's kernel looks at; -1 is the padding.
         reset, bptt_length: as in `Core.unroll`.
     """
+    steps, batch, place_count, width = gates.shape
+    state = (batch, place_count, width // 4)
+    check("ConvLSTM", gates, h=(h, state), c=(c, state), reset=(reset, (steps, batch)))
     (resets,) = arrays(reset)
     plan = _Plan(places, resets, bptt_length or 0, torch.is_grad_enabled())
     return _Unroll.apply(plan, gates, weight, h, c)  # pyright: ignore

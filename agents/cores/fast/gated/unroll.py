@@ -1,7 +1,7 @@
 """The unroll of LSTM and GRU by compiled functions, as one node of autograd's graph, for a CPU."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,23 +13,14 @@ from ..routes import (
     GROUP_OF_A_STEP,
     arrays,
     by_groups,
+    check,
     group_size,
     matrix_gradients,
     refuse_second_derivative,
-    stands_for,
     turned,
 )
 from . import gru, lstm
 from .arrays import Gradients, Inputs, Record
-
-if TYPE_CHECKING:
-    from ...gru import GRU
-    from ...lstm import LSTM
-
-
-def suits(core: "LSTM | GRU", inputs: Tensor) -> bool:
-    """Whether this route can be used: parts as they were made, a library for products."""
-    return stands_for(core, inputs) and gemm(inputs.dtype) != 0
 
 
 def run_lstm(
@@ -43,6 +34,8 @@ def run_lstm(
         h, c: before the first step, [B, H].
         reset, bptt_length: as in `Core.unroll`.
     """
+    (steps, batch, _), size = gates.shape, weight.shape[1]
+    check("LSTM", gates, h=(h, (batch, size)), c=(c, (batch, size)), reset=(reset, (steps, batch)))
     return _Unroll.apply(_plan(LSTM_LOOPS, reset, bptt_length), gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
 
 
@@ -58,6 +51,8 @@ def run_gru(
         h: before the first step, [B, H].
         reset, bptt_length: as in `Core.unroll`.
     """
+    steps, batch, _ = gates.shape
+    check("GRU", gates, h=(h, (batch, weight.shape[1])), reset=(reset, (steps, batch)))
     outputs, last, _ = _Unroll.apply(
         _plan(GRU_LOOPS, reset, bptt_length),  # pyright: ignore
         gates,

@@ -1,21 +1,17 @@
 """MNM's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ....kernels import linear
 from ..blas import gemm
 from ..elementwise import Array
-from ..routes import arrays, by_groups, group_size, matrix_gradients, refuse_second_derivative, stands_for, turned
-from .arrays import NORM_EPS, Gradients, Inputs, Record, Weights, make_record
+from ..routes import arrays, by_groups, check, group_size, matrix_gradients, refuse_second_derivative, turned
+from .arrays import Gradients, Inputs, Record, Weights, make_record
 from .backward import backward
 from .forward import forward
-
-if TYPE_CHECKING:
-    from ...mnm import MNM, MNMState
 
 
 class Tensors(NamedTuple):
@@ -47,40 +43,30 @@ class Result(NamedTuple):
     memory: Tensor
 
 
-def suits(core: "MNM", inputs: Tensor) -> bool:
-    """Whether this route can be used: parts as they were made, steps of the usual size, a library for products.
-
-    With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
-    """
-    norm = core.norm
-    usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
-    return usual and not core.paper_scale and stands_for(core, inputs) and gemm(inputs.dtype) != 0
-
-
 def run(
-    core: "MNM", targets: nn.Linear | None, inputs: Tensor, reset: Tensor, state: "MNMState", bptt_length: int | None
+    tensors: Tensors, reset: Tensor, initial: Tensor, scales: tuple[float, float], heads: int, bptt_length: int | None
 ) -> Result:
-    """All T steps of inputs [T, B, D]; `targets` is the layer q of local updates."""
-    cell, none = core.controller.cell, inputs.new_empty(0)
-    gates = linear(inputs, cell.weight_ih[:, : core.input_size], cell.bias_ih + cell.bias_hh)
-    tensors = Tensors(
-        gates=gates,
-        h=state.controller.h,
-        c=state.controller.c,
-        read=state.read,
-        memory=torch.stack(list(state.memory), 1),
-        recurrent=torch.cat([cell.weight_hh, cell.weight_ih[:, core.input_size :]], 1),
-        heads=core.interaction.weight,
-        targets=targets.weight if targets else none.view(0, core.memory_size),
-        heads_bias=core.interaction.bias,
-        rate=core.rate.weight[0],
-        rate_bias=core.rate.bias,
-        targets_bias=targets.bias if targets else none,
-        norm_gain=core.norm.weight if core.norm else none,
-        norm_bias=core.norm.bias if core.norm else none,
+    """All T steps.
+
+    Args:
+        tensors: the inputs' share of the controller's gates, the state before the first step, and parameters.
+        reset, bptt_length: as in `Core.unroll`.
+        initial: the memory that an episode begins with, [3, d, d].
+        scales: see `_Plan`.
+        heads: H.
+    """
+    (steps, batch, _), size = tensors.gates.shape, tensors.recurrent.shape[0] // 4
+    check(
+        "MNM",
+        tensors.gates,
+        h=(tensors.h, (batch, size)),
+        c=(tensors.c, (batch, size)),
+        read=(tensors.read, (batch, initial.shape[1])),
+        memory=(tensors.memory, (batch, *initial.shape)),
+        reset=(reset, (steps, batch)),
     )
-    resets, initial = arrays(reset, core.initial_memory)
-    plan = _Plan(resets, initial, core.scales(), core.num_heads, bptt_length or 0, torch.is_grad_enabled())
+    resets, first = arrays(reset, initial)
+    plan = _Plan(resets, first, scales, heads, bptt_length or 0, torch.is_grad_enabled())
     return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
 
 

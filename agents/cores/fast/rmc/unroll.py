@@ -1,82 +1,43 @@
 """The relational memory core's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..blas import gemm
-from ..elementwise import EPS
 from ..routes import (
     GROUP,
     GROUP_OF_A_STEP,
     arrays,
     by_groups,
+    check,
     groups,
     matrix_gradients,
     refuse_second_derivative,
-    stands_for,
     turned,
 )
 from .arrays import VECTORS, Leaves, Record, Resets, make_gradients, make_record
 from .kernels import backward, forward
 
-if TYPE_CHECKING:
-    from ...rmc import RMC, RelationalBlock
-
-
-def suits(core: "RMC", inputs: Tensor) -> bool:
-    """Whether this route can be used: one block of attention, parts as they were made, a library for products."""
-    if len(core.blocks) != 1 or not stands_for(core, inputs) or not gemm(inputs.dtype):
-        return False
-    norms = [part for part in core.blocks[0].children() if isinstance(part, nn.LayerNorm)]
-    return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
-
 
 def run(
-    core: "RMC",
-    projected: Tensor,
-    gates: Tensor,
-    places: Tensor,
-    memory: Tensor,
-    reset: Tensor | None,
-    bptt_length: int | None,
+    leaves: Leaves, initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
     """Memories [T, B, N, F] after each step, and the last one.
 
     Args:
-        core: whose parameters and shapes these are.
-        projected: input, [T, B, F].
-        gates: the input's share of the gates, [T, B, 2 G].
-        places: keys and values of the image's places, [T, B, P, H (K + V)].
-        memory: before the first step, [B, N, F].
+        leaves: inputs, state and parameters, as tensors.
+        initial: the memory that an episode begins with, [N, F].
+        heads: H.
         reset, bptt_length: as in `Core.unroll`; None: there is no reset.
     """
-    block = cast("RelationalBlock", core.blocks[0])
-    if reset is None:
-        reset = torch.zeros(projected.shape[:2], dtype=torch.bool)
-    layers = cast(list[nn.Linear], list(core.mlp))
-    gate = cast(list[nn.Linear], list(core.memory_gates))
-    leaves = Leaves(
-        row=projected,
-        gates_input=gates,
-        places=places,
-        memory=memory,
-        qkv=block.qkv.weight,
-        mlp=torch.stack([layer.weight for layer in layers]),
-        gates=gate[0].weight if gate else projected.new_empty(0, core.width),
-        qkv_bias=block.qkv.bias,
-        qkv_gain=block.qkv_norm.weight,
-        qkv_offset=block.qkv_norm.bias,
-        attention_gain=block.attention_norm.weight,
-        attention_offset=block.attention_norm.bias,
-        mlp_gain=block.mlp_norm.weight,
-        mlp_offset=block.mlp_norm.bias,
-        mlp_bias=torch.stack([layer.bias for layer in layers]),
-        gates_bias=gate[0].bias if gate else projected.new_empty(0),
-    )
-    resets = Resets(*arrays(reset, core.initial_state(1).memory[0]))
-    return _Unroll.apply(_Plan(block.num_heads, resets, bptt_length or 0, torch.is_grad_enabled()), *leaves)  # pyright: ignore
+    row: Tensor = leaves.row
+    steps = row.shape[:2]
+    reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
+    check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
+    resets = Resets(*arrays(reset, initial))
+    return _Unroll.apply(_Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled()), *leaves)  # pyright: ignore
 
 
 class _Plan(NamedTuple):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..elementwise import Array
-from ..routes import suits
+from ..routes import check, suits
 from .kernels import recur, recur_backward
 
 
@@ -20,6 +20,10 @@ def scan_compiled(
     decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
 ) -> Tensor:
     """As `scan`."""
+    steps, batch, *features = inputs.shape
+    check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
+    if decay.shape not in (inputs.shape, (1, 1, *features)) or decay.dtype != inputs.dtype:
+        raise ValueError(f"scan: decay is {decay.dtype} {list(decay.shape)}; expected as inputs, {list(inputs.shape)}")
     cut = reset
     if bptt_length is not None:
         time = torch.arange(len(reset)).unsqueeze(1)
