@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,15 +18,13 @@ from ..agents.cores.core import map_state
 from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
+from ..envs.protocol import BatchedEnvironment, ReplayableEnvironment
 from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
 from .packed import Packer, fetch, take_over
 from .unroll import Unroll
-
-Batch = Any
-"""A batched environment: engram's own engine or a foreign one behind the same methods."""
 
 ALL_NEW = LevelsConfig()
 """Every level is drawn when it is played, and all environments begin together."""
@@ -36,7 +34,7 @@ def _nothing() -> None:
     """The default of `Actor.call_at_steps`."""
 
 
-def _no_other_environment(stage: int) -> Batch:
+def _no_other_environment(stage: int) -> BatchedEnvironment:
     raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
 
 
@@ -61,7 +59,7 @@ class Actor:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: BatchedEnvironment,
         agent: Agent,
         *,
         unroll_length: int,
@@ -74,7 +72,7 @@ class Actor:
         reward_clip: float = 0.0,
         imitate: str = "",
         novelty: bool = False,
-        make_environment: Callable[[int], Batch] = _no_other_environment,
+        make_environment: Callable[[int], BatchedEnvironment] = _no_other_environment,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
@@ -196,7 +194,8 @@ class Actor:
         if self._replay:
             ends = before.terminated, before.truncated
             values = output.value.cpu().numpy()
-            self._replay.see(before.reward, *ends, values, self.batch.streams, self._solved(*ends))
+            streams = cast(ReplayableEnvironment, self.batch).streams
+            self._replay.see(before.reward, *ends, values, streams, self._solved(*ends))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)

@@ -15,6 +15,7 @@ from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
+from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around
 
 PLAYER, NOVELTY = "player", "novelty"
@@ -38,7 +39,7 @@ class Player(Protocol):
         ...
 
 
-def make_player(name: str, batch: Any) -> Player:
+def make_player(name: str, batch: BatchedEnvironment) -> Player:
     """The player `module:Class` for a batch of environments. Raises ValueError."""
     module, _, attribute = name.partition(":")
     try:
@@ -52,7 +53,7 @@ def make_player(name: str, batch: Any) -> Player:
     return player
 
 
-def privileged_size(env: str, batch: Any) -> int:
+def privileged_size(env: str, batch: BatchedEnvironment) -> int:
     """Number of privileged values of an environment. Raises ValueError if it has none."""
     size: int = getattr(batch, "privileged_size", 0)
     if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
@@ -65,7 +66,7 @@ def privileged_size(env: str, batch: Any) -> int:
     return size
 
 
-def map_spec(env: str, batch: Any) -> MapSpec:
+def map_spec(env: str, batch: BatchedEnvironment) -> MapSpec:
     """The map of an environment. Raises ValueError if it has none."""
     if classes := getattr(batch, "map_classes", ()):
         return MapSpec(SIDE, SIDE, classes)
@@ -78,7 +79,7 @@ def map_spec(env: str, batch: Any) -> MapSpec:
     )
 
 
-def _entry(batch: Any, name: str) -> spaces.Space[Any] | None:
+def _entry(batch: BatchedEnvironment, name: str) -> spaces.Space[Any] | None:
     """The space of an entry of a Dict observation."""
     space = batch.single_observation_space
     return space.spaces.get(name) if isinstance(space, spaces.Dict) else None

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
+from ..envs.protocol import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
 from .actor import Actor
 from .extras import make_player, map_spec, privileged_size
@@ -50,15 +51,15 @@ class ActorFactory:
     trust_checkpoint: bool = False
     """Whether saved environments made elsewhere may be unpickled, which can run any code."""
 
-    def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> Any:
+    def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
         """The environments from `first_index` on: of the last stage, the configured environment, or of another one."""
         parameters = self.env_args | self.levels.stages[stage]
         count = num_envs or self.num_envs
-        batch = make_batch(self.env, count, first_index, self.env_workers, **parameters)
+        batch: BatchedEnvironment = make_batch(self.env, count, first_index, self.env_workers, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
 
-    def check_levels(self, environment: Any) -> None:
+    def check_levels(self, environment: BatchedEnvironment) -> None:
         """Raise ValueError for a stage of the curriculum that cannot be made or has other spaces than `environment`.
 
         Also for a player that cannot be made, and where levels are to be played again of an environment that cannot be
@@ -94,7 +95,7 @@ class ActorFactory:
                         said = what.removeprefix("single_").replace("_", " ")
                         raise ValueError(f"{name} has another {said} than the environment: {theirs}; allowed: {asked}")
 
-    def make_agent(self, batch: Any) -> Agent:
+    def make_agent(self, batch: BatchedEnvironment) -> Agent:
         """A new network for the spaces of `batch`."""
         config = self.agent
         if is_environment(self.env):  # all of ours write [rows, columns, features], however few the rows
