@@ -95,8 +95,9 @@ class Actor:
         What it raises ends the unroll.
         """
         self._at_step = call
-        if hasattr(self.batch, "at_step"):
-            self.batch.at_step = call
+        batch: Any = self.batch
+        if hasattr(batch, "at_step"):
+            batch.at_step = call
 
     def close(self) -> None:
         """Close the environments."""
@@ -220,7 +221,9 @@ class Actor:
     def _mask(self, env: Any) -> None:
         """Copy the valid actions of a step; all are valid where an episode ended, since the action there is ignored."""
         if env.action_mask is not None:
-            np.logical_or(self.batch.action_mask, (env.terminated | env.truncated)[:, None], out=env.action_mask)
+            mask = self.batch.action_mask
+            assert mask is not None, "an environment with masks has one at every step"
+            np.logical_or(mask, (env.terminated | env.truncated)[:, None], out=env.action_mask)
             name = getattr(self.batch, "name", type(self.batch).__name__)
             spec = self.agent.action_spec
             assert isinstance(spec, ChoiceSpec), "environments with Box actions have no masks"

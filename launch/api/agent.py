@@ -43,8 +43,7 @@ class TrainedAgent:
         self.config = config
         """The configuration of the run that trained it."""
         self.network, self._environment, self._generator = actor.agent, actor.batch, actor.generator
-        foreign = isinstance(actor.batch, ForeignBatch)
-        vector: Any = actor.batch.vector if foreign else actor.batch
+        vector: Any = actor.batch.vector if isinstance(actor.batch, ForeignBatch) else actor.batch
         self.observation_space: spaces.Space[Any] = vector.single_observation_space
         """Space of one environment's observations."""
         self.action_space: spaces.Space[Any] = vector.single_action_space

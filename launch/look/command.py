@@ -155,7 +155,8 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
         if name not in names:
             raise UsageError(f"--level: unknown fact {name!r}; {advice(name, names)}")
         wanted[name] = number_of(name, value, names[name])
-    with closing(factory.make_batch(num_envs=MOST_LEVELS)) as batch:
+    compiled: Any = factory.make_batch(num_envs=MOST_LEVELS)
+    with closing(compiled) as batch:
         batch.reset(seed=seed)
         facts = batch.facts()
     fits = np.logical_and.reduce([facts[name] == number for name, number in wanted.items()])

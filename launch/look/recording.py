@@ -53,7 +53,8 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
         pictures: draw boards and views too.
         most: steps after which it is cut off.
     """
-    batch, spec = actor.batch, actor.agent.action_spec
+    batch: Any = actor.batch
+    spec = actor.agent.action_spec
     boards: list[Picture] = []
     views: list[Picture] = []
     seen: list[dict[str, NDArray[Any]]] = []

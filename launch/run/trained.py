@@ -249,7 +249,7 @@ def make_actor(
     """
     with ExitStack() as files:
         try:
-            batch = factory.make_batch(first_index, num_envs)
+            batch: Any = factory.make_batch(first_index, num_envs)
             files.callback(batch.close)
             if reset_options:
                 batch.reset_options = dict(reset_options)

@@ -34,7 +34,8 @@ def check_core(core: Core, name: str, input_size: int) -> None:
         state = calling(f"{name}.initial_state({BATCH})", lambda: core.initial_state(BATCH), OUTSIDE)
         _check_state(f"{name}.initial_state({BATCH})", state)
         inputs = torch.zeros(BATCH, input_size, dtype=weight.dtype, device=weight.device)
-        done = calling(f"{name}.forward", lambda: core(inputs, state), OUTSIDE)
+        step: Any = core
+        done = calling(f"{name}.forward", lambda: step(inputs, state), OUTSIDE)
     if not isinstance(done, tuple) or len(done) != 2:
         raise ValueError(f"{name}.forward returned {_shown(done)}; expected (output, state)")
     output, after = done
