@@ -19,8 +19,6 @@ from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(hours=1)
 """Longer than any exchange takes; its threads end then, where another learner cannot be reached."""
-CONNECT_SECONDS = 8.0
-"""In which learners must connect that have found each other: nothing is computed meanwhile."""
 LOOK_SECONDS = 1.0
 """How often a learner that waits for another looks whether it shall go on waiting."""
 
@@ -104,7 +102,8 @@ class GlooGroup(Group):
         widths: environments of each learner's share, in order.
         address: of the network interface to be reached at.
         keep_waiting: called now and then while others are waited for; what it raises ends the wait.
-        connect_seconds: in which learners must connect that have found each other in the store.
+        connect_seconds: in which learners must connect; the time in which they find each other is the store's, if it
+            has its own limit.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class GlooGroup(Group):
         widths: Sequence[int],
         address: str = "127.0.0.1",
         keep_waiting: Callable[[], None] = lambda: None,
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_seconds: float = 60.0,
     ) -> None:
         self.rank, self.size, self.first = rank, len(widths), sum(widths[:rank])
         self._all, self._keep_waiting = sum(widths), keep_waiting

@@ -25,7 +25,7 @@ from ..group import LOOK_SECONDS, GlooGroup, GroupLostError, LearnerLossError, S
 from ..learner import Learner
 from .answers import answer_of, has_arrived
 from .store import RayStore
-from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, digest, prefix_of
+from .worker import CONNECT_SECONDS, JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, digest, prefix_of
 
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches after which signals are looked for."""
@@ -100,7 +100,7 @@ class Team:
             answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        wanted = claims() | {"concurrency_groups": {"control": 1}}
+        wanted: dict[str, Any] = {**claims(), "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**wanted)(LearnerProcess)
         share = self._shares[rank]
         handle = made.remote(
@@ -268,7 +268,7 @@ class Team:
         joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
         store, address = RayStore(prefix_of(self._groups), JOIN_SECONDS, self._watch), ray.util.get_node_ip_address()
         try:
-            learner.join(GlooGroup(store, 0, widths, address, self._watch))
+            learner.join(GlooGroup(store, 0, widths, address, self._watch, CONNECT_SECONDS))
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)

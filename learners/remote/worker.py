@@ -23,6 +23,8 @@ CHECK_EVERY = 100
 """Updates between two comparisons of the learners' weights."""
 JOIN_SECONDS = 60.0
 """In which a learner must look for the others of a group; one that does not answer is noticed earlier."""
+CONNECT_SECONDS = 8.0
+"""In which learners must connect once all have found each other: nothing is computed meanwhile."""
 RESOURCE = "learner"
 """Ray resource that reserves nodes for learners, where a cluster has it."""
 
@@ -111,7 +113,7 @@ class LearnerProcess:
         self._learner.load_state_dict(state)
         address = ray.util.get_node_ip_address()
         store = RayStore(prefix_of(group), JOIN_SECONDS, self._keep_waiting)
-        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting))
+        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting, CONNECT_SECONDS))
 
     @ray.method(concurrency_group="control")
     def leave(self, group: int) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
+from engram.agents.unrolling.compiled import compile_steps
+from engram.learners import learner as learner_module
 from engram.learners.config import LearnerConfig
-from engram.learners.device.cuda_graph import WARM_UP, Recorded
+from engram.learners.device.cuda_graph import WARM_UP, Recorded, changing
 from engram.learners.learner import Learner
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -187,6 +190,24 @@ def test_nothing_else_uses_the_device_while_an_update_is_recorded():
     for batch in batches[: WARM_UP + 1]:
         update(batch, [])
     assert locked == [True, False]
+
+
+def test_a_compiled_step_is_part_of_a_recorded_update(monkeypatch, capfd):
+    """On the CPU: the compiler cannot trace tensors of the stand-in device."""
+    monkeypatch.setattr(learner_module, "compile_steps", partial(compile_steps, backend="aot_eager"))
+    (plain, batches), (there, _) = make(compile=True), make(compile=True)
+    replays = []
+
+    def record(work):
+        result = torch.zeros(1, 12)
+        return lambda: replays.append(result.copy_(work())), result
+
+    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimizer), record)
+    rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
+    assert rows[0] == rows[1]
+    assert len(replays) == 3
+    assert "LSTM compiled in" in capfd.readouterr().err
+    assert there.agent.core.unroll._works
 
 
 def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):

@@ -46,7 +46,7 @@ def learn_share(case: Case, rank: int, learners: int, double: bool, store: str) 
             agent = agent.float()
         learner, shares = Learner(agent, case.learner, TOTAL_STEPS), widths(case.num_envs, learners)
         if learners > 1:
-            learner.join(GlooGroup(FileStore(store, learners), rank, shares, connect_seconds=60.0))
+            learner.join(GlooGroup(FileStore(store, learners), rank, shares))
         own = slice(learner.group.first, learner.group.first + shares[rank])
         for batch in learned_from:
             share = some_environments(batch, own)
