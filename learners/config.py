@@ -43,6 +43,13 @@ class LearnerConfig:
     """Added to the learned rewards, unclipped, wherever the agent enters a cell, or sees an observation in environments
     without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
     evaluations are without it."""
+    replay_ratio: float = 0.0
+    """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them,
+    steps and episodes do not. Checkpoints contain the buffer."""
+    replay_size: int = 512
+    """Environments' unrolls in the replay buffer, at least 1; the oldest leave first."""
+    replay_burn_in: int = 0
+    """First steps of replayed unrolls that recompute the recurrent state and are left out of the loss, at least 0."""
     reduction: Reduction = "mean"
     """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons belong to one of them."""
     bptt_length: int = 0
@@ -84,6 +91,9 @@ class LearnerConfig:
             prediction_cost=(0, None),
             reward_clip=(0, None),
             novelty_bonus=(0, None),
+            replay_ratio=(0, None),
+            replay_size=(1, None),
+            replay_burn_in=(0, None),
             bptt_length=(0, None),
             lr_warmup=(0, None),
             adam_beta1=below(1),
@@ -104,7 +114,11 @@ class LearnerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         if self.imitate and not all(self.imitate.partition(":")):
             raise ValueError(f"imitate is {self.imitate!r}; allowed: module:Class, a player")
-        _ = self.method
+        if self.method.on_policy and self.replay_ratio:
+            raise ValueError(
+                f"replay_ratio is {self.replay_ratio}; allowed with algorithm {self.algorithm}, which learns from "
+                "fresh unrolls alone: 0"
+            )
 
     @cached_property
     def method(self) -> Algorithm:

@@ -25,6 +25,7 @@ from .device.transfer import Transfer
 from .group import Group
 from .loss import ALONE, CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, rescaled
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
+from .replay import Replay
 
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings that the optimizer holds, by its own names; besides them the learning rate and Adam's betas."""
@@ -80,6 +81,7 @@ class Learner:
         """Cause of the newest skipped update, one of CAUSES, as far as metrics were read."""
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
+        self.replay = Replay()
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
         self._entropy_share: float | Tensor = 1.0
         self._lr: float | Tensor = config.lr
@@ -120,7 +122,9 @@ class Learner:
         self.count(batch, (self.recorded or self._learn)(arrived, indices))
 
     def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
-        """The batch to learn from next, and the environments of each of its updates, on the learner's device."""
+        """The batch to learn from next, with replayed unrolls, and the environments of each update, on the device."""
+        if self.config.replay_ratio:
+            batch = self.replay.mix(batch, self.config, self.updates)
         self._lr_used = self._use_config()
         orders = self._orders(batch)
         bonus = scheduled("linear", self.config.novelty_bonus, self.steps, self.total_steps)
@@ -137,7 +141,7 @@ class Learner:
 
     def send(self, batch: Unroll) -> None:
         """Let the batch that `learn` will be given next set out for the device, while the last one is learned from."""
-        if self._transfer is not None:
+        if self._transfer is not None and not self.config.replay_ratio:  # what is replayed is chosen on arrival
             self._transfer.send(batch, self._orders(batch))
 
     def read(self) -> list[dict[str, float]]:
@@ -302,12 +306,13 @@ class Learner:
             "updates": self.updates,
             "steps": self.steps,
             "skipped": self.skipped,
-        }
+        } | ({"replay": self.replay.state_dict()} if self.config.replay_ratio else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
         self._unread, self._read = [], []
+        self.replay.load_state_dict(state.get("replay", []))
         self.take_over(state["agent"], state["optimizer"])
 
     def _use_config(self) -> float:

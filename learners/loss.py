@@ -15,6 +15,7 @@ from .batches import learned_rewards
 from .config import LearnerConfig
 from .device.precision import lowered, matrix_precision
 from .group import Group
+from .replay import counted
 from .returns import transitions, valid_sum
 
 METRICS = (
@@ -72,8 +73,9 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
     bootstrap = out.value[-1].detach()
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
+    step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
     now = Pass(
-        transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount),
+        step._replace(valid=counted(batch, step.valid)),
         values,
         bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),

@@ -172,7 +172,7 @@ class RunConfig:
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
         flags |= {"--pbt.together on": self.pbt.together == "on"}
-        flags |= {"--device cuda": self.device.startswith("cuda")}
+        flags |= {"--device cuda": self.device.startswith("cuda"), "--replay-ratio": self.learner.replay_ratio > 0}
         if flag := next((flag for flag, given in flags.items() if given), None):
             raise ValueError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
         if self.population:  # members are dealt to learners
