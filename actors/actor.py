@@ -5,7 +5,7 @@ The actor is the only place where an environment and an agent meet, in training,
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -72,13 +72,14 @@ class Actor:
         reward_clip: float = 0.0,
         imitate: str = "",
         novelty: bool = False,
-        make_environment: Callable[[int], BatchedEnvironment] = _no_other_environment,
+        make_environment: Callable[[Any], BatchedEnvironment] = _no_other_environment,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
         self.first_index = first_index
         self.version, self.beginnings = -1, 0
-        self.stage, self._make_environment, self._levels = 0, make_environment, levels
+        self._make_environment, self._levels = make_environment, levels
+        self.stage = levels.first_stage
         self._imitate, self._novelty = imitate, novelty
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
@@ -121,8 +122,9 @@ class Actor:
             self._enter(weights.stage)
             self._restart(int(torch.randint(2**62, (), generator=self.generator, device=self.device)))
 
-    def _enter(self, stage: int) -> None:
-        """Have the environments of this stage; they are to be restarted or restored."""
+    def _enter(self, stage: int | Sequence[float]) -> None:
+        """Have the environments of this stage or mixture; they are to be restarted or restored."""
+        stage = stage if isinstance(stage, int) else tuple(stage)
         if stage != self.stage:
             batch = self._make_environment(stage)
             self.batch.close()

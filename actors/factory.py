@@ -14,6 +14,7 @@ from ..envs.registration import is_environment, make_batch
 from .actor import Actor
 from .extras import make_player, map_spec, privileged_size
 from .levels.config import LevelsConfig, in_words
+from .levels.mixture import MixtureBatch, Shares, widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,17 @@ class ActorFactory:
         batch.trusted = self.trust_checkpoint
         return batch
 
+    def make_stage(self, first_index: int, stage: int | Shares) -> Any:
+        """The environments of a stage of the curriculum, or of a mixture of stages by their shares."""
+        if isinstance(stage, int):
+            return self.make_batch(first_index, stage=stage)
+        parts, begin = list[Any](), first_index
+        for number, width in enumerate(widths(first_index, self.num_envs, stage)):
+            if width:
+                parts.append(self.make_batch(begin, width, number))
+                begin += width
+        return MixtureBatch(parts)
+
     def check_levels(self, environment: BatchedEnvironment) -> None:
         """Raise ValueError for a stage of the curriculum that cannot be made or has other spaces than `environment`.
 
@@ -72,6 +84,8 @@ class ActorFactory:
             if isinstance(environment.single_action_space, spaces.Box):
                 raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: none")
             make_player(self.imitate, environment)
+        if self.imitate and self.levels.curriculum_mixture:
+            raise ValueError(f"imitate is {self.imitate!r}; allowed with curriculum_mixture: no player")
         if self.levels.level_replay and not environment.replayable:
             raise ValueError(
                 f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
@@ -112,7 +126,7 @@ class ActorFactory:
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
         first_index = number * self.num_envs
-        batch = self.make_batch(first_index, stage=0)
+        batch = self.make_stage(first_index, self.levels.first_stage)
         seed = int(
             np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
         )
@@ -133,7 +147,7 @@ class ActorFactory:
             reward_clip=self.reward_clip,
             imitate=self.imitate,
             novelty=self.novelty,
-            make_environment=lambda stage: self.make_batch(first_index, stage=stage),
+            make_environment=lambda stage: self.make_stage(first_index, stage),
         )
 
 

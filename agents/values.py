@@ -73,8 +73,8 @@ class Weights(NamedTuple):
     """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
     """How often all environments had to begin again: at every copy of another member's weights, at every new stage."""
-    stage: int = 0
-    """Stage of the member's curriculum, 0 is the first; it changes with a beginning only."""
+    stage: int | tuple[float, ...] = 0
+    """Stage of the member's curriculum, 0 is the first, or the share of each; it changes with a beginning only."""
     ready: Any = None
     """Event after which another stream may read `values`; None where they are ready."""
 

@@ -24,6 +24,10 @@ class LevelsConfig:
     curriculum_steps: int = 0
     """Steps after which a stage is left whatever its mean, so that the configured environment is reached; 0: never."""
 
+    curriculum_mixture: float = 0.0
+    """Above 0, all stages are trained at once: this share of the environments is dealt evenly to the stages, the rest
+    by p (1 - p) of each stage's solved rate, so that no stage is left for good. 0: one stage after another."""
+
     level_replay: float = 0.0
     """Probability that an episode plays a level again from which, by its value errors, most can be learned, 0..1
     (prioritized level replay); 0: all levels are new."""
@@ -43,6 +47,14 @@ class LevelsConfig:
         check_integer("level_replay_size", self.level_replay_size, 1)
         check_choice("level_replay_score", self.level_replay_score, ("error", "learnability"))
         check_range("level_replay", self.level_replay, 0, 1)
+        check_range("curriculum_mixture", self.curriculum_mixture, 0, 1)
+        for name, value, allowed in (
+            ("curriculum", self.curriculum, "at least one easier stage"),
+            ("curriculum_measure", self.curriculum_measure == "solved", "solved"),
+            ("level_replay", not self.level_replay, "0"),
+        ):
+            if self.curriculum_mixture and not value:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed with curriculum_mixture: {allowed}")
         easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
         if len(set(easier.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in easier.items())
@@ -65,6 +77,11 @@ class LevelsConfig:
         names = list(self.curriculum)
         values = [_values(self.curriculum[name]) for name in names]
         return (*(dict(zip(names, each, strict=True)) for each in zip(*values, strict=False)), {})
+
+    @property
+    def first_stage(self) -> int | tuple[float, ...]:
+        """Index of the stage that a run begins in, or the share of each stage in a mixture."""
+        return (1 / len(self.stages),) * len(self.stages) if self.curriculum_mixture else 0
 
     @property
     def scores(self) -> tuple[float, ...]:

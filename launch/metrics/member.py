@@ -15,7 +15,7 @@ from ...actors.pool import ActorPool
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ...learners.batcher import Batcher
-from ...learners.curriculum import Curriculum
+from ...learners.curriculum import Curriculum, Mixture, make_curriculum
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
 from ..run.config import RunConfig
@@ -67,12 +67,12 @@ class Member:
         """Mean return of the last evaluation; None before the first."""
         self._evaluated_version = -1
         """The weights that were evaluated."""
-        self.curriculum: Curriculum | None = None
+        self.curriculum: Curriculum | Mixture | None = None
         """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []
         """Messages for a person, not yet shown."""
         if config.levels.curriculum:
-            self.curriculum = Curriculum(config.levels, fields, (config.fixed_actors or 0) * config.actor_envs)
+            self.curriculum = make_curriculum(config.levels, fields, config.fixed_actors or 0, config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
         """The first version of the weights since all environments began again; older ones do not count."""

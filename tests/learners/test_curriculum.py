@@ -1,5 +1,6 @@
 """A stage is left by success, or where it was asked for after so many steps, and not otherwise."""
 
+import json
 import math
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 from engram.actors.levels.config import LevelsConfig
-from engram.learners.curriculum import Curriculum
+from engram.actors.levels.mixture import widths
+from engram.learners.curriculum import Curriculum, Mixture, make_curriculum
 
 TWO_EASIER: dict[str, Any] = {"curriculum": {"limbo_time": [20, 80]}, "curriculum_episodes": 4}
 THREE = LevelsConfig(**TWO_EASIER)
@@ -134,3 +136,62 @@ def test_values_are_lists_words_or_one_alone() -> None:
     assert LevelsConfig(curriculum=given).stages == ({"a": [1], "b": True}, {"a": [1, 2], "b": "x"}, {})
     assert LevelsConfig(curriculum={"a": 1}).stages == ({"a": 1}, {})
     assert LevelsConfig().stages == ({},)
+
+
+def mixture(num_actors: int = 1, actor_envs: int = 20, **settings: Any) -> Mixture:
+    config = LevelsConfig(curriculum={"x": [1]}, **({"curriculum_mixture": 0.2, "curriculum_episodes": 20} | settings))
+    found = make_curriculum(config, ("solved", "finished"), num_actors, actor_envs)
+    assert isinstance(found, Mixture)
+    return found
+
+
+def by_stage(levels: Mixture, *rates: float) -> np.ndarray:
+    """An episode of each of 20 environments, as many solved in each stage as its rate says."""
+    counts = widths(0, 20, levels.stage)
+    solved = [place < round(rate * count) for rate, count in zip(rates, counts, strict=True) for place in range(count)]
+    return episodes(*map(float, solved))
+
+
+def test_shares_follow_what_can_be_learned_and_no_stage_is_left_for_good() -> None:
+    levels = mixture()
+    assert levels.stage == (0.5, 0.5)
+    assert not levels.add(by_stage(levels, 0.5, 0.5), 0), "both stages teach as much"
+    assert not levels.add(by_stage(levels, 1, 0)[:19], 0), "one environment has ended no episode"
+    for _ in range(3):
+        levels.add(by_stage(levels, 1, 0.5), 0)
+    assert levels.stage == pytest.approx((0.1, 0.9), abs=0.1)
+    assert min(levels.stage) >= 0.1
+    for _ in range(12):
+        levels.add(by_stage(levels, 1, 1), 0)
+    assert levels.stage == (0.5, 0.5), "nothing is left to learn in either"
+
+
+def test_a_mixture_that_is_loaded_goes_on_as_the_other_one_would() -> None:
+    going, loaded = mixture(), mixture()
+    going.add(by_stage(going, 1, 0.5), 0)
+    going.add(by_stage(going, 0.5, 0.25)[:7], 0)
+    loaded.load_state_dict(json.loads(json.dumps(going.state_dict())))
+    rest = by_stage(going, 0.25, 1)
+    assert going.add(rest, 0) == loaded.add(rest, 0)
+    assert (going.stage, going.metrics()) == (loaded.stage, loaded.metrics())
+
+
+def test_actors_together_have_the_shares_and_each_environment_one_stage() -> None:
+    shares = (0.1, 0.3, 0.6)
+    counts = np.sum([widths(actor * 4, 4, shares) for actor in range(50)], 0)
+    assert counts.tolist() == pytest.approx([20, 60, 120], abs=2)
+    assert all(sum(widths(actor * 4, 4, shares)) == 4 for actor in range(50))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"curriculum_mixture": 1.5}, "curriculum_mixture is 1.5"),
+        ({"curriculum_measure": "return"}, "curriculum_measure is return; allowed with curriculum_mixture: solved"),
+        ({"level_replay": 0.5}, "level_replay is 0.5; allowed with curriculum_mixture: 0"),
+        ({"curriculum": {}}, "curriculum is {}; allowed with curriculum_mixture: at least one easier stage"),
+    ],
+)
+def test_a_mixture_of_what_cannot_be_mixed_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LevelsConfig(**({"curriculum": {"x": [1]}, "curriculum_mixture": 0.2} | words))

@@ -51,6 +51,17 @@ def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
+def test_a_resumed_mixture_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path) -> None:
+    words = [*TINY, "--lr-schedule", "constant", "--curriculum", "max_steps=1,80", "--curriculum-episodes", "8"]
+    words += ["--curriculum-mixture", "0.3", "--sync", "--num-actors", "2", "--envs-per-update", "8", "--local"]
+    assert run_train(*words, "--total-steps", 800, "--run-dir", tmp_path / "whole") == 0
+    assert run_train(*words, "--total-steps", 300, "--run-dir", tmp_path / "parts") == 0
+    assert run_train("--resume", tmp_path / "parts", "--total-steps", 800) == 0
+    found = rows(tmp_path / "whole")
+    assert found == rows(tmp_path / "parts")
+    assert len({row["curriculum/share_1"] for row in found}) > 1, "the shares follow what is solved"
+
+
 def test_a_resume_whose_environments_begin_anew_waits_for_all_of_them(tmp_path: Path) -> None:
     """Without the state of the actors the short episodes are the first to end, as at the beginning of a stage."""
     words = [*TINY, "--local", "--curriculum", "max_steps=12", "--curriculum-score", 1, "--run-dir", tmp_path / "run"]
