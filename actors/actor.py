@@ -202,7 +202,8 @@ class Actor:
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)
-        self._extras.write(after.extras, after.observation, before.terminated | before.truncated)
+        if after.extras is not None:
+            self._extras.write(after.extras, after.observation, before.terminated | before.truncated)
         self._count(before, after, buffers.episodes)
 
     def finish(self, buffers: "Buffers") -> Unroll:

@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,20 @@ def test_a_module_imports_from_its_own_floor_or_below() -> None:
                 if folder not in {module.parts[0], *BELOW[module.parts[0]]}:
                     wrong.append(f"{module} imports {name}")
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and those for types alone count as well."""
+    dotted = {".".join(["engram", *path.with_suffix("").parts]).removesuffix(".__init__"): path for path in MODULES}
+    graph: dict[str, set[str]] = {name: set() for name in dotted}
+    for name, path in dotted.items():
+        package = ["engram", *path.parent.parts]
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = [*package[: len(package) - node.level + 1], *filter(None, [node.module])]
+                inner = {".".join([*base, alias.name]) for alias in node.names}
+                graph[name] |= {each if each in dotted else ".".join(base) for each in inner} & dotted.keys()
+    TopologicalSorter(graph).prepare()  # CycleError names the modules
 
 
 def test_a_module_imports_only_the_packages_of_its_floor() -> None:
