@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import EngramError
+
 T = TypeVar("T")
 
 MANY = 12
@@ -116,42 +118,42 @@ OTHER_NAMES = {
 
 
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError with the nearest names unless `name` is one of `allowed`."""
+    """Raise EngramError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)
     if name not in names:
-        raise ValueError(f"unknown {kind} {name!r}; {advice(name, names)}")
+        raise EngramError(f"unknown {kind} {name!r}; {advice(name, names)}")
 
 
 def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable[str]) -> None:
-    """Raise ValueError with the nearest names for the first of `given` that is not one of `allowed`."""
+    """Raise EngramError with the nearest names for the first of `given` that is not one of `allowed`."""
     names = list(allowed)
     for key in given:
         if key not in names:
-            raise ValueError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
+            raise EngramError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
 
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:
-    """Raise ValueError naming the parameter if `path` is a directory, has no such ending, or no directory to be in."""
+    """Raise EngramError naming the parameter if `path` is a directory, has no such ending, or no directory to be in."""
     file = Path(path)
     if path and file.is_dir():
-        raise ValueError(f"{name} is {path!r}, which is a directory; expected: a file")
+        raise EngramError(f"{name} is {path!r}, which is a directory; expected: a file")
     if path and not path.lower().endswith(ending):
-        raise ValueError(f"{name} is {path!r}; allowed: a name that ends in {ending}, which is what is written")
+        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, which is what is written")
     if not file.parent.is_dir():
-        raise ValueError(f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
+        raise EngramError(f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
-    """Raise ValueError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
+    """Raise EngramError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
     if not any(value == choice and isinstance(value, type(choice)) for choice in allowed):
-        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
+        raise EngramError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def check_range(name: str, value: object, low: float | None, high: float | None = None, *, above: bool = False) -> None:
-    """Raise ValueError naming the parameter, its value and its range unless it is a finite number inside low..high."""
+    """Raise EngramError naming the parameter, its value and its range unless it is a finite number inside low..high."""
     check_span(name, value, Span(low, high, above))
 
 
@@ -159,11 +161,11 @@ def check_span(name: str, value: object, span: Span) -> None:
     """`check_range` for a Span."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not span.holds(value):  # pyright: ignore[reportArgumentType]
-        raise ValueError(f"{name} is {value!r}; allowed: {span}")
+        raise EngramError(f"{name} is {value!r}; allowed: {span}")
 
 
 def check_finite(value: Any, name: str = "") -> None:
-    """Raise ValueError naming the first number in a configuration that is nan or infinite."""
+    """Raise EngramError naming the first number in a configuration that is nan or infinite."""
     if is_dataclass(value):
         for each in fields(value):
             check_finite(getattr(value, each.name), f"{name}.{each.name}" if name else each.name)
@@ -174,7 +176,7 @@ def check_finite(value: Any, name: str = "") -> None:
         for part in value:
             check_finite(part, name)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; allowed: finite numbers")
+        raise EngramError(f"{name} is {value}; allowed: finite numbers")
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
@@ -187,15 +189,15 @@ def check_integer(name: str, value: object, low: int | None, high: int | None = 
 def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
     """`check_range` for a whole number of any size, such as a seed."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; expected an integer")
+        raise EngramError(f"{name} is {value!r}; expected an integer")
     if not Span(low, high).holds(int(value)):
-        raise ValueError(f"{name} is {value!r}; allowed: {Span(low, high)}")
+        raise EngramError(f"{name} is {value!r}; allowed: {Span(low, high)}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raise ValueError naming the parameter and its value unless it is True or False."""
+    """Raise EngramError naming the parameter and its value unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} is {value!r}; allowed: True, False")
+        raise EngramError(f"{name} is {value!r}; allowed: True, False")
 
 
 def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
@@ -216,7 +218,7 @@ def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
     whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
     if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
-        raise ValueError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
+        raise EngramError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
     for end in whole:
         check_integer(name, end, low, high)
     return whole[0], whole[1]
@@ -226,9 +228,9 @@ def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
     """`values` as an integer array [length], each in 0..n-1; else ValueError naming them."""
     numbers = np.asarray(values)
     if numbers.shape != (length,) or not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError(f"{name} is {values!r}; expected {length} integers")
+        raise EngramError(f"{name} is {values!r}; expected {length} integers")
     if ((numbers < 0) | (numbers >= n)).any():
-        raise ValueError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
+        raise EngramError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
     return numbers
 
 
@@ -258,7 +260,7 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
         ]
         frames = "".join(traceback.format_list(kept)).rstrip()
         said = f"{what} raised {type(problem).__name__}: {problem}"
-        raise ValueError(f"{said}\n{frames}" if frames else said) from problem
+        raise EngramError(f"{said}\n{frames}" if frames else said) from problem
 
 
 # -- quantities in words ----------------------------------------------------------------------------------------------

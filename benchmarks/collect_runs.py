@@ -22,9 +22,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.config import RunConfig, differences, from_dict
+from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.settings.plain import differences, from_dict
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 120

@@ -64,7 +64,8 @@ exec(TRACE)
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.api.training import make_learners, make_panel, make_trainer
-from engram.launch.run.config import RunConfig, to_dict
+from engram.launch.run.config import RunConfig
+from engram.launch.run.settings.plain import to_dict
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.train.acting import make_pool
 

@@ -15,9 +15,9 @@ from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.evaluate.decode import decode
 from engram.launch.evaluate.intervene import parsed, play_all
-from engram.launch.evaluate.study import Effects, effect
+from engram.launch.evaluate.study import effect, effects
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.config import to_dict
+from engram.launch.run.settings.plain import to_dict
 from engram.launch.run.trained import make_actor, open_run
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +60,7 @@ def main() -> None:
     for words in given.intervene:
         what = parsed(words)
         point = effect(base, play_all(make, given.episodes, given.batch, what, 0), fields, what.step)
-        (found.setdefault("interventions", {})[words],) = Effects([point]).plain()
+        (found.setdefault("interventions", {})[words],) = effects([point]).plain
         said = {k: [round(d.changed, 3), [round(x, 3) for x in d.difference]] for k, d in point.outcomes.items()}
         print(words, point.reached, said, flush=True)
     for words in given.decode:

@@ -17,7 +17,8 @@ from engram import zoo
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
 from engram.launch.run.command_line import parse
-from engram.launch.run.config import RunConfig, from_dict
+from engram.launch.run.config import RunConfig
+from engram.launch.run.settings.plain import from_dict
 from engram.launch.run.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"

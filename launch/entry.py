@@ -13,39 +13,22 @@ from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-FOLDERS = {
-    "rl-train": "train",
-    "rl-eval": "evaluate",
-    "rl-bench": "bench",
-    "rl-play": "play",
-    "rl-check-core": "check_core",
-    "rl-look": "look",
-    "rl-doctor": "doctor",
-    "rl-reproduce": "figures",
-    "rl-probe": "probe",
-    "rl-population": "population",
-    "rl-compare": "compare",
-    "rl-export": "export",
-}
+_NAMES = ("train", "bench", "play", "check-core", "look", "doctor", "probe", "population", "compare", "export")
+FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {"rl-eval": "evaluate", "rl-reproduce": "figures"}
 """Where in launch/ each command is."""
 
 TRAIN = "rl-train"
 """The command that SIGTERM, SIGHUP and SIGUSR1, too, end in an orderly way, with 0."""
 INTERRUPTED = 130
-OURS = "engram_rl"
-"""The distribution of this package, in the form of file names."""
 
 
 def refuse_other_distributions(folder: Path) -> None:
-    """Exit a command, or raise ImportError, if another distribution has a package `engram` in the same folder.
-
-    Args:
-        folder: where the package is, such as site-packages.
-    """
+    """Exit a command, or raise ImportError, if another distribution has a package `engram` in the same folder."""
     for record in folder.glob("engram*.dist-info/RECORD"):
         name, _, release = record.parent.name.removesuffix(".dist-info").partition("-")
-        if name != OURS and "\nengram/__init__.py," in "\n" + record.read_text("utf-8"):
+        if name != "engram_rl" and "\nengram/__init__.py," in "\n" + record.read_text("utf-8"):
             line = (
                 f"the package {name} {release} has installed another module engram over engram-rl in {folder}: "
                 f"pip uninstall {name}, then pip install --force-reinstall --no-deps engram-rl"
@@ -103,15 +86,9 @@ def _run(command: str) -> None:
 
 refuse_other_distributions(Path(__file__).parents[2])
 
-rl_train = partial(_run, "rl-train")
-rl_eval = partial(_run, "rl-eval")
-rl_bench = partial(_run, "rl-bench")
-rl_play = partial(_run, "rl-play")
-rl_check_core = partial(_run, "rl-check-core")
-rl_look = partial(_run, "rl-look")
-rl_doctor = partial(_run, "rl-doctor")
-rl_reproduce = partial(_run, "rl-reproduce")
-rl_probe = partial(_run, "rl-probe")
-rl_population = partial(_run, "rl-population")
-rl_compare = partial(_run, "rl-compare")
-rl_export = partial(_run, "rl-export")
+
+def __getattr__(name: str) -> Any:
+    """The entry point of a script: `rl_train` of `rl-train`."""
+    if (command := name.replace("_", "-")) in FOLDERS:
+        return partial(_run, command)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

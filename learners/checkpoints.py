@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ..base.errors import EngramError
 from .state_codec import pack, unpack
 
 FORMAT = 1
@@ -45,7 +46,7 @@ Stamp = tuple[tuple[int, ...], ...]
 _log = logging.getLogger(__name__)
 
 
-class CheckpointError(Exception):
+class CheckpointError(EngramError):
     """A checkpoint could not be written, or is not what was written."""
 
 

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 from ..base.messages import above, below, check_fields
+from ..base.settings import setting
 from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
@@ -72,7 +73,7 @@ class LearnerConfig:
     """RMSProp's momentum, below 1."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
-    compile: bool = False
+    compile: bool = setting(False, resumable=True)
     """Run a core's steps through torch.compile, on a GPU best with cuda_graph; if that fails, say why and go on."""
 
     cuda_graph: bool = False

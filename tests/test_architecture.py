@@ -144,6 +144,8 @@ COMPOSERS = {
     "launch/trials/command.py": {"api", "train"},
     "launch/figures/tasks.py": {"compare"},
     "launch/play/agent.py": {"api"},
+    "launch/bench/training_speed.py": {"api"},
+    "launch/train/trainer.py": {"population", "look"},
 }
 """Modules that put a product together from another folder's parts: the functions for Python, and commands over them."""
 

@@ -18,16 +18,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
+from ..base.errors import EngramError
 from ..base.files import replace_file
 from ..base.messages import advice
 
 PREFIX = "zoo:"
 _HERE = Path(__file__).parent
 CONFIG, WEIGHTS, FACTS = "config.toml", "weights.safetensors", "agent.json"
-
-
-class ZooError(ValueError):
-    """There is no such agent, or its files are not what they should be; the message is one line for the user."""
 
 
 class Kept(NamedTuple):
@@ -48,9 +45,9 @@ def names() -> list[str]:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Evaluation and provenance of an agent, without its weights. Raises ZooError."""
+    """Evaluation and provenance of an agent, without its weights. Raises EngramError."""
     if name not in names():
-        raise ZooError(f"there is no agent zoo:{name}; {advice(name, names())}")
+        raise EngramError(f"there is no agent zoo:{name}; {advice(name, names())}")
     return json.loads((_HERE / name / FACTS).read_text())
 
 
@@ -66,13 +63,13 @@ def environment(found: dict[str, Any]) -> str:
 
 
 def load(name: str) -> Kept:
-    """An agent by its name, without `zoo:`. Raises ZooError."""
+    """An agent by its name, without `zoo:`. Raises EngramError."""
     facts(name)
     folder = _HERE / name
     try:
         return read(folder, lambda file: (folder / file).read_bytes())
     except (OSError, ValueError, SafetensorError) as problem:
-        raise ZooError(f"{folder}: {problem}") from problem
+        raise EngramError(f"{folder}: {problem}") from problem
 
 
 def read(folder: Path, content: Callable[[str], bytes]) -> Kept:

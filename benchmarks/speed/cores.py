@@ -18,9 +18,10 @@ from engram.agents.cores.core import Core, map_state, unroll_step_by_step
 from engram.agents.cores.registry import core_names, make_core
 from engram.agents.kernels import linear
 from engram.agents.process import prepare_process
+from engram.base.errors import user_errors
 from engram.base.units import Seconds
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.command_line import UsageError, make_console, parse, run_command
+from engram.launch.run.command_line import make_console, parse, run_command
 from engram.launch.run.device import find_device
 from engram.launch.run.presets.lookup import preset
 
@@ -199,10 +200,8 @@ def main(arguments: Sequence[str]) -> int:
     device = find_device(config.device)
     prepare_process(1)
     names = config.cores or (*core_names(), *VARIANTS)
-    try:
+    with user_errors():
         sizes = {name: paper_core(name, config.input_size) for name in names}
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     results: dict[str, Any] = {"device": str(device), "products": {}, "cores": {}}
     for threads in config.threads:
         torch.set_num_threads(threads)

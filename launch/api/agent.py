@@ -14,11 +14,11 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.specs import ChoiceSpec
 from ...agents.values import AgentOutput, EnvOutput, map_leaves
-from ...base.messages import check_integer, check_whole
 from ...envs.foreign import ForeignBatch
 from ...envs.masks import KEY, check_masks, flat_masks
 from ..run.config import RunConfig
-from ..run.trained import make_actor, open_run
+from ..run.settings.plain import from_dict
+from ..run.trained import ActingAgent, make_actor, open_run
 from ..run.trainees import chosen_members
 
 Array = NDArray[Any]
@@ -225,43 +225,28 @@ def load_agent(
         run: run directory, "zoo:NAME" for one that comes with engram, or folder or URL of a card (`rl-eval --card`).
         checkpoint: latest, best (of the highest mean return in training) or the number of its step.
         member: of a population, -1 for the best.
-        greedy: take the likeliest action instead of drawing one.
-        seed: of the drawn actions, at least 0.
+        greedy: take the likeliest action instead of sampling one.
+        seed: of the sampled actions, at least 0.
         env_args: parameters of the environment that differ from the training run's.
 
     Raises:
         ValueError: there is no such run, checkpoint or member; the message names what there is.
     """
-    check_trained(run, checkpoint, member, seed, env_args)
-    trained = open_run(str(run), str(checkpoint))
-    factory = replace(trained.config.factory(), imitate="", env_args=trained.config.env_args | (env_args or {}))
-    weights = trained.trainees[chosen_members(trained.trainees, member, False)[0]].weights
-    with torch.random.fork_rng([]):  # first weights are drawn, and replaced at once
-        actor = make_actor(factory, weights, seed=seed, greedy=greedy, num_envs=1, unroll_length=1)
-    with closing(actor):  # its environment has told its spaces, and is not stepped
+    choice = chosen_agent(ActingAgent, run, checkpoint, env_args, member=member, greedy=greedy, seed=seed)
+    trained = open_run(choice.run, choice.checkpoint)
+    factory = replace(trained.config.factory(), imitate="", env_args=trained.config.env_args | choice.env_args)
+    weights = trained.trainees[chosen_members(trained.trainees, choice.member, False)[0]].weights
+    with torch.random.fork_rng([]):  # initial weights are sampled, and replaced at once
+        actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy, num_envs=1, unroll_length=1)
+    with closing(actor):  # only the spaces of its environment are needed
         return TrainedAgent(trained.config, actor)
 
 
-def check_path(name: str, value: object) -> None:
-    """Raise ValueError unless it is the path of a file or directory."""
-    if not isinstance(value, str | Path):
-        raise ValueError(f"{name} is {value!r}; expected a path")
-
-
-def check_trained(run: object, checkpoint: object, member: object, seed: object, env_args: object) -> None:
-    """Raise ValueError for arguments that cannot mean a trained agent."""
-    check_path("run", run)
-    if not isinstance(checkpoint, str):
-        check_whole("checkpoint", checkpoint, 0)
-    check_integer("member", member, -1)
-    check_whole("seed", seed, 0)
-    check_parameters("env_args", env_args)
-
-
-def check_parameters(name: str, value: Any) -> None:
-    """Raise ValueError unless it is None or a dict with names as keys."""
-    if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
-        raise ValueError(f"{name} is {value!r}; expected a dict of parameters by name")
+def chosen_agent(cls: Any, run: object, checkpoint: object, env_args: object, **others: object) -> Any:
+    """The arguments of a call as an `ActingAgent` or another `AgentChoice`. Raises EngramError."""
+    run = str(run) if isinstance(run, Path) else run
+    checkpoint = str(checkpoint) if isinstance(checkpoint, int) else checkpoint
+    return from_dict(cls, {"run": run, "checkpoint": checkpoint, "env_args": env_args or {}} | others)
 
 
 def _checked_action(spec: Any, action: Any, shape: tuple[int, ...]) -> Any:

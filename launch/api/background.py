@@ -11,12 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomli_w
-
+from ...base.errors import EngramError
 from ...base.processes import end_with_parent
-from ..run.command_line import UsageError
-from ..run.config import RunConfig, to_dict
-from ..run.run_directory import CONFIG, RunDirectory, free_path, plain_toml, refuse_unusable
+from ..run.config import RunConfig
+from ..run.run_directory import CONFIG, RunDirectory, as_toml, free_path, refuse_unusable
+from ..run.settings.plain import to_dict
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 """Imports modules from where this process does, after the libraries of the other one."""
@@ -31,7 +30,7 @@ def started(config: RunConfig) -> "Background":
     path = Path(config.run_dir) if config.run_dir else free_path(config.name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
-        file.write_text(tomli_w.dumps(plain_toml(to_dict(config) | {"run_dir": None}, "")))
+        file.write_text(as_toml(to_dict(config) | {"run_dir": None}).decode())
         words = ["--config", str(file), "--run-dir", str(path)]
         if config.checkpoint_url:  # which is written down without its secrets
             words += ["--checkpoint-url", config.checkpoint_url]
@@ -105,7 +104,7 @@ class Background:
         self._output.seek(0)
         text = self._output.read().decode(errors="replace").strip()
         if code == 2:
-            raise UsageError(text.splitlines()[-1].removeprefix("rl-train: "))
+            raise EngramError(text.splitlines()[-1].removeprefix("rl-train: "))
         if code:
             raise RuntimeError(f"{shlex.join(['rl-train', *self._words[4:]])} ended with {code}: {text[-TAIL:]}")
         ends = re.findall(r"^(?:stopped \((.*?)\)|finished) ", text, re.MULTILINE)

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.process import settings_of_a_command
-from ...base.messages import check_integer
 from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
 from ..run.trained import evaluation_factory, open_run
 from ..run.trainees import chosen_members
-from .agent import check_trained
+from .agent import chosen_agent
 
 
 def evaluate(
@@ -42,16 +41,8 @@ def evaluate(
     Raises:
         ValueError: there is no such run, checkpoint or member, or a number is not allowed.
     """
-    check_trained(run, checkpoint, member, seed, env_args)
-    check_integer("episodes", episodes, 1)
-    config = EvaluationConfig(
-        run=str(run),
-        episodes=episodes,
-        checkpoint=str(checkpoint),
-        seed=seed,
-        member=member,
-        greedy=greedy,
-        env_args=env_args or {},
+    config = chosen_agent(
+        EvaluationConfig, run, checkpoint, env_args, episodes=episodes, seed=seed, member=member, greedy=greedy
     )
     trained = open_run(config.run, config.checkpoint)
     factory = evaluation_factory(trained.config, config.env_args)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
+from ...base.errors import EngramError, user_errors
 from ...base.messages import check_keys
 from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..evaluate.episodes import Summary
 from ..metrics.panel import Panel
 from ..metrics.rows import read_log, table_of
-from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import with_settings
@@ -25,7 +25,7 @@ from ..run.stop_flag import StopFlag
 from ..run.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from ..train.resume import NO_EFFECT, resumed_config
-from .agent import TrainedAgent, check_parameters, check_path, load_agent
+from .agent import TrainedAgent, load_agent
 from .background import Background, resumed, started
 from .evaluation import evaluate
 from .training import make_panel, refuse_taken
@@ -63,7 +63,8 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
-        check_path("path", path)
+        if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise EngramError(f"path is {path!r}; expected a path")
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
         """The run directory."""
@@ -167,23 +168,19 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     """
     for name, value in (("env", env), ("core", core)):
         if not isinstance(value, str | type | None):
-            raise UsageError(f"{name} is {value!r}; expected a name, module:Class or a class")
-    if settings.get("config") is not None:
-        check_path("config", settings["config"])
-    for name in ("env_args", "core_args", "algorithm_args"):
-        check_parameters(name, settings.get(name))
+            raise EngramError(f"{name} is {value!r}; expected a name, module:Class or a class")
+    if not isinstance(settings.get("config"), str | Path | None):
+        raise EngramError(f"config is {settings['config']!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     given = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
     if given.get("ray_address") is not None and given.get("local"):
-        raise UsageError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")
+        raise EngramError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")
     config = with_settings(given)
     if is_environment(config.env):  # of another one only making it tells what it takes
-        try:
+        with user_errors():
             check_keys(
                 config.env, "parameter", config.env_args, environment_parameters(find_environment(config.env)[0])
             )
-        except ValueError as problem:
-            raise UsageError(str(problem)) from problem
     return config
 
 
@@ -240,10 +237,10 @@ def train(
 
 def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
     if callbacks:
-        raise UsageError("wait is False; expected wait=True with on_row, on_update and on_checkpoint")
+        raise EngramError("wait is False; expected wait=True with on_row, on_update and on_checkpoint")
     main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
     if main:
-        raise UsageError(f"{main[0]} is known to this process only; allowed with wait=False: a class in a module")
+        raise EngramError(f"{main[0]} is known to this process only; allowed with wait=False: a class in a module")
 
 
 def _flag(name: str, value: Any) -> list[str]:
@@ -263,7 +260,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
         import ray  # which changes environment variables, and extends sys.path
 
         if ray.is_initialized():
-            raise UsageError("this process has a Ray of its own; allowed in it: local=True or wait=False")
+            raise EngramError("this process has a Ray of its own; allowed in it: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = make_panel if show else lambda *_: Silent(config)
@@ -304,5 +301,5 @@ def _named(thing: Any) -> Any:
     if not isinstance(thing, type):
         return thing
     if "." in thing.__qualname__:
-        raise UsageError(f"{thing.__qualname__} is defined inside of something; expected: a class at a module's top")
+        raise EngramError(f"{thing.__qualname__} is defined inside of something; expected: a class at a module's top")
     return f"{thing.__module__}:{thing.__name__}"

@@ -17,6 +17,7 @@ from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
+from ...base.errors import EngramError, user_errors
 from ...base.processes import num_cores
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
@@ -27,11 +28,12 @@ from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from ..run.command_line import TRUST, UsageError
-from ..run.config import RunConfig, to_dict
+from ..run.command_line import TRUST
+from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable, resume_command
-from ..run.sizes import check_counts, check_memory
+from ..run.settings.plain import to_dict
+from ..run.sizes import check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
 from ..trackers.tracker import check_tracking, make_tracking
@@ -110,7 +112,7 @@ def train(
         changed: differences from the preset, in words.
         callbacks: user-defined functions; what they raise ends the run with a checkpoint.
 
-    Raises UsageError if the configuration does not fit the environment, the machine or the checkpoint.
+    Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
     """
     if directory is None:
         refuse_unusable(config.run_dir, to_dict(config))
@@ -160,10 +162,8 @@ def _run(
     plain = to_dict(config)
     try:
         panel.phase("making environments" if config.in_process else "waiting for the actors")
-        try:
+        with user_errors():
             pool = acting.start()
-        except ValueError as problem:  # with --local the environments are made here
-            raise UsageError(str(problem)) from problem
         panel.phase("sampling the first batch")
         use_threads(config.num_learner_threads)
         old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
@@ -191,8 +191,7 @@ def make_agents(
 
     `say` is called with a warning about a slow environment.
     """
-    try:
-        check_counts(config)
+    with user_errors():
         with closing(factory.make_batch(num_envs=1)) as batch:
             pace = measured_pace(config, batch)
             if pace and (slow := slow_environment(config, pace, num_cores() // (config.fixed_actors or num_cores()))):
@@ -205,8 +204,6 @@ def make_agents(
             for member in range(config.num_members):
                 torch.manual_seed(member_seed(config.seed, member))
                 agents.append(factory.make_agent(batch).to(device))
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     return agents, tuple(batch.episode_fields)
 
 
@@ -241,7 +238,7 @@ def make_trainer(
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
     if config.population:
-        from ..population.run import add_population  # statistics and pictures take seconds to import
+        from ..population.host import add_population  # statistics and pictures take seconds to import
 
         population = add_population(
             config, members, fields, directory, panel, steps_of(saved) if saved else None, files
@@ -285,7 +282,7 @@ def load(trainer: Trainer, saved: dict[str, Any]) -> None:
 def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Agent]) -> dict[str, Any] | None:
     """The newest checkpoint's state, checked against the configuration; None without a checkpoint.
 
-    Raises RunDirectoryError if the log of a population that has a checkpoint is damaged.
+    Raises EngramError if the log of a population that has a checkpoint is damaged.
     """
     saved = newest_state(directory, config)
     if saved:
@@ -340,11 +337,11 @@ def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] 
 
 
 def refuse_taken(url: str | None) -> None:
-    """Raise UsageError if a run's checkpoints are at `url` already."""
+    """Raise EngramError if a run's checkpoints are at `url` already."""
     if url is not None:
         from ..train.mirror import holds_run
 
         if holds_run(url):
-            raise UsageError(
+            raise EngramError(
                 f"--checkpoint-url {redacted(url)} contains a run; to continue it: {resume_command(redacted(url))}"
             )

@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from ...agents.process import prepare_process
+from ...base.errors import EngramError, user_errors
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ..metrics.provenance import provenance
-from ..run.command_line import UsageError, make_console, run_command, value_of, without
-from ..run.config import RunConfig, to_dict
+from ..run.command_line import make_console, run_command, value_of, without
+from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_flags import parse_run
+from ..run.settings.plain import to_dict
 from .parts import Parts, measure, open_parts, speed_of_light
 from .training_speed import training_speed
 
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if value_of("--env", words) is None and value_of("--config", words) is None:
         words = ["--env", config.env, *words]  # rl-train has no default
     if target and not Path(target).parent.is_dir():
-        raise UsageError(f"--json {target}: there is no directory {Path(target).parent}")
+        raise EngramError(f"--json {target}: there is no directory {Path(target).parent}")
     console = make_console()
     result = bench(config, words, seconds, console.print)
     show(result, console)
@@ -73,23 +75,19 @@ def bench(
     """Rates of the parts and of training, ready for JSON.
 
     Args:
-        config: the run's configuration.
         words: the same as arguments of `rl-train`.
         seconds: of training that count; the parts are measured before and after them.
-        report: called with what is being measured.
     """
     prepare_process(1)
     device = find_device(config.device)
     part_seconds = min(MOST_PART, seconds / 10)
-    try:
+    with user_errors():
         with open_parts(config, device) as work:
             report(f"measuring {', '.join(work)}")
             before = measure(work, part_seconds, SLICES)
             report(f"rl-train for {seconds:g} s")
             speed = training_speed(words, seconds, min(MOST_WARM_UP, seconds / 4))
             after = measure(work, part_seconds, SLICES)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
     ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
     rates = {name: 1 / each for name, each in parts._asdict().items()} | {
@@ -131,12 +129,10 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _seconds(text: str) -> float:
-    try:
+    with user_errors("--seconds"):
         value = duration(text, Seconds)
-    except ValueError as problem:
-        raise UsageError(f"--seconds: {problem}") from problem
     if not value >= 1:
-        raise UsageError(f"--seconds is {text}; allowed: at least 1s")
+        raise EngramError(f"--seconds is {text}; allowed: at least 1s")
     return value
 
 

@@ -57,12 +57,7 @@ def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
 
 @contextmanager
 def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, Work]]:
-    """The work of each field of Parts, with the networks and batch sizes of `config`; closes the environments.
-
-    Args:
-        config: the run.
-        device: the learner's.
-    """
+    """The work of each field of Parts, with the networks and batch sizes of `config`; closes the environments."""
     factory = config.factory()
     torch.manual_seed(config.seed)
     with closing(factory.make_actor(0)) as actor:

@@ -20,11 +20,13 @@ from ...agents.cores import make_core
 from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
+from ...base.errors import EngramError
+from ...base.settings import Settings, setting
 from ...envs.tasks.registry import make_task
 from ...learners.optimizers import make_optimizer, same_layout, set_gradients
 from ...learners.supervised.config import SupervisedConfig
 from ...learners.supervised.learner import learn
-from ..run.command_line import UsageError, make_console, parse, run_command
+from ..run.command_line import make_console, parse, run_command
 
 PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("probe: recall over 10 steps", "recall", {"delay": 10}),
@@ -40,26 +42,21 @@ NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 i
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig:
+class CheckConfig(Settings):
     """The core to check, and how."""
 
     core: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CORE")]
     """A registered core or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the core, KEY=VALUE."""
-    input_size: int = 16
+    input_size: int = setting(16, (3, None))
     """Features of its inputs, at least 3."""
     seed: int = 0
     """Seed of weights and inputs."""
-    long_run: int = 10_000
+    long_run: int = setting(10_000, (1, None))
     """Steps of the endurance run, at least 1."""
     probe: bool = False
     """Also teach it the three cheapest tasks of rl-probe, a minute or so more: what it learns is said, not judged."""
-
-    def __post_init__(self) -> None:
-        for name, low in (("input_size", 3), ("long_run", 1)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: at least {low}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,10 +67,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         core = make_core(config.core, config.input_size, **config.core_args)
     except ValueError as problem:
-        raise UsageError(str(problem)) from problem
+        raise EngramError(str(problem)) from problem
     except (TypeError, RuntimeError) as problem:
         given = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
-        raise UsageError(f"cannot make core {config.core!r} with {given or 'its defaults'}: {problem}") from problem
+        raise EngramError(f"cannot make core {config.core!r} with {given or 'its defaults'}: {problem}") from problem
     parameters, state_bytes = core_size(core)
     console.print(
         f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per row, "

@@ -23,10 +23,10 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from ...base import places
+from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError
 from ...base.memory import address_space
 from ...base.messages import size_in_words
 from ...base.places import writable_home
-from ..run.command_line import NotAvailableError, UsageError
 from . import orphans
 
 LOOPBACK = "127.0.0.1"
@@ -67,12 +67,12 @@ def start_ray(
 
 
 def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
-    """Raise UsageError if Ray's machines have no GPUs for so many actors, which would wait for ever."""
+    """Raise EngramError if Ray's machines have no GPUs for so many actors, which would wait for ever."""
     there = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
     # A GPU is shared by whole actors: two of 0.6 do not fit on one.
     room = there * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
     if room < num_actors:
-        raise UsageError(
+        raise EngramError(
             f"--actor-gpus {gpus_per_actor:g}: Ray has {there} GPUs, with room for {room} such actors; allowed: at "
             f"least {num_actors} that fit, or --actor-gpus 0"
         )
@@ -81,11 +81,11 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
 def start_private(num_cpus: int) -> None:
     """Start Ray on this machine alone; environment variables reach the actors through its processes.
 
-    Raises UsageError if its processes may not have the address space that they need.
+    Raises EngramError if its processes may not have the address space that they need.
     """
     for limit in address_space():
         if limit.total < ADDRESS_SPACE:
-            raise UsageError(
+            raise EngramError(
                 f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local"
             )
     _prepare()
@@ -118,9 +118,10 @@ def start_private(num_cpus: int) -> None:
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
-    raise NotAvailableError(
+    raise EngramError(
         f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
-        "--local needs no other process"
+        "--local needs no other process",
+        NOT_AVAILABLE,
     )
 
 
@@ -146,12 +147,12 @@ def hide_token() -> None:
 def private_folder() -> Path:
     """Where private Rays of this user keep their sockets and logs: nobody else can look or write there.
 
-    Raises NotAvailableError if somebody else has a folder of that name, or it cannot be made.
+    Raises EngramError if somebody else has a folder of that name, or it cannot be made.
     """
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
-        raise NotAvailableError(f"{problem}; RAY_TMPDIR names another place for Ray's sockets") from problem
+        raise EngramError(f"{problem}; RAY_TMPDIR names another place for Ray's sockets", NOT_AVAILABLE) from problem
 
 
 def stop_ray() -> bool:
@@ -247,16 +248,16 @@ def _prepare() -> None:
 def _join(address: str) -> None:
     """Become a driver of a running cluster; `ray.shutdown` then leaves it, and it ends this run's actors by itself.
 
-    Raises UsageError for an address that cannot be one, NotAvailableError if nobody answers there now.
+    Raises EngramError for an address that cannot be one, or with NOT_AVAILABLE if nobody answers there now.
     """
     found = address
     if address == "auto":  # the one that `ray start` has noted; Ray itself would take any that runs, a private one too
         found = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
     if found in (None, "", "auto", "local"):
-        raise UsageError(_no_cluster(address, "Ray runs no cluster on this machine"))
+        raise EngramError(_no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = found.rpartition(":")
     if not host or not port.isdecimal():
-        raise UsageError(_no_cluster(address, "that is no HOST:PORT"))
+        raise EngramError(_no_cluster(address, "that is no HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
         with without_signal_handlers():
@@ -269,8 +270,8 @@ def _join(address: str) -> None:
             )
     except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        kind = UsageError if address == "auto" else NotAvailableError
-        raise kind(_no_cluster(address, lines[0])) from problem
+        code = MISTAKE if address == "auto" else NOT_AVAILABLE
+        raise EngramError(_no_cluster(address, lines[0]), code) from problem
 
 
 def _no_cluster(address: str, why: str) -> str:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import tyro
 
+from ...base.errors import EngramError, file_errors
 from ...base.files import replace_file
-from ...base.messages import check_new_file
-from ..run.command_line import UsageError, make_console, parse, run_command
+from ...base.settings import Settings, setting
+from ..run.command_line import make_console, parse, run_command
 from .drawing import draw
 from .groups import compare
 from .loading import load
@@ -22,7 +23,7 @@ that differ in their seeds alone are one curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig:
+class CompareConfig(Settings):
     """Which runs to compare, and by what."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
@@ -31,13 +32,13 @@ class CompareConfig:
     """Settings that make a curve, such as core or lr; otherwise all that differ but the seed."""
     metric: str = "episode/return"
     """Metric to compare; higher is better."""
-    out: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    out: Annotated[str, tyro.conf.arg(metavar="NAME")] = setting("", file="")
     """Write NAME.png, NAME.svg, NAME.md, NAME.csv and NAME.tex."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.runs:
-            raise ValueError("no run is named; expected: rl-compare RUN...")
-        check_new_file("out", self.out)
+            raise EngramError("no run is named; expected: rl-compare RUN...")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,10 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         files["csv"] = comma_separated(found).encode()
         files["tex"] = latex(comparison, found).encode()
         for ending, content in files.items():
-            try:
+            with file_errors(f"--out: cannot write {config.out}.{ending}"):
                 replace_file(Path(f"{config.out}.{ending}"), content)
-            except OSError as problem:
-                raise UsageError(f"--out: cannot write {config.out}.{ending}: {problem.strerror}") from problem
         console.print(f"wrote {config.out}.{{{','.join(files)}}}", soft_wrap=True)
     return 0
 

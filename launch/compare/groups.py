@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...base.errors import EngramError
 from ...base.messages import advice
 from ..metrics.rows import Array, final_value
-from ..run.command_line import UsageError, settings_of
-from ..run.config import RunConfig
-from ..run.run_flags import UNINTERESTING
-from ..run.trained import MAY_CHANGE
+from ..run.command_line import settings_of
+from ..run.config import PASSIVE, RESUMABLE, RunConfig
 from .loading import LoadedRun
 
 POINTS = 100
@@ -63,7 +62,7 @@ class Comparison(NamedTuple):
 
 
 def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Comparison:
-    """Sort runs into curves. Raises UsageError for an unknown setting or metric."""
+    """Sort runs into curves. Raises EngramError for an unknown setting or metric."""
     _check_metric(runs, metric)
     by = [_setting(name, runs) for name in by]
     where = [name for name in _varied(runs) if name.startswith("env_args.") and name not in by]
@@ -105,7 +104,7 @@ def _measured(curves: dict[str, dict[str, list[LoadedRun]]], metric: str, notes:
                 if len(cell.seeds) < len(places[name]):
                     notes.append(f"{curve} in {name}: left out, a run without {metric} up to {end:,.0f} steps")
     if not cells:
-        raise UsageError(f"no run has {metric} yet")
+        raise EngramError(f"no run has {metric} yet")
     return Comparison(metric, environments, cells, notes)
 
 
@@ -134,7 +133,7 @@ def smoothed(steps: Array, values: Array, at: Array) -> Array:
 def _varied(runs: Sequence[LoadedRun]) -> list[str]:
     """Settings that differ between runs and change what is learned, other than the seed."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
-    passive = {*MAY_CHANGE, *UNINTERESTING} - {"start_from"}
+    passive = (RESUMABLE | PASSIVE) - {"start_from"}
     return [
         name
         for name in names
@@ -167,15 +166,15 @@ def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
     ends = [setting for setting in dotted if setting.rpartition(".")[2] == wanted]
     if len(ends) == 1:
         return ends[0]
-    raise UsageError(f"by names {name!r}, which is no setting of the runs; {advice(wanted, [*flags, *dotted])}")
+    raise EngramError(f"by names {name!r}, which is no setting of the runs; {advice(wanted, [*flags, *dotted])}")
 
 
 def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
     names = dict.fromkeys(name for run in runs for table in run.tables for name in table)
     if metric not in names:
         if not names.keys() - {"step", "time", "wall_s"}:
-            raise UsageError(f"{runs[0].name} has no metrics yet")
-        raise UsageError(f"metric is {metric!r}, which no run has; {advice(metric, list(names))}")
+            raise EngramError(f"{runs[0].name} has no metrics yet")
+        raise EngramError(f"metric is {metric!r}, which no run has; {advice(metric, list(names))}")
 
 
 def _label(run: LoadedRun, names: Sequence[str]) -> str:

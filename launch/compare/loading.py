@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from fsspec.core import url_to_fs
 
+from ...base.errors import EngramError, user_errors
 from ..metrics.rows import Array, Table, parse_log, series, table_of
-from ..run.command_line import UsageError
-from ..run.config import RunConfig, to_dict
-from ..run.run_directory import CONFIG, flat_settings
-from ..run.urls import redacted
+from ..run.config import RunConfig
+from ..run.run_directory import CONFIG
+from ..run.settings.plain import flat_settings
+from ..run.urls import first_line, redacted
 
 DEPTH = 3
 """Folders below RUN that are searched for run directories."""
@@ -48,21 +49,20 @@ class LoadedRun(NamedTuple):
 
 
 def load(places: Sequence[str]) -> list[LoadedRun]:
-    """Every run at these places. Raises UsageError for a place without runs, or one that cannot be read."""
-    defaults = dict(flat_settings(to_dict(RunConfig())))
+    """Every run at these places. Raises EngramError for a place without runs, or one that cannot be read."""
+    defaults = dict(flat_settings(RunConfig()))
     found: dict[str, LoadedRun] = {}
     for place in places:
         try:
             files, root = url_to_fs(place)
             folders = list(_folders(files, root.rstrip("/"), DEPTH))
             runs = [_read(files, folder, _name(place, root.rstrip("/"), folder), defaults) for folder in folders]
-        except UsageError:
+        except EngramError:
             raise
         except Exception as problem:  # every kind of store fails in its own way
-            reason = (str(problem).replace(place, redacted(place)).splitlines() or [""])[0]
-            raise UsageError(f"{redacted(place)} cannot be read: {type(problem).__name__}: {reason}") from problem
+            raise EngramError(f"{redacted(place)} cannot be read: {first_line(problem, place)}") from problem
         if not runs:
-            raise UsageError(
+            raise EngramError(
                 f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some"
             )
         found |= {run.name: run for run in runs}
@@ -91,10 +91,8 @@ def _name(place: str, root: str, folder: str) -> str:
 
 
 def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> LoadedRun:
-    try:
+    with user_errors(f"{name}/{CONFIG} is damaged"):
         settings = dict(flat_settings(tomllib.loads(files.cat_file(f"{folder}/{CONFIG}").decode())))
-    except ValueError as problem:
-        raise UsageError(f"{name}/{CONFIG} is damaged: {problem}") from problem
     paths = [f"{folder}/{METRICS}"]
     if settings.get("population"):
         paths += [f"{folder}/members/{member}/{METRICS}" for member in range(settings["population"])]

@@ -80,49 +80,21 @@ def look() -> Facts:
 def examine(
     config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, pace: Pace | None, actors: int
 ) -> list[Finding]:
-    """All findings.
-
-    Args:
-        config: the run.
-        here: the learner's machine.
-        nodes: all machines of the cluster, or this one alone.
-        estimate: memory and disk of the run.
-        pace: of an environment that is not engram's own.
-        actors: actor processes.
-    """
-    needed = FILES + FILES_PER_ACTOR * actors
+    """All findings; `here` is the learner's machine, `nodes` all machines, `pace` of an environment from elsewhere."""
+    needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
     found = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
     found += [] if pace is None else environment(config, pace, nodes, actors)
-    found.append(
-        _if(
-            os.environ.get("OMP_NUM_THREADS") not in (None, "1"),
-            "threads",
-            "warning",
-            f"OMP_NUM_THREADS = {os.environ.get('OMP_NUM_THREADS', '1 (default)')}, for each of {actors} actors",
-            "unset OMP_NUM_THREADS: actors then take one thread each",
-        )
-    )
+    said = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
+    advice = "unset OMP_NUM_THREADS: actors then take one thread each"
+    found.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", said, advice))
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
-        found.append(
-            _if(
-                share > MEMORY_LIMIT * node.memory,
-                "memory",
-                "problem",
-                f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed",
-                LESS,
-            )
-        )
+        said = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
+        found.append(_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", said, LESS))
         found.append(shared_memory(config, node, estimate))
-        found.append(
-            _if(
-                node.files < needed,
-                "open files",
-                "problem",
-                f"{node.files:,} allowed on {node.name}, {needed:,} needed",
-                "ulimit -n 65536, or nofile in /etc/security/limits.conf",
-            )
-        )
+        said = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
+        advice = "ulimit -n 65536, or nofile in /etc/security/limits.conf"
+        found.append(_if(node.files < needed, "open files", "problem", said, advice))
     return [*found, run_disk(config, estimate), home(), token(config), *gpu()]
 
 
@@ -149,15 +121,10 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     """Whether there is a core for every actor."""
     cores = sum(node.cores for node in nodes)
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
+    said = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
     verdict: Verdict = "problem" if config.ray_address else "warning"
     why = "the others wait for ever" if config.ray_address else "they take turns"
-    return _if(
-        actors * config.actor_cpus > cores,
-        "processors",
-        verdict,
-        f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors",
-        f"--num-actors {cores}: {why}",
-    )
+    return _if(actors * config.actor_cpus > cores, "processors", verdict, said, f"--num-actors {cores}: {why}")
 
 
 def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...agents.process import prepare_process
+from ...base.errors import EngramError, file_errors, user_errors
 from ...base.messages import size_in_words
 from ..metrics.pace import measured_pace
 from ..metrics.rows import read_rows
-from ..run.command_line import UsageError, make_console, run_command
+from ..run.command_line import make_console, run_command
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
 from ..run.sizes import check_memory
@@ -59,14 +60,12 @@ def main(arguments: Sequence[str]) -> int:
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
     try:
-        with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+        with user_errors(), closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
             work = check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
             pace = measured_pace(config, batch)
-        cost = estimate(config, work, actors)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
+            cost = estimate(config, work, actors)
     except MemoryError as problem:
-        raise UsageError(f"one actor and one update do not fit into memory: {problem}") from problem
+        raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, cost, pace, actors)]
     if "--json" in arguments:
         print(json.dumps(as_json(findings, cost, nodes), indent=1))
@@ -78,20 +77,16 @@ def main(arguments: Sequence[str]) -> int:
 def examine_run(path: str, words: Sequence[str]) -> int:
     """Say what looks wrong in a run's metrics, of a population in those of every member; 1 if something does."""
     if wrong := [word for word in words if word != "--json"]:
-        raise UsageError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
-    try:
-        run = RunDirectory.open(path, lock=False)
-        config = run_config(run)
-        of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
+        raise EngramError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
+    run = RunDirectory.open(path, lock=False)
+    config = run_config(run)
+    of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
+    with file_errors(f"cannot read the metrics of {run.path}"):
         found = [
             finding._replace(what=whose + finding.what)
             for whose, each in of.items()
             for finding in symptoms(read_rows(each.metrics_file), config)
         ]
-    except OSError as problem:
-        raise UsageError(f"cannot read {problem.filename}: {problem.strerror}") from problem
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     if "--json" in words:
         print(json.dumps({"verdict": worst(found), "findings": [each._asdict() for each in found]}, indent=1))
     else:
@@ -149,11 +144,11 @@ def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
     """Two tables: the findings, and the estimate."""
     show_findings(findings, console)
     rows = Table("this run takes", "", box=None)
-    rows.add_row("parameters", f"{cost.parameters:,}")
-    rows.add_row("one unroll", size_in_words(cost.unroll))
-    rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
-    rows.add_row("memory", f"about {size_in_words(cost.memory)}, on all machines together")
-    rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
+    facts = {"parameters": f"{cost.parameters:,}", "one unroll": size_in_words(cost.unroll)}
+    facts |= {"object store": f"at most {size_in_words(cost.object_store)}"}
+    facts |= {"memory": f"about {size_in_words(cost.memory)}, on all machines together"}
+    for row in (facts | {"checkpoints": f"at most {size_in_words(cost.disk)}"}).items():
+        rows.add_row(*row)
     console.print()
     console.print(rows)
 

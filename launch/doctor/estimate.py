@@ -36,9 +36,7 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
     """Step one environment a few times and multiply. Raises ValueError as making the agent does.
 
     Args:
-        config: the run.
         work: bytes of its networks and batches (`check_memory`).
-        actors: actor processes.
     """
     factory = config.factory()
     sizes: list[int] = []

@@ -2,25 +2,21 @@
 
 import json
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import tomli_w
 from fsspec.core import url_to_fs
 from torch import Tensor
 
 from ... import zoo
 from ...actors.actor import Actor
+from ...base.errors import EngramError
 from ..metrics.provenance import provenance
-from ..run.command_line import UsageError
-from ..run.config import RunConfig, to_dict
-from ..run.run_directory import plain_toml
-from ..run.trained import MAY_CHANGE
-from ..run.urls import redacted
+from ..run.config import RESUMABLE, RunConfig
+from ..run.run_directory import as_toml
+from ..run.settings.plain import to_dict
+from ..run.urls import first_line, redacted
 from .episodes import RATES, Summary
-from .gif import record
-from .report import plain
+from .gif import encoded, film
 
 README, GIF = "README.md", "agent.gif"
 
@@ -41,20 +37,19 @@ class Card(NamedTuple):
 
 
 def gif_of(actor: Actor, episodes: int) -> bytes | None:
-    """The first episodes of an actor as for `record`; None if the environment cannot be drawn."""
-    with TemporaryDirectory() as folder, suppress(ValueError):
-        record(actor, Path(folder) / GIF, episodes)
-        return (Path(folder) / GIF).read_bytes()
+    """The first episodes of an actor as for `film`; None if the environment cannot be drawn."""
+    with suppress(ValueError):
+        return encoded(film(actor, episodes))
     return None
 
 
 def write_card(place: str, card: Card) -> str:
-    """Write the folder or URL `place`, which `open_run` reads back; returns the line about it. Raises UsageError."""
-    settings = {name: value for name, value in to_dict(card.config).items() if name not in MAY_CHANGE}
-    evaluation = plain(card.summary.all) | {"env_args": card.env_args} | card.facts
+    """Write the folder or URL `place`, which `open_run` reads back; returns the line about it. Raises EngramError."""
+    settings = {name: value for name, value in to_dict(card.config).items() if name not in RESUMABLE}
+    evaluation = card.summary.all.plain() | {"env_args": card.env_args} | card.facts
     about = {"env": card.config.env, "core": card.config.agent.core}
     about |= {"evaluation": evaluation, "provenance": provenance()}
-    config = tomli_w.dumps(plain_toml(settings, "")).encode()
+    config = as_toml(settings)
     contents = zoo.files(config, card.weights, about) | {README: page(card).encode()}
     if card.gif is not None:
         contents[GIF] = card.gif
@@ -64,7 +59,7 @@ def write_card(place: str, card: Card) -> str:
         for name, content in contents.items():
             store.pipe_file(f"{root.rstrip('/')}/{name}", content)
     except Exception as problem:  # every kind of store fails in its own way
-        raise UsageError(f"--card: cannot write to {redacted(place)}: {type(problem).__name__}: {problem}") from problem
+        raise EngramError(f"--card: cannot write to {redacted(place)}: {first_line(problem, place)}") from problem
     return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
 
 

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.progress import Progress
 
@@ -16,17 +15,26 @@ from ...actors.actor import Actor
 from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
-from ...base.messages import SEEDS, check_fields, check_new_file
+from ...base.errors import EngramError, file_errors
+from ...base.settings import setting
 from ..metrics.provenance import provenance
-from ..run.command_line import UsageError, make_console, parse, run_command
-from ..run.config import RunConfig, to_dict
-from ..run.trained import EVALUATED_TOGETHER, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
+from ..run.command_line import make_console, parse, run_command
+from ..run.config import RunConfig
+from ..run.settings.plain import to_dict
+from ..run.trained import (
+    EVALUATED_TOGETHER,
+    ActingAgent,
+    evaluation_envs,
+    evaluation_factory,
+    levels_line,
+    make_actor,
+    open_run,
+)
 from ..run.trainees import chosen_members, described
 from .card import Card, gif_of, write_card
 from .episodes import Summary, summarize
-from .gif import record
+from .gif import encoded, film
 from .offline import minari_module, write_dataset
-from .report import plain_member
 from .study import decoding_study, intervention_study
 from .tables import show, show_members, zoo_table
 
@@ -37,45 +45,31 @@ another seed than those of training, and on the test split where the environment
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """The agent to evaluate, and how."""
+class EvaluationConfig(ActingAgent):
+    """The agent to evaluate, and how. RUN may also be zoo: for a list of the agents that come with engram."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run directory, zoo:NAME for an agent that comes with engram, zoo: for a list of them, or folder or URL of a
-    card."""
-    episodes: int = 1000
-    """Episodes to play."""
-    checkpoint: str = "latest"
-    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
-    seed: int = 0
-    """Seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training."""
-    member: int = -1
-    """Which member of a population; -1 is the one with the highest mean return in training."""
+    episodes: int = setting(1000, (1, 2**53))
+    """Episodes; the graphs of pomdp-graph are those of the test split unless --env-args split=train is given."""
     all: bool = False
-    """Every member of a population, each in a row."""
-    greedy: bool = False
-    """Take the likeliest action instead of sampling one from the policy. Sampling is what was trained."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment that differ from the training run's, KEY=VALUE. The graphs of pomdp-graph are those
-    of the test split unless split=train is given."""
-    gif: str = ""
-    """File for a moving picture of the first episodes: what the agent sees beside the whole board, if it is not all."""
-    gif_episodes: int = 3
+    """Every member of a population, one per table row."""
+    gif: str = setting("", file=".gif")
+    """File for an animation of the first episodes: the agent's view, and the whole board where it is more."""
+    gif_episodes: int = setting(3, (1, None))
     """Episodes in it."""
     intervene: str = ""
-    """Change the memory and compare with the same episodes undisturbed: wipe@STEP, swap@STEP, freeze@STEP:END or
-    noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/how-to/insight.md)."""
+    """Change the recurrent state and compare with the same episodes undisturbed: wipe@STEP, swap@STEP, freeze@STEP:END
+    or noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/how-to/insight.md)."""
     sweep: bool = False
     """With --intervene: also at every later step, --every steps apart."""
     decode: str = ""
-    """Fact of the environment to be read from the memory by a linear decoder, over the steps of an episode;
+    """Fact of the environment to be read from the recurrent state by a linear decoder, over the steps of an episode;
     FACT:PART=WHICH from a part of it, such as key:slot=2."""
-    every: int = 10
+    every: int = setting(10, (1, None))
     """Steps from one point of --sweep or --decode to the next."""
-    picture: str = ""
-    """File for a picture of --sweep or --decode."""
-    json: str = ""
-    """File for everything found out."""
+    picture: str = setting("", file="")
+    """File for a plot of --sweep or --decode."""
+    json: str = setting("", file="")
+    """File for all results."""
     card: str = ""
     """Folder or URL to share the agent in: a Hugging Face model card, weights, configuration, metrics and a GIF. Every
     command reads it as it reads a run directory."""
@@ -83,21 +77,20 @@ class EvaluationConfig:
     """Name of a Minari dataset, such as t-maze/gru-v0, for the episodes."""
 
     def __post_init__(self) -> None:
-        if self.all and self.member >= 0:
-            raise ValueError(f"all and member {self.member} are both given; allowed: one of them")
-        check_fields(self, episodes=(1, 2**53), seed=SEEDS, gif_episodes=(1, None), member=(-1, None), every=(1, None))
-        if self.intervene and self.decode:
-            raise ValueError("intervene and decode are both given; allowed: one of them")
-        if self.all and (self.intervene or self.decode):
-            raise ValueError("all is given with a study of the memory; allowed there: one member")
-        if self.all and (self.card or self.minari):
-            raise ValueError("all is given with card or minari; allowed there: one member")
-        if self.sweep and not self.intervene:
-            raise ValueError("sweep is given without intervene, which it repeats")
-        if self.picture and not (self.sweep or self.decode):
-            raise ValueError(f"picture is {self.picture!r}; allowed with sweep or decode")
-        for name, ending in (("gif", ".gif"), ("json", ""), ("picture", "")):
-            check_new_file(name, getattr(self, name), ending)
+        super().__post_init__()
+        study = self.intervene or self.decode
+        excluded = {
+            f"all and member {self.member} are both given; allowed: one of them": self.all and self.member >= 0,
+            "intervene and decode are both given; allowed: one of them": self.intervene and self.decode,
+            "all is given with a study of the recurrent state; allowed there: one member": self.all and study,
+            "all is given with card or minari; allowed there: one member": self.all and (self.card or self.minari),
+            "sweep is given without intervene, which it repeats": self.sweep and not self.intervene,
+            f"picture is {self.picture!r}; allowed with sweep or decode": self.picture
+            and not (self.sweep or self.decode),
+        }
+        for message, holds in excluded.items():
+            if holds:
+                raise EngramError(message)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -132,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
         show(summaries[chosen[0]], f"{title}{who and ', '}{who}", console)
     if trained.learner.imitate:
         console.print(f"imitates {trained.learner.imitate}: {DIAGNOSIS}", highlight=False, soft_wrap=True)
-    if best:
+    if best and config.checkpoint == "best":
         console.print(f"best in training: {best}", highlight=False, soft_wrap=True)
     console.print(levels_line(trained, factory, config.seed), highlight=False, soft_wrap=True)
     if config.json:
@@ -170,25 +163,9 @@ def evaluate(
     return summarize(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 
 
-def acting(
-    factory: ActorFactory,
-    weights: dict[str, Any],
-    config: EvaluationConfig,
-    *,
-    num_envs: int,
-    unroll_length: int,
-    first_index: int = 0,
-) -> Actor:
-    """An actor with these weights that plays as the words say."""
-    return make_actor(
-        factory,
-        weights,
-        seed=config.seed,
-        greedy=config.greedy,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        first_index=first_index,
-    )
+def acting(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, **sizes: int) -> Actor:
+    """An actor with these weights that acts as configured; `sizes` are arguments of `make_actor`."""
+    return make_actor(factory, weights, seed=config.seed, greedy=config.greedy, **sizes)  # pyright: ignore
 
 
 def study(
@@ -202,37 +179,28 @@ def study(
     title = f"{agent}: {config.intervene or f'{config.decode} read from the memory'}"
     with console.status("playing"):
         if config.intervene:
-            found = intervention_study(
-                make,
-                config.intervene,
-                episodes=config.episodes,
-                batch=EVALUATED_TOGETHER,
-                sweep=config.sweep,
-                every=config.every,
-                seed=config.seed,
-            )
+            settings = {"episodes": config.episodes, "batch": EVALUATED_TOGETHER, "seed": config.seed}
+            found = intervention_study(make, config.intervene, sweep=config.sweep, every=config.every, **settings)
         else:
             found = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
     found.show(title, console)
-    try:
-        if config.picture:
+    if config.picture:
+        with file_errors(f"cannot write {config.picture}"):
             found.draw(title, Path(config.picture))
-        if config.json:
-            written = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": found.plain()}
-            Path(config.json).write_text(json.dumps(provenance() | written, indent=1) + "\n")
-    except OSError as problem:
-        raise UsageError(f"cannot write {problem.filename}: {problem.strerror}") from problem
+    if config.json:
+        facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": found.plain}
+        _write_json(config.json, facts)
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> str:
     """Make the moving picture that `--gif` asks for, and the line about it."""
     try:
-        record(actor, Path(config.gif), config.gif_episodes)
-        return f"wrote {config.gif}"
+        frames = film(actor, config.gif_episodes)
     except ValueError as problem:
         return f"no {config.gif}: {problem}"
-    except OSError as problem:
-        raise UsageError(f"--gif: cannot write {config.gif}: {problem.strerror}") from problem
+    with file_errors(f"--gif: cannot write {config.gif}"):
+        Path(config.gif).write_bytes(encoded(frames))
+    return f"wrote {config.gif}"
 
 
 def write_json(
@@ -242,23 +210,16 @@ def write_json(
 
     `member`, `all` and `split` are of one member; with --all there is a list of them under `members`.
     """
-    members = [plain_member(number, summary) for number, summary in summaries.items()]
-    result = provenance() | {
-        "run": config.run,
-        "checkpoint": path.name,
-        "env": factory.env,
-        "env_args": factory.env_args,
-        "agent": to_dict(trained.agent),
-        "training_seed": trained.seed,
-        "evaluation_seed": config.seed,
-        "greedy": config.greedy,
-    }
-    result |= {"imitates": trained.learner.imitate} if trained.learner.imitate else {}
-    result |= {"members": members} if config.all else members[0]
-    try:
-        Path(config.json).write_text(json.dumps(result, indent=1) + "\n")
-    except OSError as problem:
-        raise UsageError(f"--json: cannot write {config.json}: {problem.strerror}") from problem
+    members = [summary.plain(number) for number, summary in summaries.items()]
+    result = {"run": config.run, "checkpoint": path.name, "env": factory.env, "env_args": factory.env_args}
+    result |= {"agent": to_dict(trained.agent), "training_seed": trained.seed, "evaluation_seed": config.seed}
+    result |= {"greedy": config.greedy} | ({"imitates": trained.learner.imitate} if trained.learner.imitate else {})
+    _write_json(config.json, result | ({"members": members} if config.all else members[0]))
+
+
+def _write_json(file: str, facts: dict[str, Any]) -> None:
+    with file_errors(f"--json: cannot write {file}"):
+        Path(file).write_text(json.dumps(provenance() | facts, indent=1) + "\n")
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ from ...agents.inside.parts import mask
 from .episodes import rate_interval
 from .intervene import Flags, play_first
 
+Ints, Matrix = NDArray[np.int64], NDArray[np.float64]
 FOLDS = 5
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 """lambda as a share of the mean diagonal of G."""
@@ -56,7 +57,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
     found: list[Reading] = []
-    pending: tuple[int, NDArray[np.int64], Flags] | None = None
+    pending: tuple[int, Ints, Flags] | None = None
 
     def read(step: int, state: AgentState, playing: Flags) -> AgentState:
         nonlocal pending
@@ -78,7 +79,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
     return found
 
 
-def fact_values(batch: Any, fact: str, playing: Flags) -> NDArray[np.int64]:
+def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
     """The fact's value in every environment now, int64 [K]; in a Gymnasium environment the scalar of its `info`.
 
     Of a real-valued scalar it is the bin, 0..BINS-1, of quantiles over the environments that are `playing`. Raises
@@ -95,7 +96,7 @@ def fact_values(batch: Any, fact: str, playing: Flags) -> NDArray[np.int64]:
     return np.where(playing, values, 0).astype(np.int64)
 
 
-def reading(step: int, inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> Reading:
+def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
     """Cross-validated accuracy of a linear decoder: inputs [K, D], classes [K]."""
     right = predicted(inputs, classes) == classes
     accuracy, low, high = rate_interval(right.astype(np.float32))
@@ -104,7 +105,7 @@ def reading(step: int, inputs: NDArray[np.float32], classes: NDArray[np.int64]) 
     )
 
 
-def predicted(inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
     """The class that a decoder from the other folds gives to each of K episodes."""
     count = len(classes)
     values, indices = np.unique(classes, return_inverse=True)
@@ -125,24 +126,11 @@ def predicted(inputs: NDArray[np.float32], classes: NDArray[np.int64]) -> NDArra
     return found
 
 
-def _accuracy(
-    gram: NDArray[np.float64],
-    targets: NDArray[np.float64],
-    indices: NDArray[np.int64],
-    train: NDArray[np.int64],
-    test: NDArray[np.int64],
-    ridge: float,
-) -> float:
+def _accuracy(gram: Matrix, targets: Matrix, indices: Ints, train: Ints, test: Ints, ridge: float) -> float:
     return float((_scores(gram, targets, train, test, ridge).argmax(1) == indices[test]).mean())
 
 
-def _scores(
-    gram: NDArray[np.float64],
-    targets: NDArray[np.float64],
-    train: NDArray[np.int64],
-    test: NDArray[np.int64],
-    ridge: float,
-) -> NDArray[np.float64]:
+def _scores(gram: Matrix, targets: Matrix, train: Ints, test: Ints, ridge: float) -> Matrix:
     known = gram[np.ix_(train, train)]
     penalty = max(ridge * float(np.trace(known)) / len(train), 1e-9)
     mean = targets[train].mean(0)

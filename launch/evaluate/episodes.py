@@ -49,6 +49,14 @@ class Group(NamedTuple):
     estimates: dict[str, Estimate]
     """Of `return`, `length` and the environment's own fields of an episode, where any episode has them."""
 
+    def plain(self) -> dict[str, Any]:
+        """For JSON, which has no nan."""
+        rounded = {
+            name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
+            for name, estimate in self.estimates.items()
+        }
+        return {"episodes": self.episodes} | rounded
+
 
 class Summary(NamedTuple):
     """Estimates from all episodes, and from those of each kind of level."""
@@ -61,6 +69,11 @@ class Summary(NamedTuple):
     def estimates(self) -> dict[str, Estimate]:
         """Of all episodes: `return`, `length`, and the environment's own, such as `solved`."""
         return self.all.estimates
+
+    def plain(self, member: int) -> dict[str, Any]:
+        """The results of a member, of all episodes and of those of each kind of level, for JSON."""
+        split = {name: {k: group.plain() for k, group in groups.items()} for name, groups in self.split.items()}
+        return {"member": member, "all": self.all.plain(), "split": split}
 
     def __str__(self) -> str:
         """All episodes in a line."""

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,23 +21,6 @@ MOST_FRAMES = 600
 """A longer film is cut off."""
 
 
-def record(actor: Actor, file: Path, episodes: int) -> None:
-    """Write an animated GIF of the first `episodes` episodes of an actor's first environment.
-
-    Args:
-        actor: fresh, with an unroll length of 1, so that there is a picture of every step.
-        file: where to write.
-        episodes: how many, at least 1.
-
-    Raises:
-        ValueError: the environment draws no pictures.
-        OSError: the file cannot be written.
-    """
-    if actor.unroll_length != 1:
-        raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for a picture of each")
-    file.write_bytes(encoded(film(actor, episodes)))
-
-
 def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
     """Frames, each with its milliseconds, as an animated GIF."""
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
@@ -48,10 +30,13 @@ def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
 
 
 def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
-    """Frames of the first `episodes` episodes, and how many milliseconds each is shown; an actor as for `record`.
+    """Frames of the first `episodes` episodes of an actor's first environment, each with its milliseconds.
 
-    Where the agent sees all there is to see, the board is shown once.
+    The actor is fresh, with an unroll length of 1, so that every step has a frame. Where the agent sees the whole
+    board, it is shown once. Raises ValueError if the environment draws no images.
     """
+    if actor.unroll_length != 1:
+        raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for an image of each")
     moments = list(islice(_moments(actor, episodes), MOST_FRAMES))
     once = all(np.array_equal(moment.seen, moment.board) for moment in moments)
     return [(_frame(moment, once), moment.milliseconds) for moment in moments]

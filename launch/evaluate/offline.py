@@ -10,24 +10,24 @@ import torch
 
 from ...actors.actor import Actor
 from ...agents.values import map_leaves
+from ...base.errors import EngramError
 from ...envs.foreign import ForeignBatch
-from ..run.command_line import UsageError
 
 
 def minari_module(name: str) -> Any:
-    """The package, if it is there and `name` is free for a dataset. Raises UsageError."""
+    """The package, if it is there and `name` is free for a dataset. Raises EngramError."""
     try:
         minari = importlib.import_module("minari")
         importlib.import_module("h5py")
     except ImportError as problem:
-        raise UsageError(f"--minari: {problem}; pip install 'engram-rl[export]'") from problem
+        raise EngramError(f"--minari: {problem}; pip install 'engram-rl[export]'") from problem
     try:
         minari.dataset.minari_dataset.parse_dataset_id(name)
     except ValueError as problem:
-        raise UsageError(f"--minari: {name!r} is no name of a dataset; allowed: [NAMESPACE/]NAME-vVERSION") from problem
+        raise EngramError(f"--minari: {name!r} is no dataset name; allowed: [NAMESPACE/]NAME-vVERSION") from problem
     path = minari.storage.get_dataset_path(name)
     if os.path.exists(path):
-        raise UsageError(f"--minari: there is a dataset {name} already: {path}; allowed: another name or version")
+        raise EngramError(f"--minari: there is a dataset {name} already: {path}; allowed: another name or version")
     return minari
 
 

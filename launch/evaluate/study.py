@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from ...actors.actor import Actor
 from ...actors.unroll import EPISODE_COLUMNS
+from ...base.errors import EngramError, user_errors
 from ...base.messages import nearest
-from ..run.command_line import UsageError
 from .decode import FEWEST, Reading, decode
 from .episodes import RATES, Estimate, mean_interval
 from .intervene import Intervention, Played, parsed, play_all
@@ -52,96 +51,100 @@ def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int)
     return Effect(step, int(changed.reached.sum()), outcomes)
 
 
-class Effects(NamedTuple):
-    """An intervention at one step or at several."""
+class Study(NamedTuple):
+    """Results of a study of the recurrent state, step by step."""
 
-    points: list[Effect]
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    """Cells of the table."""
+    plain: list[dict[str, Any]]
+    """The same for JSON."""
+    curve: dict[str, Any]
+    """`steps`, `values` and `reference` [K], `band` [K, 2]; `measure` and the names of `values` and `reference`."""
 
     def show(self, title: str, console: Console) -> None:
-        """A row for every step and outcome."""
+        """Print the table."""
         table = Table(title=title, title_justify="left")
-        for name in ("step", "reached by", "", "undisturbed", "disturbed", "difference"):
+        for name in self.header:
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
-        for each in self.points:
-            for name, outcome in each.outcomes.items():
-                form, by = ("{:.1f}%", 100) if name in RATES else ("{:.3f}", 1)
-                mean, low, high = (by * x for x in outcome.difference)
-                interval = f" [{low:+.3g}, {high:+.3g}]" if np.isfinite(low) else ""
-                said = [form.format(by * x) for x in (outcome.without, outcome.changed)]
-                table.add_row(str(each.step), f"{each.reached:,}", name, *said, f"{mean:+.3g}{interval}")
+        for row in self.rows:
+            table.add_row(*row)
         console.print(table)
 
-    def plain(self) -> list[dict[str, Any]]:
-        """For JSON."""
-        return [
-            {
-                "step": each.step,
-                "reached": each.reached,
-                **{
-                    name: {"without": d.without, "with": d.changed, **_finite("difference", d.difference)}
-                    for name, d in each.outcomes.items()
-                },
-            }
-            for each in self.points
-        ]
-
     def draw(self, title: str, file: Path) -> None:
-        """Outcome over the step of the intervention, beside the undisturbed one. Raises OSError."""
-        name = "solved" if "solved" in self.points[0].outcomes else "return"
-        chosen = [each.outcomes[name] for each in self.points]
-        steps = np.array([each.step for each in self.points])
-        changed = np.array([d.changed for d in chosen])
-        band = np.array([[d.without + d.difference.low, d.without + d.difference.high] for d in chosen])
-        _curve(
-            steps,
-            changed,
-            band,
-            (name, "with the intervention at this step"),
-            chosen[0].without,
-            "undisturbed",
-            title,
-            file,
+        """Plot the values over the step with their interval and the reference. Raises OSError."""
+        from matplotlib.figure import Figure  # takes half a second, and most evaluations draw nothing
+
+        steps, values, band, reference, measure, names = self.curve.values()
+        figure = Figure((7.5, 3.4), dpi=130, layout="constrained")
+        axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
+        axes.fill_between(steps, band[:, 0], band[:, 1], alpha=0.25, linewidth=0)
+        axes.plot(steps, values, marker="o" if len(steps) < 40 else "", markersize=3.5, label=names[0])
+        axes.plot(steps, np.broadcast_to(reference, steps.shape), color="gray", linestyle="--", label=names[1])
+        axes.set(xlabel="step of the episode", ylabel=measure, title=title)
+        axes.set_ylim(
+            min(0.0, float(np.nanmin(band))) if measure == "return" else 0.0, None if measure == "return" else 1.03
         )
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        figure.savefig(file)  # pyright: ignore[reportUnknownMemberType]
 
 
-class Readings(NamedTuple):
-    """A fact decoded at several steps."""
+def effects(points: list[Effect]) -> Study:
+    """An intervention at one step or at several: a table row for every step and outcome."""
+    rows: list[tuple[str, ...]] = []
+    for each in points:
+        for name, outcome in each.outcomes.items():
+            form, by = ("{:.1f}%", 100) if name in RATES else ("{:.3f}", 1)
+            mean, low, high = (by * x for x in outcome.difference)
+            interval = f" [{low:+.3g}, {high:+.3g}]" if np.isfinite(low) else ""
+            cells = [form.format(by * x) for x in (outcome.without, outcome.changed)]
+            rows.append((str(each.step), f"{each.reached:,}", name, *cells, f"{mean:+.3g}{interval}"))
+    plain = [
+        {"step": each.step, "reached": each.reached}
+        | {
+            name: {"without": d.without, "with": d.changed, "difference": _finite(d.difference)}
+            for name, d in each.outcomes.items()
+        }
+        for each in points
+    ]
+    measure = "solved" if "solved" in points[0].outcomes else "return"
+    chosen = [each.outcomes[measure] for each in points]
+    curve = {
+        "steps": np.array([each.step for each in points]),
+        "values": np.array([d.changed for d in chosen]),
+        "band": np.array([[d.without + d.difference.low, d.without + d.difference.high] for d in chosen]),
+        "reference": chosen[0].without,
+        "measure": measure,
+        "names": ("with the intervention at this step", "undisturbed"),
+    }
+    return Study(("step", "reached by", "", "undisturbed", "disturbed", "difference"), rows, plain, curve)
 
-    points: list[Reading]
 
-    def show(self, title: str, console: Console) -> None:
-        """A row for every step at which the fact was decoded."""
-        table = Table(title=title, title_justify="left")
-        for column in ("step", "episodes", "accuracy", "chance"):
-            table.add_column(column, justify="right")
-        for each in self.points:
-            said = f"{100 * each.accuracy:.1f}% [{100 * each.low:.1f}, {100 * each.high:.1f}]"
-            table.add_row(str(each.step), f"{each.episodes:,}", said, f"{100 * each.chance:.1f}%")
-        console.print(table)
+def readings(points: list[Reading]) -> Study:
+    """A fact decoded at several steps, a table row each."""
+    rows = [
+        (str(x.step), f"{x.episodes:,}", f"{x.accuracy:.1%} [{100 * x.low:.1f}, {100 * x.high:.1f}]", f"{x.chance:.1%}")
+        for x in points
+    ]
+    curve = {name: np.array([getattr(each, place) for each in points]) for name, place in _COLUMNS.items()}
+    curve["band"] = np.array([[each.low, each.high] for each in points])
+    names = {"measure": "accuracy", "names": ("decoded from the state after this step", "chance")}
+    order = {name: curve[name] for name in ("steps", "values", "band", "reference")}
+    return Study(("step", "episodes", "accuracy", "chance"), rows, [each._asdict() for each in points], order | names)
 
-    def plain(self) -> list[dict[str, Any]]:
-        """For JSON."""
-        return [each._asdict() for each in self.points]
 
-    def draw(self, title: str, file: Path) -> None:
-        """Accuracy over time with chance. Raises OSError."""
-        steps, accuracy, chance = (
-            np.array([getattr(r, name) for r in self.points]) for name in ("step", "accuracy", "chance")
-        )
-        band = np.array([[each.low, each.high] for each in self.points])
-        _curve(
-            steps, accuracy, band, ("accuracy", "decoded from the state after this step"), chance, "chance", title, file
-        )
+_COLUMNS = {"steps": "step", "values": "accuracy", "reference": "chance"}
 
 
 def intervention_study(
     make: Make, text: str, *, episodes: int, batch: int, sweep: bool, every: int, seed: int
-) -> Effects:
+) -> Study:
     """The effects of an intervention at its step, or with `sweep` also at every `every`-th step after it.
 
-    Raises UsageError for words that mean no intervention of this core.
+    Raises EngramError for words that mean no intervention of this core.
     """
-    try:
+    with user_errors("--intervene"):
         what = parsed(text)
         without = play_all(make, episodes, batch, None, seed)
         fields = tuple(make(1, 0).batch.episode_fields)
@@ -154,59 +157,29 @@ def intervention_study(
         if not first.reached:
             raise ValueError(f"no episode reaches step {what.step}; the longest has {longest} steps")
         if not sweep:
-            return Effects([first])
-        return Effects([at(what.shifted(by)) for by in range(0, max(longest - what.step, 1), every)])
-    except ValueError as problem:
-        raise UsageError(f"--intervene: {problem}") from problem
+            return effects([first])
+        return effects([at(what.shifted(by)) for by in range(0, max(longest - what.step, 1), every)])
 
 
-def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Readings:
-    """A fact, or `FACT:PART=WHICH`, decoded over time. Raises UsageError for an unknown one or too few episodes."""
+def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Study:
+    """A fact, or `FACT:PART=WHICH`, decoded over time. Raises EngramError for an unknown one or too few episodes."""
     with closing(make(episodes, 0)) as actor:
         return _decoded(actor, text, episodes, every)
 
 
-def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Readings:
+def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Study:
     fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names and not hasattr(actor.batch, "info_scalars"):
-        raise UsageError(f"--decode: unknown fact {fact!r}; this environment tells: {nearest(fact, names)}")
+        raise EngramError(f"--decode: unknown fact {fact!r}; this environment tells: {nearest(fact, names)}")
     if episodes < FEWEST:
-        raise UsageError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
-    try:
+        raise EngramError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
+    with user_errors("--decode"):
         found = decode(actor, fact, every, part)
-    except ValueError as problem:
-        raise UsageError(f"--decode: {problem}") from problem
     if not found:
-        raise UsageError("--decode: this core has no state to decode from")
-    return Readings(found)
+        raise EngramError("--decode: this core has no state to decode from")
+    return readings(found)
 
 
-def _curve(
-    steps: NDArray[Any],
-    values: NDArray[Any],
-    band: NDArray[Any],
-    names: tuple[str, str],
-    reference: NDArray[Any] | float,
-    reference_name: str,
-    title: str,
-    file: Path,
-) -> None:
-    from matplotlib.figure import Figure  # takes half a second, and most evaluations draw nothing
-
-    figure = Figure((7.5, 3.4), dpi=130, layout="constrained")
-    axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
-    axes.fill_between(steps, band[:, 0], band[:, 1], alpha=0.25, linewidth=0)
-    axes.plot(steps, values, marker="o" if len(steps) < 40 else "", markersize=3.5, label=names[1])
-    axes.plot(steps, np.broadcast_to(reference, steps.shape), color="gray", linestyle="--", label=reference_name)
-    axes.set(xlabel="step of the episode", ylabel=names[0], title=title)
-    axes.set_ylim(
-        min(0.0, float(np.nanmin(band))) if names[0] == "return" else 0.0, None if names[0] == "return" else 1.03
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(file)  # pyright: ignore[reportUnknownMemberType]
-
-
-def _finite(name: str, estimate: Estimate) -> dict[str, Any]:
-    return {name: {key: x if np.isfinite(x) else None for key, x in estimate._asdict().items()}}
+def _finite(estimate: Estimate) -> dict[str, Any]:
+    return {key: x if np.isfinite(x) else None for key, x in estimate._asdict().items()}

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...base.errors import EngramError
 from ...envs.registration import can_draw
 from ..metrics.member import Member
-from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.trained import make_actor
 from .gif import encoded, film
@@ -25,7 +25,7 @@ class Camera:
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):
-            raise UsageError(f"--video-every {config.video_every}: {config.env} declares no images (rgb_array)")
+            raise EngramError(f"--video-every {config.video_every}: {config.env} declares no images (rgb_array)")
         self.config = config
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
 
 import torch
-import tyro
 from rich.table import Table
 
 from ...agents.process import prepare_process
 from ...agents.values import map_leaves
+from ...base.errors import EngramError, file_errors, user_errors
 from ...base.files import replace_file
-from ...base.messages import check_fields, check_new_file
-from ..run.command_line import UsageError, make_console, parse, run_command
-from ..run.trained import make_actor, open_run
+from ...base.settings import setting
+from ..run.command_line import make_console, parse, run_command
+from ..run.trained import AgentChoice, make_actor, open_run
 from ..run.trainees import chosen_members
 from .files import onnx_model, torch_archive
 from .graph import EXAMPLES, Step, traced
@@ -25,28 +24,18 @@ ONNX model or an archive of torch.export. Neither needs engram to run."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(AgentChoice):
     """The agent to export, and the files."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run directory, zoo:NAME, or the URL or folder of a model card."""
-    onnx: str = ""
+    onnx: str = setting("", file="")
     """File for an ONNX model."""
-    torch_export: str = ""
+    torch_export: str = setting("", file="")
     """File for an archive of torch.export, which torch.export.load reads."""
-    checkpoint: str = "latest"
-    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
-    member: int = -1
-    """Which member of a population; -1 is the one with the highest mean return in training."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment that differ from the training run's, KEY=VALUE."""
 
     def __post_init__(self) -> None:
-        check_fields(self, member=(-1, None))
+        super().__post_init__()
         if not (self.onnx or self.torch_export):
-            raise ValueError("no file is given; expected: onnx, torch-export or both")
-        for name in ("onnx", "torch_export"):
-            check_new_file(name, getattr(self, name))
+            raise EngramError("no file is given; expected: onnx, torch-export or both")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,14 +50,12 @@ def main(arguments: Sequence[str]) -> int:
         observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
         step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
     facts = {"env": factory.env, "core": trained.agent.core, "producer": "engram"}
-    try:
+    with user_errors():
         program = traced(step)
         if config.onnx:
             _write("--onnx", config.onnx, onnx_model(step, program, facts))
         if config.torch_export:
             _write("--torch-export", config.torch_export, torch_archive(program))
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
     console.print(described(step, f"{factory.env} with {trained.agent.core}: wrote {files}"))
     return 0
@@ -90,10 +77,8 @@ def described(step: Step, title: str) -> Table:
 
 
 def _write(flag: str, file: str, content: bytes) -> None:
-    try:
+    with file_errors(f"{flag}: cannot write {file}"):
         replace_file(Path(file), content)
-    except OSError as problem:
-        raise UsageError(f"{flag}: cannot write {file}: {problem.strerror}") from problem
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..run.command_line import UsageError
+from ...base.errors import EngramError
 from .graph import Step
 
 
@@ -24,12 +24,12 @@ def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[st
     """The step, traced as `program`, as an ONNX model with named inputs and outputs and with `facts` as its metadata.
 
     Raises:
-        UsageError: the packages that write ONNX are missing.
+        EngramError: the packages that write ONNX are missing.
         ValueError: ONNX lacks one of the operations; one line.
     """
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"--onnx: there is no package {missing[0]}; pip install 'engram-rl[export]'")
+        raise EngramError(f"--onnx: there is no package {missing[0]}; pip install 'engram-rl[export]'")
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

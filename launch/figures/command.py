@@ -12,10 +12,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ...base.errors import EngramError
 from ...base.files import replace_file
+from ...base.settings import Settings, setting
 from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import UsageError, make_console, parse, run_command
+from ..run.command_line import make_console, parse, run_command
 from . import results
 from .figure import Figure, load, names
 from .runs import FigureRun
@@ -26,7 +28,7 @@ _RESULTS = Path("benchmarks/results/figures")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceConfig:
+class ReproduceConfig(Settings):
     """Which figure, and how much of it."""
 
     figure: tyro.conf.Positional[str] = ""
@@ -35,13 +37,13 @@ class ReproduceConfig:
     """Show every figure: the paper's result, ours, steps and hours."""
     quick: bool = False
     """A smaller or easier variant; --list shows its minutes, docs/results.md says what it shows."""
-    jobs: int = max(1, (os.cpu_count() or 1) // 2)
+    jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
     """Runs at a time, at least 1; each takes a core."""
     curves: tuple[str, ...] = ()
     """Only these curves; in a figure with tasks CORE stands for all of its curves CORE.TASK."""
     seeds: tuple[int, ...] = ()
     """Only these seeds, of those that the figure names."""
-    minutes: Minutes = 0.0
+    minutes: Minutes = setting(0.0, (0, None))
     """Stop after so long and show what has been reached; a plain number counts minutes, 0 has no limit."""
     collect: bool = False
     """Train nothing: evaluate what has been trained so far, and write results."""
@@ -51,12 +53,9 @@ class ReproduceConfig:
     """Where FIGURE.json and FIGURE.png go."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"jobs is {self.jobs}; allowed: at least 1")
-        if not 0 <= self.minutes < float("inf"):
-            raise ValueError(f"minutes is {self.minutes}; allowed: at least 0")
+        super().__post_init__()
         if not (self.list or self.figure):
-            raise ValueError(f"no figure is named; there are: {', '.join(names())}")
+            raise EngramError(f"no figure is named; there are: {', '.join(names())}")
 
     @property
     def size(self) -> str:
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     figure = load(config.figure)
     if config.size not in figure.settings:
-        raise UsageError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
+        raise EngramError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
     runs = chosen_runs(figure, config)
     for run in runs:
         run.check()
@@ -100,7 +99,7 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     for kind, wanted in (("curve", config.curves), ("seed", config.seeds)):
         if unknown := [each for each in wanted if each not in known[kind]]:
             allowed = ", ".join(map(str, known[kind]))
-            raise UsageError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
+            raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
     return [
         FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
         for seed in setting.seeds
@@ -163,7 +162,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
         results.draw(document, figure.title, picture)
     except OSError as problem:
-        raise UsageError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
+        raise EngramError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
 
 

@@ -6,35 +6,30 @@ reads one from anywhere.
 
 import shlex
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.messages import Span, above, check_name, check_span, check_whole
-from ..run.command_line import UsageError
+from ...base.errors import EngramError, user_errors
+from ...base.messages import above
+from ...base.settings import Settings, setting
 from ..run.config import RunConfig
 from ..run.run_flags import parse_run
+from ..run.settings.plain import from_dict, typed
 from ..run.trained import imitated
 
 SETTINGS = ("full", "quick")
-STOP = "A run ends at its `--total-steps`."
-"""Stopping rule of a figure that names none."""
-TEXTS = ("title", "paper", "place", "measure")
-KEYS = (*TEXTS, "episodes", "evaluation", "published", *SETTINGS)
-LINE_KEYS = ("label", "value", "note")
-SETTING_KEYS = ("arguments", "seeds", "steps_per_second", "stop", "note", "other_runs", "tasks", "curves")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """A number of the paper."""
 
     label: str
     value: float
-    note: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,10 +46,10 @@ class Curve:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration that the words stand for. Raises UsageError, also for an agent that imitates a player."""
+        """The configuration that the words stand for. Raises EngramError, also for an agent that imitates a player."""
         config = parse_run(self.arguments)
         if config.learner.imitate or (config.start_from and imitated(config.start_from)):
-            raise UsageError(
+            raise EngramError(
                 f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards"
             )
         return config
@@ -65,18 +60,18 @@ class Curve:
         return self.config.total_steps * self.config.num_members
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, kw_only=True)
+class Setting(Settings):
     """A figure at one size."""
 
-    curves: tuple[Curve, ...]
-    seeds: tuple[int, ...]
-    steps_per_second: float | None
+    curves: tuple[Curve, ...] = ()
+    seeds: tuple[int, ...] = (1,)
+    steps_per_second: float | None = setting(None, above(0))
     """Of one core; None if it was not measured."""
-    note: str
-    stop: str
+    note: str = ""
+    stop: str = "A run ends at its `--total-steps`."
     """Stopping rule of its runs."""
-    other_runs: tuple[str, ...]
+    other_runs: tuple[str, ...] = ()
     """Runs that are no curve: failed, lost or repeated."""
 
     @property
@@ -90,19 +85,19 @@ class Setting:
         return self.steps / self.steps_per_second / 3600 if self.steps_per_second else None
 
 
-@dataclass(frozen=True)
-class Figure:
+@dataclass(frozen=True, kw_only=True)
+class Figure(Settings):
     """A figure as its data file describes it."""
 
     name: str
     title: str
-    paper: str
-    place: str
-    measure: str
-    episodes: int
-    evaluation: Mapping[str, Any]
-    published: tuple[Published, ...]
-    settings: Mapping[str, Setting]
+    paper: str = ""
+    place: str = ""
+    measure: str = "return"
+    episodes: int = setting(1000, (1, None))
+    evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
+    published: tuple[Published, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict[str, Setting])
 
     @property
     def source(self) -> str:
@@ -116,110 +111,46 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Figure:
-    """The figure of that name, or of a data file of one's own. Raises UsageError with the names that there are."""
+    """The figure of that name, or of a data file of one's own. Raises EngramError with the names that there are."""
     if name.endswith(".toml"):
         try:
             return parse(Path(name).stem, Path(name).read_text())
         except (OSError, UnicodeDecodeError) as problem:
-            raise UsageError(f"cannot read the data file {name}: {problem}") from problem
+            raise EngramError(f"cannot read the data file {name}: {problem}") from problem
     if name not in names():
-        raise UsageError(f"there is no figure {name!r}; there are: {', '.join(names())}")
+        raise EngramError(f"there is no figure {name!r}; there are: {', '.join(names())}")
     return parse(name, (_folder() / f"{name}.toml").read_text())
 
 
 def parse(name: str, text: str) -> Figure:
-    """A figure from the text of its data file. Raises UsageError naming the key that is missing, unknown or wrong."""
-    try:
+    """A figure from the text of its data file. Raises EngramError naming the key that is missing, unknown or wrong."""
+    with user_errors(f"the data file of figure {name!r} is wrong"):
         data = tomllib.loads(text)
-        _check_keys(data, KEYS, "")
-        for key in TEXTS:
-            _of_type(data, key, str, "a text")
-        episodes = data.get("episodes", 1000)
-        check_whole("episodes", episodes, 1)
-        if "full" not in data:
-            raise ValueError("key full.curves is missing; expected: a table with flags of rl-train for every curve")
-        settings = {size: _setting(data[size], size) for size in SETTINGS if size in data}
-        published = tuple(map(_published, _of_type(data, "published", list, "a list of tables")))
-        for size in settings:
-            if (published or data.get("paper")) and "stop" not in data[size]:
-                raise ValueError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
-        return Figure(
-            name=name,
-            title=data.get("title", name),
-            paper=data.get("paper", ""),
-            place=data.get("place", ""),
-            measure=data.get("measure", "return"),
-            episodes=episodes,
-            evaluation=_of_type(data, "evaluation", dict, "a table"),
-            published=published,
-            settings=settings,
-        )
-    except ValueError as problem:
-        raise UsageError(f"the data file of figure {name!r} is wrong: {problem}") from problem
+        sizes = {size: data.pop(size, None) for size in SETTINGS if size in data or size == "full"}
+        figure: Figure = from_dict(Figure, {"name": name, "title": name} | data)
+        return replace(figure, settings={size: _setting(each, size, figure) for size, each in sizes.items()})
 
 
-def _setting(data: Any, size: str) -> Setting:
-    prefix = f"{size}."
-    _check_keys(data, SETTING_KEYS, prefix)
-    if not data.get("curves"):
-        raise ValueError(f"key {prefix}curves is missing; expected: a table with flags of rl-train for every curve")
-    for key in ("arguments", "stop", "note"):
-        _of_type(data, key, str, "a text", prefix)
-    for key, kind in (("seeds", list), ("other_runs", list), ("tasks", dict), ("curves", dict)):
-        _of_type(data, key, kind, "a table" if kind is dict else "a list", prefix)
-    for key in ("tasks", "curves"):
-        for name in data.get(key, {}):
-            _of_type(data[key], name, str, "a text with flags of rl-train", f"{prefix}{key}.")
-    seeds = tuple(data.get("seeds", [1]))
-    for seed in seeds:
-        check_whole(f"{prefix}seeds", seed, 0, 2**64 - 1)
-    if "steps_per_second" in data:
-        check_span(f"{prefix}steps_per_second", data["steps_per_second"], above(0))
-    return Setting(
-        curves=_curves(data),
-        seeds=seeds,
-        steps_per_second=data.get("steps_per_second"),
-        note=data.get("note", ""),
-        stop=data.get("stop", STOP),
-        other_runs=tuple(data.get("other_runs", ())),
-    )
+def _setting(data: Any, size: str, figure: Figure) -> Setting:
+    if not isinstance(data, dict) or not data.get("curves"):
+        raise EngramError(f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
+    if (figure.published or figure.paper) and "stop" not in data:
+        raise EngramError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
+    curves, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
+    shared = shlex.split(data.pop("arguments", ""))
+    made: Setting = from_dict(Setting, data, f"{size}.")
+    return replace(made, curves=_curves(shared, *({x: shlex.split(y) for x, y in d.items()} for d in (curves, tasks))))
 
 
-def _curves(data: dict[str, Any]) -> tuple[Curve, ...]:
+def _curves(shared: list[str], curves: dict[str, list[str]], tasks: dict[str, list[str]]) -> tuple[Curve, ...]:
     """Curves of a setting; with tasks, every curve on every task, task by task."""
-    shared, tasks = shlex.split(data.get("arguments", "")), data.get("tasks", {})
-    curves = {name: shlex.split(words) for name, words in data["curves"].items()}
     if not tasks:
         return tuple(Curve(name, (*shared, *words)) for name, words in curves.items())
     return tuple(
-        Curve(f"{core}.{task}", (*shared, *shlex.split(own), *words), core, task)
+        Curve(f"{core}.{task}", (*shared, *own, *words), core, task)
         for task, own in tasks.items()
         for core, words in curves.items()
     )
-
-
-def _published(line: Any) -> Published:
-    _check_keys(line, LINE_KEYS, "published.")
-    for key in ("label", "value"):
-        if key not in line:
-            raise ValueError(f"key published.{key} is missing")
-    check_span("published.value", line["value"], Span(None))
-    return Published(line["label"], line["value"], line.get("note", ""))
-
-
-def _check_keys(data: Any, allowed: tuple[str, ...], prefix: str) -> None:
-    if not isinstance(data, dict):
-        raise ValueError(f"{prefix.rstrip('.')} is {data!r}; expected: a table")
-    for key in data:
-        check_name("key", prefix + key, [prefix + each for each in allowed])
-
-
-def _of_type(data: dict[str, Any], key: str, kind: type, expected: str, prefix: str = "") -> Any:
-    """A value of a type, empty if it is not there. Raises ValueError."""
-    value = data.get(key, kind())
-    if not isinstance(value, kind):
-        raise ValueError(f"{prefix}{key} is {value!r}; expected: {expected}")
-    return value
 
 
 def _folder() -> Any:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from ..run.config import RunConfig, differences
+from ..run.config import RunConfig
+from ..run.settings.plain import differences
 from . import tasks
 from .figure import Curve, Figure
 from .runs import FigureRun

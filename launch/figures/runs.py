@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...base.errors import EngramError
 from ...base.files import replace_file
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
 from ..metrics.rows import last_step, read_log
 from ..run import saved
-from ..run.command_line import UsageError
 from ..run.config import RunConfig
-from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError
+from ..run.run_directory import CONFIG, RunDirectory
 from ..run.trained import fixed_differences, run_config
 from .figure import Curve, Figure
 
@@ -90,22 +90,19 @@ class FigureRun(Job):
         return checkpoints.step_of(found) if found else 0
 
     def check(self) -> None:
-        """Raise UsageError if the run was begun with settings that are not the curve's."""
+        """Raise EngramError if the run was begun with settings that are not the curve's."""
         if not self.begun:
             return
         wanted = replace(self.curve.config, seed=self.seed)
         for name, then, now in fixed_differences(self._config(), wanted):
-            raise UsageError(
+            raise EngramError(
                 f"{self.folder} was trained with {name} = {then!r}, curve {self.curve.name} has {now!r} now; "
                 "move the directory away, or choose another one with --runs"
             )
 
     def _config(self) -> RunConfig:
-        """The configuration that the run was begun with. Raises UsageError."""
-        try:
-            return run_config(RunDirectory.open(str(self.folder), lock=False))
-        except RunDirectoryError as problem:
-            raise UsageError(str(problem)) from problem
+        """The configuration that the run was begun with. Raises EngramError."""
+        return run_config(RunDirectory.open(str(self.folder), lock=False))
 
     def _has_best(self) -> bool:
         """Whether evaluations on the way have said which checkpoint is best."""

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.inside import panels
 from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
+from ...base.errors import EngramError, file_errors, user_errors
 from ...base.files import replace_file
-from ...base.messages import SEEDS, advice, check_fields, check_new_file
+from ...base.messages import advice
+from ...base.settings import setting
 from ...envs.foreign import ForeignBatch
 from ...envs.foreign.options import check_options
-from ..run.command_line import UsageError, make_console, parse, run_command
-from ..run.trained import evaluation_seed, make_actor, open_run
+from ..run.command_line import make_console, parse, run_command
+from ..run.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
 from . import page, plots
 from .recording import MOST_STEPS, Recording, marks, record
@@ -33,35 +34,18 @@ what the agent sees, its policy and value, and what is in its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookConfig:
+class LookConfig(ActingAgent):
     """Which episodes of which agent, and where the page goes."""
 
-    run: tyro.conf.Positional[str]
-    """Run directory."""
-    html: str = "look.html"
+    html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
-    gif: str = ""
-    """File for a moving picture of the first episode: board, view and the first panels of the memory."""
-    episodes: int = 1
-    """Episodes on the page."""
+    gif: str = setting("", file=".gif")
+    """File for an animation of the first episode: board, view and the first panels of the recurrent state."""
+    episodes: int = setting(1, (1, None))
+    """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts that must hold when the first episode begins, FACT=VALUE, such as goal=right; in a Gymnasium environment
     options of its first reset, OPTION=VALUE."""
-    checkpoint: str = "latest"
-    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
-    seed: int = 0
-    """Seed of levels and actions, 0..2**64-1: the first environment of rl-eval with this seed."""
-    member: int = -1
-    """Which member of a population; -1 is the one with the highest mean return in training."""
-    greedy: bool = False
-    """Take the likeliest action instead of drawing one from the policy."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment that differ from the training run's, KEY=VALUE."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, episodes=(1, None), seed=SEEDS, member=(-1, None))
-        for name, ending in (("html", ""), ("gif", ".gif")):
-            check_new_file(name, getattr(self, name), ending)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,10 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     write(Path(config.html), text.encode(), "--html")
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
     if config.gif:
-        try:
+        with user_errors("--gif"):
             write(Path(config.gif), plots.film(recordings[0], film_panels(actor, recordings[0])), "--gif")
-        except ValueError as problem:
-            raise UsageError(f"--gif: {problem}") from problem
         console.print(f"wrote {config.gif}", highlight=False)
     return 0
 
@@ -135,7 +117,7 @@ def option_names(actor: Actor) -> list[str]:
 def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[str, Any]]:
     """The index of the first environment of the evaluation that begins as --level asks, and the options of its reset.
 
-    Only Gymnasium environments have such options; their index is 0. Raises UsageError.
+    Only Gymnasium environments have such options; their index is 0. Raises EngramError.
     """
     if not config.level:
         return 0, {}
@@ -147,13 +129,13 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
                 check_options(one, config.level, seed)
                 return 0, config.level
     except (ValueError, TypeError) as problem:
-        raise UsageError(f"--level: {str(problem).partition(chr(10))[0]}") from problem
+        raise EngramError(f"--level: {str(problem).partition(chr(10))[0]}") from problem
     if not names:
-        raise UsageError(f"--level: environment {factory.env} has no facts of its levels")
+        raise EngramError(f"--level: environment {factory.env} has no facts of its levels")
     wanted = {}
     for name, value in config.level.items():
         if name not in names:
-            raise UsageError(f"--level: unknown fact {name!r}; {advice(name, names)}")
+            raise EngramError(f"--level: unknown fact {name!r}; {advice(name, names)}")
         wanted[name] = number_of(name, value, names[name])
     compiled: Any = factory.make_batch(num_envs=MOST_LEVELS)
     with closing(compiled) as batch:
@@ -161,25 +143,23 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
         facts = batch.facts()
     fits = np.logical_and.reduce([facts[name] == number for name, number in wanted.items()])
     if not fits.any():
-        raise UsageError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
+        raise EngramError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax()), {}
 
 
 def number_of(name: str, value: Any, names: Sequence[str]) -> int:
-    """The value of a fact, given by its name or its number. Raises UsageError."""
+    """The value of a fact, given by its name or its number. Raises EngramError."""
     if str(value) in names:
         return names.index(str(value))
     if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
         return value
-    raise UsageError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
+    raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
 
 
 def write(file: Path, data: bytes, flag: str) -> None:
-    """Write a file as a whole. Raises UsageError naming the flag."""
-    try:
+    """Write a file as a whole. Raises EngramError naming the flag."""
+    with file_errors(f"{flag}: cannot write {file}"):
         replace_file(file, data)
-    except OSError as problem:
-        raise UsageError(f"{flag}: cannot write {file}: {problem.strerror}") from problem
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -50,7 +50,6 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
 
     Args:
         actor: at the beginning of an episode, with an unroll length of 1.
-        pictures: draw boards and views too.
         most: steps after which it is cut off.
     """
     batch: Any = actor.batch

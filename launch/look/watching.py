@@ -39,11 +39,7 @@ ENVIRONMENTS = 16
 
 
 class Watcher:
-    """Looks at the memories of a run's members while they learn.
-
-    Args:
-        config: the run's configuration.
-    """
+    """Looks at the memories of a run's members while they learn."""
 
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed

@@ -51,7 +51,6 @@ class Accumulator:
     Args:
         num_actors: actors of the run; `note_actors` says when that changes.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-        envs_per_actor: environments of each actor.
     """
 
     def __init__(self, num_actors: int, fields: Sequence[str] = (), envs_per_actor: int = 1) -> None:

@@ -4,20 +4,21 @@ TensorBoard shows the columns that the first run of a folder lists, for all runs
 columns, and none removes another's: a free dict such as `agent.core_args` is one column of text.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..run.run_flags import UNINTERESTING
+from ..run.config import PASSIVE
+from ..run.settings.plain import flat_settings
 
 FIRST = ("learner.lr", "learner.entropy_cost", "seed")
 """Settings whose columns come first, in TensorBoard's order: alphabetical."""
 METRICS = ("episode/return", "episode/length", "episode/solved", "eval/return", "perf/env_steps_per_second")
 """Metrics whose last values are columns."""
-LEFT_OUT = {*UNINTERESTING, "run_dir"} - {*FIRST}
+LEFT_OUT = {*PASSIVE, "run_dir"} - {*FIRST}
 _ALGORITHM = "learner.algorithm_args"
 _api: Any = api_pb2  # protobuf makes these classes at import, out of sight of type checkers
 _data: Any = plugin_data_pb2
@@ -25,7 +26,9 @@ _data: Any = plugin_data_pb2
 
 def row(config: Any) -> dict[str, bool | float | str]:
     """Settings of a configuration dataclass by dotted name; numbers of an algorithm also by their own name."""
-    return {name: x if isinstance(x, bool | int | float) else _text(x) for name, x in _settings(config, "")}
+    settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
+    settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
+    return {name: x if isinstance(x, bool | int | float) else _text(x) for name, x in settings.items()}
 
 
 def session(config: Any) -> Any:
@@ -45,7 +48,9 @@ def columns(config: Any, compared: Sequence[str] = ()) -> Any:
         compared: settings that differ between the members of a population, as `learner.lr` or `learner.gae_lambda`.
     """
     every = row(config)
-    registered = {f"{_ALGORITHM}.{each.name}" for name in algorithm_names() for each in _own(name)}
+    registered = {
+        f"{_ALGORITHM}.{each.name}" for name in algorithm_names() for each in fields(algorithm_class(name).Settings)
+    }
     first = {*FIRST, *(name if name in every else name.replace("learner", _ALGORITHM, 1) for name in compared)}
     infos = [
         _api.HParamInfo(name=name, type=_type(every.get(name, 0.0)), differs=name in first)
@@ -66,21 +71,6 @@ def _metadata(**content: Any) -> Any:
 def _type(value: bool | float | str) -> Any:
     kind = "BOOL" if isinstance(value, bool) else "STRING" if isinstance(value, str) else "FLOAT64"
     return getattr(_api, f"DATA_TYPE_{kind}")
-
-
-def _own(algorithm: str) -> Any:
-    return fields(algorithm_class(algorithm).Settings)
-
-
-def _settings(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for each in fields(config):
-        name, value = prefix + each.name, getattr(config, each.name)
-        if is_dataclass(value):
-            yield from _settings(value, f"{name}.")
-        elif name not in LEFT_OUT:
-            yield name, value
-            if name == _ALGORITHM:
-                yield from ((f"{name}.{key}", x) for key, x in value.items())
 
 
 def _text(value: Any) -> str:

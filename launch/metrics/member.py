@@ -3,12 +3,8 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ...actors.packed import weights_for
 from ...actors.pool import ActorPool
@@ -33,12 +29,7 @@ class Member:
     """A learner with its unrolls, metrics and settings.
 
     Args:
-        number: its index among the members.
-        config: the run's configuration.
-        learner: holds the agent.
         writer: writes its metrics; None for a member that nobody watches.
-        num_actors: actors of the run.
-        fields: names of the environment's episode fields.
     """
 
     def __init__(
@@ -298,46 +289,3 @@ def left_out(cause: str, env: str) -> str:
     if cause == "loss":
         return "updates are left out: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
     return f"updates are left out: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"
-
-
-class Population(Protocol):
-    """Contract of the part that lets the members of a run learn from each other."""
-
-    def metrics(self, member: Member) -> dict[str, float]:
-        """Metrics of a member's place in the population, for its next row."""
-        ...
-
-    def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
-        """Note the episodes that a member has finished, as `Unroll.episodes` has them."""
-        ...
-
-    def look(self) -> list[int]:
-        """Carry out what follows from the last update; returns the members whose weights it has changed."""
-        ...
-
-    def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Note a row of one member's; a row about all when the last one has written, else nothing."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that a continued run needs."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; the members are loaded already."""
-        ...
-
-
-class Watcher(Protocol):
-    """Contract of the part that looks at the members' memories."""
-
-    def look(self, member: Member, before: int, at_step: Callable[[], None]) -> None:
-        """Called after an update of a member that had learned from so many steps before it.
-
-        Calls `at_step` after each step of its own environments; what that raises ends the call.
-        """
-        ...
-
-    def receive(self, member: Member, unroll: Unroll) -> None:
-        """Called with every unroll on its way to a member."""
-        ...

@@ -38,8 +38,6 @@ def slow_environment(config: RunConfig, pace: Pace, cores: int) -> Slow | None:
     """Estimated seconds of an unroll with other flags; None if it is not slow.
 
     Args:
-        config: the run.
-        pace: of its environment.
         cores: cores for the environments of one actor.
     """
     envs, length, several = config.factory().num_envs, config.unroll_length, takes_workers(config.env)

@@ -1,12 +1,15 @@
 """Progress for a person: a live panel in a terminal or a notebook, one line per report anywhere else."""
 
+import io
 import math
 import shlex
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -14,7 +17,7 @@ from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
 
-from .notebook import NotebookDisplay
+from ...base.messages import duration_in_words
 
 REDRAW_SECONDS = 0.5
 TICK_SECONDS = 1.0
@@ -25,6 +28,7 @@ HISTORY = 24
 """Reports that a sparkline shows."""
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=*#"
 _BAR_WIDTH = 20
+_NOTEBOOK = '<pre style="font-family: monospace; line-height: 1.2; white-space: pre">{code}</pre>'
 
 
 class Panel:
@@ -34,9 +38,7 @@ class Panel:
     TICK_SECONDS in which nothing else was drawn; without a terminal it reports the phase every LINE_SECONDS.
 
     Args:
-        total_steps: environment steps of the whole run.
         run_path: the run's directory; None before there is one.
-        title: what runs.
         console: where to draw; standard output if None.
         clock: seconds since any moment.
         step: where the run begins, or goes on.
@@ -168,7 +170,7 @@ class Panel:
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
         grid.add_row("progress", self._progress_row())
-        so_far = Text(f"{duration(self._clock() - self._entered)} so far   ")
+        so_far = Text(f"{duration_in_words(self._clock() - self._entered)} so far   ")
         if self._phase:
             grid.add_row("phase", self._phase_row())
         grid.add_row("time", so_far.append(f"{self._time_left()} left", style="bold"))
@@ -188,7 +190,7 @@ class Panel:
         return grid
 
     def _phase_row(self) -> str:
-        return f"{self._phase}: {duration(self._clock() - self._phase_began)}"
+        return f"{self._phase}: {duration_in_words(self._clock() - self._phase_began)}"
 
     def _progress_row(self) -> Text:
         full = int(self._fraction * _BAR_WIDTH)
@@ -223,7 +225,7 @@ class Panel:
         if self._time_limit:
             used = 0.0 if self._first_update is None else self._clock() - self._first_update
             left = min(left, max(self._time_limit - used, 0.0))
-        return duration(left) if left < math.inf else "?"
+        return duration_in_words(left) if left < math.inf else "?"
 
     @property
     def _fraction(self) -> float:
@@ -237,55 +239,31 @@ class Panel:
 _Shown = tuple[str, str, str]
 """Label, name of the metric, format."""
 
-_LINE: tuple[_Shown, ...] = (
-    ("steps/s", "perf/env_steps_per_second", ",.0f"),
-    ("return", "episode/return", ".3f"),
-    ("solved", "episode/solved", ".1%"),
-    ("loss", "loss/total", ".4f"),
-    ("entropy", "policy/entropy", ".3f"),
-    ("lag", "perf/policy_lag", ".1f"),
-)
 
-_EPISODE_ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
-    ("episodes", (("return", "episode/return", ".3f"), ("length", "episode/length", ".1f"))),
-    ("", (("solved", "episode/solved", ".1%"),)),
+def _shown(text: str) -> tuple[_Shown, ...]:
+    """Parts `label metric format`, separated by commas; the label may have several words."""
+    parts = [part.rsplit(" ", 2) for part in text.split(", ")]
+    return tuple((label, metric, form.replace("k", ",.0f")) for label, metric, form in parts)
+
+
+_LINE = _shown(
+    "steps/s perf/env_steps_per_second k, return episode/return .3f, solved episode/solved .1%, loss loss/total .4f, "
+    "entropy policy/entropy .3f, lag perf/policy_lag .1f"
+)
+_EPISODE_ROWS = (
+    ("episodes", _shown("return episode/return .3f, length episode/length .1f")),
+    ("", _shown("solved episode/solved .1%")),
 )
 _SHOWN_EPISODE = ("episode/return", "episode/length", "episode/solved")
-
-_ROWS: tuple[tuple[str, tuple[_Shown, ...]], ...] = (
-    (
-        "loss",
-        (
-            ("policy", "loss/policy", ".4f"),
-            ("value", "loss/value", ".4f"),
-            ("entropy", "loss/entropy", ".4f"),
-            ("total", "loss/total", ".4f"),
-        ),
-    ),
-    (
-        "policy",
-        (
-            ("entropy", "policy/entropy", ".3f"),
-            ("clipped ratios", "vtrace/rho_clip_rate", ".0%"),
-            ("lag", "perf/policy_lag", ".1f"),
-        ),
-    ),
-    (
-        "speed",
-        (("steps/s", "perf/env_steps_per_second", ",.0f"), ("gradient", "learner/grad_norm", ".3g")),
-    ),
-    (
-        "busy",
-        (
-            ("actors", "perf/actor_busy", ".0%"),
-            ("learner", "perf/learner_busy", ".0%"),
-            ("learner waits", "perf/queue_wait", ".0%"),
-        ),
-    ),
+_ROWS = (
+    ("loss", _shown(", ".join(f"{name} loss/{name} .4f" for name in ("policy", "value", "entropy", "total")))),
+    ("policy", _shown("entropy policy/entropy .3f, clipped ratios vtrace/rho_clip_rate .0%, lag perf/policy_lag .1f")),
+    ("speed", _shown("steps/s perf/env_steps_per_second k, gradient learner/grad_norm .3g")),
+    ("busy", _shown("actors perf/actor_busy .0%, learner perf/learner_busy .0%, learner waits perf/queue_wait .0%")),
 )
 
 
-def _live(console: Console) -> Live | NotebookDisplay | None:
+def _live(console: Console) -> "Live | NotebookDisplay | None":
     """A display that draws the panel in place; None where only lines can be written."""
     if console.is_jupyter:
         return NotebookDisplay()
@@ -304,13 +282,26 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def duration(seconds: float) -> str:
-    """A time span in its two largest units."""
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{int(minutes)} min {int(seconds % 60)} s"
-    if hours < 48:
-        return f"{int(hours)} h {int(minutes % 60)} min"
-    return f"{int(days)} days {int(hours % 24)} h"
+class NotebookDisplay:
+    """The methods of `rich.live.Live` that the panel calls, as one output of a notebook's cell, updated in place.
+
+    Live draws in notebooks through widgets, which need another package, and which a notebook on disk does not contain.
+    """
+
+    _handle: Any = None
+
+    def start(self) -> None:
+        """Show nothing before the first `update`."""
+
+    stop = start
+
+    def update(self, renderable: RenderableType, *, refresh: bool = True) -> None:
+        """Replace what was drawn; `refresh` is Live's, here every update is one."""
+        console = Console(record=True, file=io.StringIO(), width=100, force_terminal=True, force_jupyter=False)
+        console.print(renderable)
+        display: Any = sys.modules["IPython.display"]
+        page = display.HTML(console.export_html(inline_styles=True, code_format=_NOTEBOOK))
+        if self._handle is None:
+            self._handle = display.display(page, display_id=True)
+        else:
+            self._handle.update(page)

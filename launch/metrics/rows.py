@@ -88,7 +88,6 @@ def final_value(steps: Array, values: Array, end: float) -> float:
 
     Args:
         steps, values: a series [K] with rising steps.
-        end: last step that counts.
     """
     if not (steps <= end).any():
         return float("nan")

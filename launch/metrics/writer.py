@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import AppendedFile, abandon_after
-from ..run.config import to_dict
-from ..run.run_directory import RunDirectory, flat_settings
+from ..run.run_directory import RunDirectory
+from ..run.settings.plain import flat_settings, to_dict
 from ..trackers.tracker import Tracking
 from . import events, hparams
 from .accumulator import Accumulator
@@ -40,11 +40,8 @@ class MetricsWriter:
     """Writes rows of metrics; losing files or a full disk costs rows and one warning, never the run.
 
     Args:
-        run: the run's directory.
         step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
             the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard is told to forget them.
-        report: where the warning goes.
-        tracker: another place for every row.
     """
 
     def __init__(
@@ -89,7 +86,6 @@ class MetricsWriter:
         """Show the run's configuration (a dataclass) in TensorBoard's text and hparams tabs.
 
         Args:
-            config: all settings.
             compared: of a training run, the settings that differ between its members, whose columns come first; None
                 writes no columns, so that TensorBoard chooses them.
         """

@@ -3,35 +3,22 @@
 from typing import Any
 
 from ...agents.process import prepare_process
+from ...base.errors import EngramError
 from ...envs.registration import is_environment
 from ..api.agent import load_agent
-from ..run.command_line import UsageError
 from ..run.trained import evaluation_seed
 from .game import Game
 
 
 class Player:
-    """Chooses the next action of a game.
+    """Chooses the next action of a game; `path` is a run directory or zoo:NAME, `options` are those of `load_agent`."""
 
-    Args:
-        path: a run directory, or zoo:NAME.
-        checkpoint: latest, best or a step.
-        member: of a population, -1 for the best.
-        greedy: take the likeliest action instead of drawing one.
-        env_args: parameters of the environment that differ from the training run's.
-        seed: of levels and actions.
-    """
-
-    def __init__(
-        self, path: str, *, checkpoint: str, member: int, greedy: bool, env_args: dict[str, Any], seed: int
-    ) -> None:
+    def __init__(self, path: str, *, env_args: dict[str, Any], seed: int, **options: Any) -> None:
         prepare_process(1)
-        self._agent = load_agent(
-            path, checkpoint=checkpoint, member=member, greedy=greedy, seed=seed, env_args=env_args
-        )
+        self._agent = load_agent(path, seed=seed, env_args=env_args, **options)
         config = self._agent.config
         if not is_environment(config.env):
-            raise UsageError(
+            raise EngramError(
                 f"{path} plays {config.env}; rl-play shows engram's own environments, rl-eval --gif others, too"
             )
         self.game = Game(config.env, config.env_args | env_args, evaluation_seed(seed))

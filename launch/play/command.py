@@ -13,10 +13,11 @@ from typing import Any
 import tyro
 
 from ... import zoo
+from ...base.errors import user_errors
 from ...base.files import replace_file
-from ...base.messages import check_fields, check_new_file
+from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
-from ..run.command_line import UsageError, parse, run_command
+from ..run.command_line import parse, run_command
 from .agent import Player
 from .game import Game, load_recording
 from .terminal import Terminal
@@ -43,41 +44,38 @@ _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a t
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayConfig:
+class PlayConfig(Settings):
     """The environment or agent to play, and how."""
 
     name: tyro.conf.Positional[str] = ""
     """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of what an agent sees (the key v changes it, too)."""
-    seed: int = 0
+    seed: int = setting(0, (0, None))
     """Seed of the levels, at least 0."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
-    fps: float = 0.0
+    fps: float = setting(0.0, (0, 1000))
     """Steps per second, with "stay" where no key is pressed; 0 waits for a key. For a replay, 0 is 8."""
-    record: str = ""
+    record: str = setting("", file="")
     """File to which seed, parameters and actions are written."""
     replay: str = ""
     """Recording to be shown again; without a terminal, only its scores are printed."""
     checkpoint: str = "latest"
     """With a run: latest, best or the number of a step."""
-    member: int = -1
+    member: int = setting(-1, (-1, None))
     """With a run: which member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
     """With a run: take the likeliest action instead of drawing one from the policy."""
 
     def __post_init__(self) -> None:
-        check_fields(self, seed=(0, None), fps=(0, 1000))
-        check_new_file("record", self.record)
+        super().__post_init__()
         if bool(self.name) == bool(self.replay):
             raise ValueError("give either an environment or a run to play, or --replay FILE")
         if self.replay and (self.env_args or self.seed or self.record):
             raise ValueError(
                 "--replay takes no env_args, seed or record: the recording says environment, parameters and seed"
             )
-        if self.member < -1:
-            raise ValueError(f"member is {self.member}; allowed: at least -1")
         if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
             raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
 
@@ -89,10 +87,8 @@ class PlayConfig:
 def main(arguments: Sequence[str]) -> int:
     """Play or replay as the words say; returns the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
-    try:
+    with user_errors():
         return replay(config) if config.replay else play(config)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
 
 
 def play(config: PlayConfig) -> int:
@@ -139,15 +135,9 @@ def replay(config: PlayConfig) -> int:
 
 
 def _player(config: PlayConfig) -> Player:
-    """The agent that the words ask for."""
-    return Player(
-        config.name,
-        checkpoint=config.checkpoint,
-        member=config.member,
-        greedy=config.greedy,
-        env_args=config.env_args,
-        seed=config.seed,
-    )
+    """The agent that the arguments name."""
+    options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
+    return Player(config.name, env_args=config.env_args, seed=config.seed, **options)
 
 
 class _Table:

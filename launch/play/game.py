@@ -2,28 +2,36 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.messages import advice, check_whole
+from ...base.errors import EngramError, file_errors, user_errors
+from ...base.messages import advice
+from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment, make_batch
+from ..run.settings.plain import from_dict
 
 FORMAT = 1
 """Version of the recordings."""
 COMPILING = 30
 """Seconds that the slowest environment takes to be compiled."""
 _ALLOWED = "allowed: a file written by rl-play --record FILE"
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "env": ((str,), "the name of an environment"),
-    "env_args": ((dict,), "an object of its parameters"),
-    "seed": ((int,), "a whole number"),
-    "actions": ((list,), "a list of whole numbers"),
-    "scores": ((list,), "a list of numbers"),
-    "unfinished_score": ((int, float, type(None)), "a number or null"),
-}
-"""Keys of a recording beside its format: types of their values, and the same in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Settings):
+    """A recording as its file has it."""
+
+    env: str
+    env_args: dict[str, Any]
+    seed: int = setting(0, (0, None))
+    actions: tuple[int, ...]
+    scores: tuple[float, ...]
+    unfinished_score: float | None
+    format: int = 1
 
 
 class Game:
@@ -31,13 +39,11 @@ class Game:
 
     Args:
         name: short name or id of one of our own environments.
-        env_args: its parameters.
-        seed: of its levels.
     """
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
         if not is_environment(name):
-            raise ValueError(f"unknown environment {name!r}; {advice(name, environment_names())}")
+            raise EngramError(f"unknown environment {name!r}; {advice(name, environment_names())}")
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []
@@ -92,36 +98,25 @@ class Game:
 
 def load_recording(file: str) -> tuple[dict[str, Any], Game]:
     """A recording and the game it is of, not begun. Raises ValueError naming the file and what is wrong in it."""
+    with file_errors(f"cannot read the recording {file}"):
+        text = Path(file).read_text(errors="replace")
     try:
-        saved: Any = json.loads(Path(file).read_text())
-    except OSError as problem:
-        raise ValueError(f"cannot read the recording {file}: {problem.strerror}") from problem
+        saved: Any = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise ValueError(
+        raise EngramError(
             f"cannot read the recording {file}: it is not JSON, or nested too deeply; {_ALLOWED}"
         ) from problem
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise ValueError(f"{file} is no recording of rl-play in format {FORMAT}; {_ALLOWED}")
-    for key, (types, words) in _KINDS.items():
-        value: Any = saved.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if key not in saved or not isinstance(value, types) or isinstance(value, bool):
-            raise ValueError(f"{file}: {key} is {_short(saved, key)}; expected {words}")
-    found: dict[str, Any] = saved  # pyright: ignore[reportUnknownVariableType]
+        raise EngramError(f"{file} is no recording of rl-play in format {FORMAT}; {_ALLOWED}")
     try:
-        check_whole("seed", found["seed"], 0)
-        game = Game(found["env"], found["env_args"], found["seed"])
-    except (ValueError, TypeError, OverflowError, MemoryError) as problem:
-        raise ValueError(f"{file}: {problem or 'this environment does not fit into memory'}") from problem
-    for place, action in enumerate(found["actions"]):
-        if type(action) is not int or not 0 <= action < len(game.batch.action_names):
-            said = f"{file}: action {place} is {str(action)[:40]!r}"
-            raise ValueError(f"{said}; allowed in {found['env']}: {game.batch.allowed_actions}")
-    return found, game
-
-
-def _short(saved: dict[str, Any], key: str) -> str:
-    """A value of a recording in a few words."""
-    value = saved.get(key)
-    if key not in saved or isinstance(value, list | dict):
-        return f"a {type(value).__name__}" if key in saved else "missing"
-    return repr(value)[:40]
+        with user_errors(file):
+            made: Recording = from_dict(Recording, saved)
+            game = Game(made.env, made.env_args, made.seed)
+    except (OverflowError, MemoryError) as problem:
+        raise EngramError(f"{file}: {problem or 'this environment does not fit into memory'}") from problem
+    for place, action in enumerate(made.actions):
+        if not 0 <= action < len(game.batch.action_names):
+            raise EngramError(
+                f"{file}: action {place} is {str(action)[:40]}; allowed in {made.env}: {game.batch.allowed_actions}"
+            )
+    return saved, game

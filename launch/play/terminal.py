@@ -44,17 +44,21 @@ def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
     captions = _captions(canvas, width)
     room = max(height - len(captions) - bool(captions), 1)
     scale = min(width / canvas.cols, 2 * room / canvas.rows)
-    fits = 2 * canvas.cols <= width and canvas.rows <= room
-    grid = _cells(canvas) if scale < PIXELS and fits and not canvas.freehand else _pixels(canvas, scale)
+    if scale < PIXELS and 2 * canvas.cols <= width and canvas.rows <= room and not canvas.freehand:
+        blank = Cell(canvas.background)
+        rows = [[canvas.cells.get((r, c), blank) for c in range(canvas.cols)] for r in range(canvas.rows)]
+        grid = [[glyph for cell in row for glyph in _glyphs(cell)] for row in rows]
+    else:
+        grid = _pixels(canvas, scale)
     return [*grid, [], *captions] if captions else grid
 
 
 def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: int, width: int) -> RenderableType:
     """The canvas, and at its right the meaning of its colors, unless the canvas would shrink below its cells."""
-    legend = Text("\n").join(Text.assemble(("██ ", _style(color, None)), text) for color, text in symbols)
     need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
     if len(symbols) > height or (2 * canvas.cols > width - need and not canvas.freehand) or need > width // 2:
         return text_of(compose(canvas, height, width))
+    legend = Text("\n").join(Text.assemble(("██ ", _style(color, None)), text) for color, text in symbols)
     table = Table.grid(padding=(0, GAP, 0, 0))
     table.add_row(text_of(compose(canvas, height, width - need)), legend)
     return table
@@ -62,24 +66,15 @@ def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: in
 
 def text_of(lines: Sequence[Line]) -> Text:
     """Lines of glyphs as text with styles."""
-    text = Text(no_wrap=True, overflow="crop")
-    for number, line in enumerate(lines):
-        text.append("\n" * (number > 0))
-        for glyph in line:
-            text.append(glyph.character, _style(glyph.ink, glyph.floor))
+    parts = (Text.assemble(*((x.character, _style(x.ink, x.floor)) for x in line)) for line in lines)
+    text = Text("\n").join(parts)
+    text.no_wrap, text.overflow = True, "crop"
     return text
 
 
 @cache
 def _style(ink: Color | None, floor: Color | None) -> Style:
     return Style.from_color(*(None if each is None else RichColor.from_rgb(*each) for each in (ink, floor)))
-
-
-def _cells(canvas: Canvas) -> list[Line]:
-    """Two characters for each cell."""
-    blank = Cell(canvas.background)
-    rows = [[canvas.cells.get((r, c), blank) for c in range(canvas.cols)] for r in range(canvas.rows)]
-    return [[glyph for cell in row for glyph in _glyphs(cell)] for row in rows]
 
 
 def _glyphs(cell: Cell) -> Line:
@@ -105,18 +100,12 @@ def _pixels(canvas: Canvas, scale: float) -> list[Line]:
 
 def _captions(canvas: Canvas, width: int) -> list[Line]:
     """The rows below the grid as lines: text and cells from left to right."""
-    rows: dict[int, list[tuple[float, Line]]] = {}
-    for row, col, text, _, _ in canvas.words:
-        if row >= canvas.rows:
-            rows.setdefault(round(row), []).append((col, [Glyph(character) for character in text]))
-    for (row, col), cell in canvas.cells.items():
-        if row >= canvas.rows:
-            rows.setdefault(row, []).append((col, _glyphs(cell)))
-    lines: list[Line] = []
-    for row in sorted(rows):
-        parts = [part for _, part in sorted(rows[row], key=lambda item: item[0])]
-        lines.append([glyph for part in parts for glyph in (*part, Glyph(" "))][:width])
-    return lines
+    parts = [(round(row), col, [Glyph(c) for c in text]) for row, col, text, _, _ in canvas.words if row >= canvas.rows]
+    parts += [(row, col, _glyphs(cell)) for (row, col), cell in canvas.cells.items() if row >= canvas.rows]
+    lines: dict[int, Line] = {}
+    for row, _, part in sorted(parts, key=lambda each: each[:2]):
+        lines.setdefault(row, []).extend((*part, Glyph(" ")))
+    return [line[:width] for line in lines.values()]
 
 
 class Terminal:

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...base.errors import EngramError, file_errors
 from ...base.files import replace_file
-from ...base.messages import check_new_file
+from ...base.settings import Settings, setting
 from ..metrics.panel import short
 from ..metrics.rows import read_rows
-from ..run.command_line import UsageError, make_console, parse, run_command
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.command_line import make_console, parse, run_command
+from ..run.run_directory import RunDirectory
 from .history import read
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture
@@ -33,18 +34,15 @@ _HELP = """Show a population: its members, their settings over time, and whose w
 
 
 @dataclass(frozen=True, kw_only=True)
-class PopulationViewConfig:
+class PopulationViewConfig(Settings):
     """Which population to show, and how."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
     """Make every decision again from the recorded scores; exit code 1 where the log disagrees."""
-    picture: str = ""
+    picture: str = setting("", file="")
     """File for the lineage as a picture (PNG)."""
-
-    def __post_init__(self) -> None:
-        check_new_file("picture", self.picture)
 
 
 class Population:
@@ -61,13 +59,8 @@ class Population:
         self._last: dict[str, Any] = {}
         try:
             self._follow(run)
-        except RunDirectoryError:
-            raise
-        except (TypeError, ValueError, LookupError, AttributeError) as problem:
-            what = f"{type(problem).__name__}: {problem}"
-            raise RunDirectoryError(f"{run.population_file} is damaged: its events do not fit ({what})") from problem
-        if not self.start:
-            raise RunDirectoryError(f"{run.population_file} is damaged: it has no start event")
+        except (TypeError, LookupError, AttributeError) as problem:
+            raise EngramError(f"{run.population_file} is damaged: its events do not fit ({problem!r})") from problem
 
     def _follow(self, run: RunDirectory) -> None:
         decisions: dict[int, dict[str, Any]] = {}
@@ -113,18 +106,13 @@ def main(arguments: Sequence[str]) -> int:
     """Show as the words say; returns the exit code."""
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
-    try:
-        run = RunDirectory.open(config.run, lock=False)
-        if config.replay:
-            return replay(run, console)
-        population = Population(run)
-    except RunDirectoryError as problem:
-        raise UsageError(str(problem)) from problem
+    run = RunDirectory.open(config.run, lock=False)
+    if config.replay:
+        return replay(run, console)
+    population = Population(run)
     if config.picture:
-        try:
+        with file_errors(f"--picture: cannot write {config.picture}"):
             replace_file(Path(config.picture), picture(population.lineage))
-        except OSError as problem:
-            raise UsageError(f"--picture: cannot write {config.picture}: {problem.strerror}") from problem
         console.print(f"wrote {config.picture}")
     show(population, console)
     return 0

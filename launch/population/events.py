@@ -31,8 +31,6 @@ class PopulationWriter:
 
     Args:
         writer: writes the numbers of the population as a whole; stays open.
-        config: the run's configuration.
-        fields: names of the environment's episode fields.
         past: the events of the log before this process.
         clock: seconds since any moment.
     """
@@ -108,7 +106,6 @@ def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
 
     Args:
         explored: what differs between members, by dotted names.
-        fields: names of the environment's episode fields.
     """
     how_well = {
         "return of every member": ["^episode/return$"],

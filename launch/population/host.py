@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,15 @@ from ...base.files import AppendedFile, abandon_after
 from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
 from ..metrics.member import Member
-from ..metrics.panel import short
+from ..metrics.panel import Panel, short
+from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
+from ..run.run_directory import RunDirectory
 from .events import PopulationWriter
-from .panel import MemberRow
+from .panel import MemberRow, PopulationPanel
 
 _SUMMED = (
-    "perf/env_steps_per_second",
-    "perf/learner_busy",
-    "perf/queue_wait",
-    "perf/actor_busy",
+    *(f"perf/{x}" for x in ("env_steps_per_second", "learner_busy", "queue_wait", "actor_busy")),
     "learner/skipped",
 )
 """Metrics that add up over members."""
@@ -35,7 +35,6 @@ class PopulationLog:
     """`population.jsonl`: one line per event, whole or not at all, never changed.
 
     Args:
-        file: the log.
         step: of the checkpoint from which the run goes on; None for a run that begins, again if there are events.
             Events after it, of a run that begins all of them, are moved to `population.abandoned.jsonl`.
         warn: where a disk that refuses is reported, once.
@@ -70,15 +69,7 @@ class PopulationLog:
 
 
 class PopulationHost:
-    """The population of a run.
-
-    Args:
-        config: the run's configuration.
-        members: all of them.
-        log: where events go.
-        writer: shows the population in TensorBoard.
-        warn: shows a warning to a person.
-    """
+    """The population of a run."""
 
     def __init__(
         self,
@@ -110,14 +101,8 @@ class PopulationHost:
             f"a member is first compared after {pbt.first_due:,} of its episodes (--pbt.warmup, --pbt.window), "
             f"then every {pbt.interval:,} (--pbt.interval)"
         )
-        self._event(
-            "start",
-            members=len(self.members),
-            seed=self.config.seed,
-            scheme=self.config.pbt.scheme,
-            pbt=asdict(self.config.pbt),
-            values=self.controller.values,
-        )
+        facts = {"members": len(self.members), "seed": self.config.seed, "scheme": pbt.scheme, "pbt": asdict(pbt)}
+        self._event("start", **facts, values=self.controller.values)
 
     def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
         """Note the episodes [K, 3 + F] that a member has finished, as `Unroll.episodes` has them."""
@@ -145,22 +130,12 @@ class PopulationHost:
 
     def rows(self) -> list[MemberRow]:
         """All members as a table has them."""
-        controller = self.controller
+        seen = self.controller
         rows: list[MemberRow] = []
-        for member in self.members:
-            window = member.accumulator.window()
-            episodes, ancestor = controller.episodes[member.number], controller.ancestors[member.number]
-            rows.append(
-                MemberRow(
-                    member.number,
-                    member.steps,
-                    episodes,
-                    window.get("return"),
-                    window.get("solved"),
-                    controller.values[member.number],
-                    ancestor,
-                )
-            )
+        for each in self.members:
+            i, mean = each.number, each.accumulator.window()
+            means = mean.get("return"), mean.get("solved")
+            rows.append(MemberRow(i, each.steps, seen.episodes[i], *means, seen.values[i], seen.ancestors[i]))
         return rows
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -217,25 +192,15 @@ class PopulationHost:
 
     def _evaluate(self, due: list[int]) -> list[int]:
         seen = self.controller.evaluate(due)
-        self._event(
-            "evaluation",
-            generation=seen.generation,
-            evaluated=seen.evaluated,
-            scores=seen.scores,
-            member_steps=[member.steps for member in self.members],
-            episodes=seen.episodes,
-            values=seen.values,
-            decisions=[decision._asdict() for decision in seen.decisions],
-        )
+        steps = [member.steps for member in self.members]
+        decisions = [decision._asdict() for decision in seen.decisions]
+        facts = {"generation": seen.generation, "evaluated": seen.evaluated, "scores": seen.scores}
+        facts |= {"member_steps": steps, "episodes": seen.episodes, "values": seen.values, "decisions": decisions}
+        self._event("evaluation", **facts)
         changed: list[int] = []
         for decision, effective in self._carry_out(seen.decisions):
-            self._event(
-                "copy",
-                generation=seen.generation,
-                member=decision.member,
-                **{"from": decision.opponent},
-                effective=effective,
-            )
+            copy = {"generation": seen.generation, "member": decision.member, "from": decision.opponent}
+            self._event("copy", **copy, effective=effective)
             changed.append(decision.member)
         return changed
 
@@ -250,16 +215,8 @@ class PopulationHost:
             self._hopeless = True
             self._warn(f"the loss of every member is not finite: {failing} cannot be replaced")
         for decision, effective in self._carry_out(decisions):
-            self._event(
-                "replacement",
-                member=decision.member,
-                **{"from": decision.opponent},
-                reason=decision.reason,
-                healthy=healthy,
-                scores=scores,
-                old=decision.old,
-                new=effective,
-            )
+            copy = {"member": decision.member, "from": decision.opponent, "reason": decision.reason}
+            self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=effective)
             self._warn(f"member {decision.member}: {decision.reason}; it goes on as a copy of {decision.opponent}")
         return [decision.member for decision in decisions]
 
@@ -279,3 +236,25 @@ class PopulationHost:
         event = {"event": kind, "time": round(time.time(), 3), "step": self.steps, **what}
         self._log.append(event)
         self._writer.event(event)
+
+
+def add_population(
+    config: RunConfig,
+    members: Sequence[Member],
+    fields: Sequence[str],
+    directory: RunDirectory,
+    panel: Panel,
+    step: int | None,
+    files: ExitStack,
+) -> PopulationHost:
+    """The host of a population, whose rows the panel shows; `files` closes what it writes to.
+
+    `step` counts the steps of all members in the checkpoint that the run continues from, None for a new run.
+    """
+    log = PopulationLog(directory.population_file, step, panel.message)
+    writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
+    host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
+    files.enter_context(closing(host))
+    if isinstance(panel, PopulationPanel):
+        panel.members(host.rows)
+    return host

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ...learners.population.config import PopulationConfig
 from ...learners.population.decisions import Decision, decide, initial_values, replace_failing
 from ...learners.population.search_space import Values
-from ..run.config import from_dict
+from ..run.settings.plain import from_dict
 from .history import Entry
 
 PRECISION = 1e-9
@@ -26,11 +26,7 @@ class Difference(NamedTuple):
 
 
 class Replay:
-    """Follows a log and collects where it disagrees.
-
-    Args:
-        entries: all of the log.
-    """
+    """Follows a log and collects where it disagrees."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.differences: list[Difference] = []
@@ -49,17 +45,13 @@ class Replay:
                 self._differ(entry, None, f"the {entry.kind} event allows no replay: {problem!r}")
 
     def _follow(self, entry: Entry) -> None:
-        match entry.kind:
-            case "start":
-                self._start(entry)
-            case "evaluation":
-                self._evaluation(entry)
-            case "copy":
-                self._copy(entry)
-            case "replacement":
-                self._replacement(entry)
-            case _:  # a resume decides nothing
-                pass
+        if entry.kind != "resume":  # which decides nothing
+            {
+                "start": self._start,
+                "evaluation": self._evaluation,
+                "copy": self._copy,
+                "replacement": self._replacement,
+            }[entry.kind](entry)
 
     def _start(self, entry: Entry) -> None:
         event = entry.event
@@ -74,22 +66,17 @@ class Replay:
             self._differ(entry, None, f"generation is {event['generation']} in the log, {self.evaluations} by counting")
         self._take_values(entry, "value before the evaluation")
         given = event["generation"], event["evaluated"], event["scores"], event["values"]
-        made = decide(self._config, self._seed, *given)
         logged = {decision["member"]: decision for decision in event["decisions"]}
-        for decision in made:
+        for made in decide(self._config, self._seed, *given):
             self.decisions += 1
-            self._compare_decision(entry, logged.pop(decision.member, {}), decision)
+            if made.copy:
+                self._due[made.member] = (entry.line, made)
+            if made.member in logged:
+                self._compare(entry, made.member, logged.pop(made.member), made._asdict())
+            else:
+                self._differ(entry, made.member, "no decision in the log, one by replay")
         for member in logged:
             self._differ(entry, member, "a decision in the log, none by replay")
-
-    def _compare_decision(self, entry: Entry, logged: Mapping[str, Any], made: Decision) -> None:
-        if made.copy:
-            self._due[made.member] = (entry.line, made)
-        if not logged:
-            return self._differ(entry, made.member, "no decision in the log, one by replay")
-        for name, value in made._asdict().items():
-            if not same(logged.get(name), value):
-                self._differ(entry, made.member, f"{name} is {logged.get(name)!r} in the log, {value!r} by replay")
 
     def _copy(self, entry: Entry) -> None:
         event, member = entry.event, entry.event["member"]
@@ -98,10 +85,7 @@ class Replay:
         if decision is None:
             self._differ(entry, member, "a copy in the log that no evaluation decided")
         else:
-            if event["from"] != decision.opponent:
-                self._differ(entry, member, f"copied from {event['from']} in the log, {decision.opponent} by replay")
-            if not same(event["effective"], decision.new):
-                self._differ(entry, member, f"effective is {event['effective']} in the log, {decision.new} by replay")
+            self._compare(entry, member, event, {"from": decision.opponent, "effective": decision.new})
         self.values[member] = dict(event["effective"])
 
     def _replacement(self, entry: Entry) -> None:
@@ -109,17 +93,15 @@ class Replay:
         self.decisions += 1
         self.copies += 1
         given = event["step"], [member], event["healthy"], event["scores"], self.values
-        made = replace_failing(self._config, self._seed, *given)
-        for decision in made:
-            for name, logged, value in (
-                ("from", event["from"], decision.opponent),
-                ("reason", event["reason"], decision.reason),
-                ("old", event["old"], decision.old),
-                ("new", event["new"], decision.new),
-            ):
-                if not same(logged, value):
-                    self._differ(entry, member, f"{name} is {logged!r} in the log, {value!r} by replay")
+        for made in replace_failing(self._config, self._seed, *given):
+            expected = {"from": made.opponent, "reason": made.reason, "old": made.old, "new": made.new}
+            self._compare(entry, member, event, expected)
         self.values[member] = dict(event["new"])
+
+    def _compare(self, entry: Entry, member: int, logged: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+        for name, value in made.items():
+            if not same(logged.get(name), value):
+                self._differ(entry, member, f"{name} is {logged.get(name)!r} in the log, {value!r} by replay")
 
     def _nothing_is_due(self, kind: str) -> None:
         """Copies follow their evaluation at once; at the very end of a log they may still be under way."""

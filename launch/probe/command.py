@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...agents.process import prepare_process
-from ...learners import checkpoints
-from ..run.command_line import UsageError, dashed, make_console, parse, run_command, value_of, without
-from ..run.config import differences, from_dict, to_dict
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ...base.errors import EngramError, user_errors
+from ...base.settings import declared
+from ..run.command_line import dashed, make_console, parse, run_command, value_of, without
+from ..run.run_directory import RunDirectory
+from ..run.settings.plain import differences, from_dict, to_dict
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
@@ -22,7 +23,7 @@ rl-probe --list         all tasks, with chance and published numbers
 rl-probe --resume RUN   go on with a run; --minutes and --updates may grow
 rl-probe suite [flags]  every core on every task (see rl-probe suite --help)"""
 
-MAY_CHANGE = {"minutes", "updates", "run_dir", "test_sequences", "log_every", "checkpoint_every", "device"}
+MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))
 """Settings that may be given with --resume."""
 
 
@@ -36,26 +37,21 @@ def main(arguments: Sequence[str]) -> int:
         from .suite import main as suite  # its pictures take a second to import
 
         return suite(words[1:])
-    try:
-        resume = value_of("--resume", words)
-        if resume is not None:
-            with RunDirectory.open(Path(resume)) as directory:
-                return probe(resumed(directory, without(words, ("--resume",))), directory)
-        return probe(parsed(words), None)
-    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
-        raise UsageError(str(problem)) from problem
+    resume = value_of("--resume", words)
+    if resume is not None:
+        with RunDirectory.open(Path(resume)) as directory:
+            return probe(resumed(directory, without(words, ("--resume",))), directory)
+    return probe(parsed(words), None)
 
 
 def parsed(words: Sequence[str]) -> ProbeConfig:
     """The configuration that the words stand for; the first is the task."""
     if not words or words[0].startswith("-"):
         if not {"--help", "-h"} & set(words):
-            raise UsageError("which task? rl-probe TASK, or rl-probe --list to see them all")
+            raise EngramError("which task? rl-probe TASK, or rl-probe --list to see them all")
         return parse(ProbeConfig, words, "rl-probe", _HELP)
-    try:
+    with user_errors():
         default = recipe(words[0], value_of("--core", words) or ProbeConfig.core)
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
     return _until(parse(ProbeConfig, words[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume")))
 
 
@@ -66,14 +62,12 @@ def _until(config: ProbeConfig) -> ProbeConfig:
 
 def resumed(directory: RunDirectory, words: Sequence[str]) -> ProbeConfig:
     """A run's own configuration with the few settings that may be given on resuming it."""
-    try:
+    with user_errors(f"{directory.path / 'config.toml'} is not of a probe"):
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
-    except (ValueError, TypeError) as problem:
-        raise UsageError(f"{directory.path / 'config.toml'} is not of a probe: {problem}") from problem
     new = _until(parse(ProbeConfig, words, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
     for name, before, after in differences(old, new):
         if name not in MAY_CHANGE:
-            raise UsageError(
+            raise EngramError(
                 f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
                 f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
             )

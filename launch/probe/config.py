@@ -6,7 +6,9 @@ from typing import Any
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from ...base.messages import SEEDS, check_fields
+from ...base.errors import EngramError
+from ...base.messages import SEEDS
+from ...base.settings import Settings, setting
 from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import find_task
 from ...learners.supervised.config import SupervisedConfig
@@ -14,7 +16,7 @@ from ..run.device import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeConfig:
+class ProbeConfig(Settings):
     """One memory on one task."""
 
     task: tyro.conf.Suppress[str] = "recall"
@@ -29,36 +31,28 @@ class ProbeConfig:
     """Network around the core, and optimizer."""
     start_from: str | None = None
     """Run directory of another probe whose weights this one begins with, such as of an easier task."""
-    minutes: Minutes = 10.0
+    minutes: Minutes = setting(10.0, (0, None), resumable=True)
     """Time of training of one CPU core (on a GPU by the clock), a plain number in minutes; 0: until --updates."""
-    updates: int = 0
+    updates: int = setting(0, (0, None), resumable=True)
     """Updates to train for; 0: until the minutes are over."""
-    seed: int = 1
+    seed: int = setting(1, SEEDS)
     """Seed of weights and sequences, 0..2**64-1."""
-    device: str = "cpu"
+    device: str = setting("cpu", resumable=True)
     """Where to train: auto (the first GPU, if there is one), cpu, cuda or cuda:N."""
-    test_sequences: int = 2048
+    test_sequences: int = setting(2048, (1, None), resumable=True)
     """Sequences of each test at the end, at least 1."""
-    log_every: int = 50
+    log_every: int = setting(50, (1, None), resumable=True)
     """Updates between two rows of metrics."""
-    checkpoint_every: Seconds = 60.0
+    checkpoint_every: Seconds = setting(60.0, (0, None), resumable=True)
     """Time between checkpoints; a plain number counts seconds."""
-    run_dir: str | None = None
+    run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/TASK-CORE-DATE if not given."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            minutes=(0, None),
-            updates=(0, None),
-            seed=SEEDS,
-            test_sequences=(1, None),
-            log_every=(1, None),
-            checkpoint_every=(0, None),
-        )
+        super().__post_init__()
         check_device(self.device)
         if not self.minutes and not self.updates:
-            raise ValueError("minutes is 0 and updates is 0; allowed: one of them above 0, to know when to stop")
+            raise EngramError("minutes is 0 and updates is 0; allowed: one of them above 0, to know when to stop")
 
     @property
     def name(self) -> str:

@@ -4,10 +4,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
+from ...base.errors import EngramError, user_errors
 from ...base.files import replace_file
 from ...base.memory import memory
 from ...envs.tasks.registry import examined_on, find_task, make_task
@@ -17,9 +19,8 @@ from ...learners.supervised.learner import SupervisedLearner, examine
 from ...learners.supervised.model import SequenceModel, to_tensors
 from ...learners.supervised.scores import Score
 from ..metrics.writer import MetricsWriter
-from ..run.command_line import UsageError
 from ..run.device import find_device
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.run_directory import RunDirectory
 from ..run.sizes import check_fits, training_bytes, without_memory
 from ..run.stop_flag import StopFlag
 from ..run.trainees import take_weights
@@ -45,12 +46,7 @@ class Tests(NamedTuple):
 
 
 class ProbeRun:
-    """A probe in progress. Raises UsageError for names and values that do not exist, or if it cannot be tested.
-
-    Args:
-        config: what to train.
-        show: shows a line to a person.
-    """
+    """A probe in progress. Raises EngramError for names and values that do not exist, or if it cannot be tested."""
 
     def __init__(self, config: ProbeConfig, show: Callable[[str], None]) -> None:
         self.config, self.show = config, show
@@ -122,10 +118,7 @@ class ProbeRun:
             "ms_per_update": round(1000 * self.trained / max(1, self.learner.updates), 3),
             "skipped": self.learner.skipped,
             "valid_accuracy": valid.accuracy,
-            "accuracy": sum(each["accuracy"] for each in tests) / len(tests),
-            "low": sum(each["low"] for each in tests) / len(tests),
-            "high": sum(each["high"] for each in tests) / len(tests),
-            "chance": sum(each["chance"] for each in tests) / len(tests),
+            **{name: fmean(each[name] for each in tests) for name in ("accuracy", "low", "high", "chance")},
             "tests": tests,
             "config": asdict(config) | {"run_dir": None},
         }
@@ -171,15 +164,13 @@ class ProbeRun:
 
 
 def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
-    """The task and a freshly initialized network for it. Raises UsageError for names and values that do not exist."""
-    try:
+    """The task and a freshly initialized network for it. Raises EngramError for names and values that do not exist."""
+    with user_errors():
         one = make_task(config.task, 1, config.task_args, seed=config.seed)
         check_memory(one, config)
         task = make_task(config.task, config.learner.batch_size, config.task_args, seed=config.seed)
         torch.manual_seed(config.seed)
         model = SequenceModel(task, config.core, config.core_args, config.learner).to(device)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     return task, SupervisedLearner(model, config.learner, task.stream)
 
 
@@ -199,33 +190,29 @@ def check_memory(task: Task, config: ProbeConfig) -> None:
 
 
 def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
-    """Tests of a task that is trained with `task_args`. Raises UsageError if its files hold too little."""
+    """Tests of a task that is trained with `task_args`. Raises EngramError if its files hold too little."""
 
     def fresh(parameters: Mapping[str, Any], part: str) -> Task:
         return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)
 
-    try:
+    with user_errors():
         tests = [(label, fresh(parameters, "test")) for label, parameters in examined_on(task, task_args)]
         return Tests(fresh(task_args, "valid"), tests)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
 
 
 def start_from(run: str | None, learner: SupervisedLearner) -> None:
-    """Give a new network the weights of another probe. Raises UsageError if there are none, or of another network."""
+    """Give a new network the weights of another probe. Raises EngramError if there are none, or of another network."""
     if run is None:
         return
     if not run:
-        raise UsageError("--start-from is ''; allowed: the run directory of another probe")
-    try:
+        raise EngramError("--start-from is ''; allowed: the run directory of another probe")
+    with user_errors("--start-from"):
         path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints)
-        if path is None:
-            raise UsageError(f"--start-from {run}: it has no checkpoint yet")
-        saved = checkpoints.load(path)
-    except (RunDirectoryError, checkpoints.CheckpointError) as problem:
-        raise UsageError(f"--start-from: {problem}") from problem
+        saved = checkpoints.load(path) if path else {}
+    if path is None:
+        raise EngramError(f"--start-from {run}: it has no checkpoint yet")
     if "model" not in saved.get("learner", {}):
-        raise UsageError(f"--start-from {run}: its checkpoint is not of a probe, and no other will do")
+        raise EngramError(f"--start-from {run}: its checkpoint is not of a probe, and no other will do")
     take_weights(learner.model, saved["learner"]["model"], path)
 
 

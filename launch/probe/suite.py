@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...agents.cores.registry import core_class, core_names
-from ...base.messages import SEEDS, check_fields, check_range
+from ...base.errors import EngramError, user_errors
+from ...base.messages import SEEDS, above, check_span
+from ...base.settings import Settings, setting
 from ...base.units import Minutes
 from ...envs.tasks.registry import find_task, make_task
-from ..run.command_line import UsageError, make_console, parse
+from ..run.command_line import make_console, parse
 from .config import recipe
 from .leaderboard import found_results, write_leaderboard
 from .run import RESULT, STOPPED, make_tests
@@ -57,14 +59,14 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteConfig:
+class SuiteConfig(Settings):
     """Which cores on which tasks, and how long."""
 
     cores: tuple[str, ...] = ()
     """Cores; none for all that are registered."""
     tasks: tuple[str, ...] = CHEAP
     """Tasks."""
-    minutes: Minutes = 5.0
+    minutes: Minutes = setting(5.0, above(0))
     """Time of training, a plain number in minutes, for each core on each task, the search included."""
     lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     """Learning rates that are searched; with one there is no search."""
@@ -72,22 +74,19 @@ class SuiteConfig:
     """Parameters of tasks, TASK.KEY=VALUE."""
     small: bool = True
     """Small sizes of the cores; without, their defaults."""
-    jobs: int = 1
+    jobs: int = setting(1, (1, None))
     """Runs at once."""
-    seed: int = 1
+    seed: int = setting(1, SEEDS)
     """Seed of weights and sequences."""
-    test_sequences: int = 2048
+    test_sequences: int = setting(2048, (1, None))
     """Sequences of each test."""
     out: str = "runs/probe-suite"
     """Folder of runs and leaderboard; one that exists is gone on with."""
 
     def __post_init__(self) -> None:
-        check_fields(self, jobs=(1, None), seed=SEEDS, test_sequences=(1, None))
-        check_range("minutes", self.minutes, 0, above=True)
-        if not self.lrs:
-            raise ValueError("lrs is empty; allowed: at least one learning rate")
-        for lr in self.lrs:
-            check_range("lrs", lr, 0, above=True)
+        super().__post_init__()
+        for lr in self.lrs or (0.0,):
+            check_span("lrs", lr, above(0))
 
 
 class Cell(NamedTuple):
@@ -129,9 +128,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def cells_of(config: SuiteConfig) -> list[Cell]:
-    """All pairs; UsageError for a name that does not exist or a parameter that its task does not take."""
+    """All pairs; EngramError for a name that does not exist or a parameter that its task does not take."""
     cores = config.cores or tuple(core_names())
-    try:
+    with user_errors():
         for task in config.tasks:
             find_task(task)
         for core in cores:
@@ -142,20 +141,18 @@ def cells_of(config: SuiteConfig) -> list[Cell]:
             args = _task_args(config, task)
             make_task(task, recipe(task, cores[0]).learner.batch_size, args, seed=config.seed)
             make_tests(task, args, config.seed)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     return [Cell(task, core) for task in config.tasks for core in cores]
 
 
 def _keep_settings(config: SuiteConfig, out: Path) -> None:
-    """Write down what every cell has in common; UsageError if the folder holds a suite of other settings."""
+    """Write down what every cell has in common; EngramError if the folder holds a suite of other settings."""
     common = {"minutes": config.minutes, "lrs": list(config.lrs), "small": config.small, "seed": config.seed}
     common |= {"task_args": config.task_args}
     file = out / "suite.json"
     if file.exists():
         for name, there in json.loads(file.read_text()).items():
             if there != common[name]:
-                raise UsageError(
+                raise EngramError(
                     f"{out} holds a suite with {name} = {there!r}, not {common[name]!r}; choose another --out"
                 )
     file.write_text(json.dumps(common))

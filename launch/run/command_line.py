@@ -21,6 +21,7 @@ import tyro
 from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from ...base.errors import EngramError
 from ...base.messages import OTHER_NAMES
 from ...base.places import cache_folder, writable_home
 from ...base.units import count, duration, in_words, is_duration, number
@@ -38,16 +39,8 @@ _RULE = re.compile(r"[\s|│─━-]*")
 Config = TypeVar("Config")
 
 
-class UsageError(ValueError):
-    """A mistake of the user's; shown as one line, exit code 2."""
-
-
-class NotAvailableError(RuntimeError):
-    """Something outside the run is not there now and may be there later; shown as one line, exit code 3."""
-
-
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line's `main` and exit: one line and 2 for a usage error, 3 for what may go better later.
+    """Run a command line's `main` and exit; an EngramError is one line and its exit code.
 
     Ctrl-C where nobody else heeds it ends with 130. `module:Class` is found in the working directory.
     """
@@ -65,12 +58,9 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
         sys.exit(0)
     try:
         code = main(words)
-    except UsageError as problem:
+    except EngramError as problem:
         print(f"{name}: {printable(str(problem))}", file=sys.stderr)
-        code = 2
-    except NotAvailableError as problem:
-        print(f"{name}: {printable(str(problem))}", file=sys.stderr)
-        code = 3
+        code = problem.exit_code
     except BrokenPipeError:
         code = 1
     except KeyboardInterrupt:
@@ -113,14 +103,12 @@ def parse(
 
     Args:
         cls: the dataclass; without `default`, its own defaults hold.
-        arguments: the words.
-        prog: the command's name.
         description: what `--help` says first.
         default: what holds where no flag is given.
         other_flags: flags that the command reads by itself, to be named where an unknown one comes near.
 
     Raises:
-        UsageError: an unknown flag or word, a bad value, or a combination of values that is not allowed.
+        EngramError: an unknown flag or word, a bad value, or a combination of values that is not allowed.
     """
     given: dict[str, Any] = {} if default is None else {"default": default}
     unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
@@ -137,7 +125,7 @@ def parse(
             registry=_registry(),
         )
     if unknown:
-        raise UsageError(unknown_word(unknown[0], known, prog))
+        raise EngramError(unknown_word(unknown[0], known, prog))
     return config
 
 
@@ -164,7 +152,7 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def value_of(flag: str, words: Sequence[str]) -> str | None:
-    """The word that follows the last `flag` (or `flag=word`), or None without it. Raises UsageError without a value."""
+    """The word that follows the last `flag` (or `flag=word`), or None. Raises EngramError without a value."""
     found: str | None = None
     for i, word in enumerate(words):
         if word.startswith(f"{flag}="):
@@ -175,7 +163,7 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
         else:
             continue
         if not found:
-            raise UsageError(f"{flag} needs a value")
+            raise EngramError(f"{flag} needs a value")
     return found
 
 
@@ -291,21 +279,21 @@ def _registry() -> ConstructorRegistry:
 
 @contextlib.contextmanager
 def _complaints(words: Sequence[str], known: set[str], prog: str) -> Generator[None]:
-    """Turn what tyro prints before it exits with 2, a box of several lines, into a UsageError of one."""
+    """Turn what tyro prints before it exits with 2, a box of several lines, into a EngramError of one."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             yield
     except ValueError as problem:
-        raise UsageError(str(problem)) from problem
+        raise EngramError(str(problem)) from problem
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
         # A word that no flag takes is often the cause of what tyro finds missing.
         for word in words:
             if FLAG.fullmatch(name := word.partition("=")[0]) and name not in known and not _negated(name, known):
-                raise UsageError(unknown_word(word, known, prog)) from None
-        raise UsageError(_one_line(said.getvalue())) from None
+                raise EngramError(unknown_word(word, known, prog)) from None
+        raise EngramError(_one_line(said.getvalue())) from None
 
 
 def _negated(flag: str, known: set[str]) -> bool:

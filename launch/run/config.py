@@ -4,9 +4,8 @@ Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConf
 the papers' values for each pairing of environment and core.
 """
 
-import copy
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
 
@@ -14,24 +13,26 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
-from ...base.messages import SEEDS, advice, check_fields, check_finite
+from ...base.errors import EngramError
+from ...base.messages import SEEDS, check_finite
 from ...base.processes import num_cores
+from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds
 from ...learners.config import LearnerConfig
 from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
-from .settings.renamed import renamed
-from .settings.typed import NONE, typed
-from .urls import check_url, redacted
+from .settings.plain import differences
+from .settings.renamed import upgraded
+from .urls import check_url
 
 ELASTIC_ACTORS = 8
 """Actors that share the environments of an update when their number follows the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Settings):
     """One training run."""
 
     env: str = "boxworld"
@@ -48,151 +49,154 @@ class RunConfig:
     """Members that learn at once and from each other; 0: a single learner."""
     pbt: PopulationConfig = PopulationConfig()
     """How the members of a population learn from each other."""
-    total_steps: int = 1_000_000_000
+    total_steps: int = setting(1_000_000_000, (1, None), resumable=True)
     """Environment steps to learn from, for each member of a population."""
-    num_actors: int | Literal["auto"] = 1
+    num_actors: int | Literal["auto"] = setting(1, resumable=True)
     """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
     envs_per_actor: int | Literal["auto"] = "auto"
     """Environments that each actor steps together; auto: those of an update, shared out among the actors."""
-    env_workers: int = 0
+    env_workers: int = setting(0, (0, None), resumable=True, passive=True)
     """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
-    num_learners: int = 1
+    num_learners: int = setting(1, resumable=True)
     """Processes that learn alongside each other, on CPUs: each from its share of every update, equal to one up to the
     order of float sums; with a population each for some of its members."""
-    unroll_length: int = 40
+    unroll_length: int = setting(40, (1, None))
     """Steps per unroll (T)."""
-    envs_per_update: int = 32
+    envs_per_update: int = setting(32, (1, None))
     """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
     num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = "auto"
     """Updates that the weights that acted may be old when they are learned from; auto: the least that lets actors work
     while the learner does, which is 1 unless an actor has more environments than an update."""
-    device: str = "auto"
+    device: str = setting("auto", resumable=True, passive=True)
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
-    learner_threads: int | Literal["auto"] = "auto"
+    learner_threads: int | Literal["auto"] = setting("auto", resumable=True)
     """CPU threads of the learner, which do not change results; auto: the cores that no actor needs, at least 2."""
-    seed: int = 1
+    seed: int = setting(1, SEEDS, passive=True)
     """Seed of weights, environments and action sampling, 0..2**64-1."""
     sync: bool = False
     """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
-    local: bool = False
+    local: bool = setting(False, resumable=True, passive=True)
     """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: actor processes act (with --local this one, in turn); cpu, cuda: a thread of this process acts, on it."""
-    run_dir: str | None = None
+    run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/ENV-CORE-DATE if not given."""
-    start_from: str | None = None
+    start_from: str | None = setting(None, passive=True)
     """Run directory whose best weights the networks begin with, zoo:NAME, or the folder or URL of a card."""
-    checkpoint_url: str | None = None
+    checkpoint_url: str | None = setting(None, resumable=True, passive=True)
     """Where finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. No secret may be in its path."""
-    time_limit: Minutes = 0.0
+    time_limit: Minutes = setting(0.0, (0, None), resumable=True, passive=True)
     """Stop with a checkpoint after so long, such as 90s, 10m or 2h; a plain number counts minutes, 0 has no limit."""
-    log_every: int = 20_000
+    log_every: int = setting(20_000, (1, None), resumable=True, passive=True)
     """Steps between two rows of metrics."""
-    log_seconds: Seconds = 10.0
+    log_seconds: Seconds = setting(10.0, (0, None), resumable=True, passive=True)
     """Time after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
-    track: str | None = None
+    track: str | None = setting(None, resumable=True, passive=True)
     """Tracker that also gets every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
     the group engram.trackers, or module:Class."""
-    eval_every: int = 0
+    eval_every: int = setting(0, (0, None), resumable=True)
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
-    look_every: int = 0
+    look_every: int = setting(0, (0, None), resumable=True)
     """Steps between two images of the memory on one level, with state/* metrics, at most 1% of the time; 0: none."""
-    video_every: int = 0
+    video_every: int = setting(0, (0, None), resumable=True)
     """Steps between videos of an evaluation episode, in TensorBoard and the tracker; 0: none. Training waits."""
-    eval_episodes: int = 100
+    eval_episodes: int = setting(100, (1, None), resumable=True)
     """Episodes of an evaluation, at least 1."""
-    checkpoint_every: Seconds = 60.0
+    checkpoint_every: Seconds = setting(60.0, (0, None), resumable=True, passive=True)
     """Time between checkpoints; a plain number counts seconds."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: int = setting(3, (1, None), resumable=True, passive=True)
     """Checkpoints kept besides the best one, at least 1."""
-    max_actor_failures: int = 10
+    max_actor_failures: int = setting(10, (0, None), resumable=True, passive=True)
     """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
-    actor_timeout: Seconds = 120.0
+    actor_timeout: Seconds = setting(120.0, (1, None), resumable=True, passive=True)
     """Time without an answer or a step of its environments after which an actor is replaced; a plain
     number counts seconds."""
-    stall_timeout: Minutes = 10.0
+    stall_timeout: Minutes = setting(10.0, (0, None), resumable=True, passive=True)
     """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number counts
     minutes, 0 has no limit."""
-    actor_cpus: float = 1.0
+    actor_cpus: float = setting(1.0, (0, None), resumable=True, passive=True)
     """Ray CPUs that each actor claims."""
-    actor_gpus: float = 0.0
+    actor_gpus: float = setting(0.0, resumable=True)
     """Part of a GPU that each Ray actor claims, 0..1; above 0 its network is asked there."""
-    ray_address: str | None = None
+    ray_address: str | None = setting(None, resumable=True, passive=True)
     """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
 
     def __post_init__(self) -> None:
         check_finite(self)
-        positive = ("total_steps", "unroll_length", "envs_per_update", "log_every", "eval_episodes", "keep_checkpoints")
-        not_negative = ("env_workers", "time_limit", "log_seconds", "eval_every", "look_every", "video_every")
-        not_negative += ("checkpoint_every", "max_actor_failures", "actor_cpus", "stall_timeout")
-        limits = dict.fromkeys(positive, (1, None)) | dict.fromkeys(not_negative, (0, None))
-        check_fields(self, seed=SEEDS, actor_timeout=(1, None), **limits)
+        super().__post_init__()
         if self.checkpoint_url is not None:
             check_url("checkpoint_url", self.checkpoint_url)
         if self.local and self.act_on != "auto":
-            raise ValueError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
+            raise EngramError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
         if self.act_on == "cuda" and self.device == "cpu":
-            raise ValueError("act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
+            raise EngramError("act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
         if self.fixed_actors is None and (self.synchronous or self.in_process):
             others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
             why = "--local" if self.local else "--act-on" if self.in_process else others
-            raise ValueError(f"num_actors is 'auto'; allowed with {why}: a number")
+            raise EngramError(f"num_actors is 'auto'; allowed with {why}: a number")
         self._check_actors()
         for name, value in (("envs_per_actor", self.envs_per_actor), ("learner_threads", self.learner_threads)):
             if not isinstance(value, str) and value < 1:
-                raise ValueError(f"{name} is {value}; allowed: auto, or at least 1")
+                raise EngramError(f"{name} is {value}; allowed: auto, or at least 1")
         self._check_learners()
         least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
         if self.max_lag != "auto" and self.max_lag < least:
-            raise ValueError(
+            raise EngramError(
                 f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
                 f"{self.envs_per_update}: auto, or at least {least}"
             )
         if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
-            raise ValueError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
+            raise EngramError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
         if self.population < 0 or self.population == 1:
-            raise ValueError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
+            raise EngramError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
         if self.population and self.levels.curriculum:
-            raise ValueError(
+            raise EngramError(
                 f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
                 "allowed with --curriculum: --population 0"
             )
         if not self.population and self.pbt != PopulationConfig():
-            name, *_ = differences(PopulationConfig(), self.pbt, "pbt.")[0]
-            raise ValueError(f"{name} is set, but population is 0; allowed: with --population of at least 2")
+            name, *_ = differences(PopulationConfig(), self.pbt)[0]
+            raise EngramError(f"pbt.{name} is set, but population is 0; allowed: with --population of at least 2")
         for each in self.pbt.explored:
             applied(self.learner, {each.setting: each.numbers[0]})
         check_device(self.device)
 
     def _check_learners(self) -> None:
         if self.num_learners < 1:
-            raise ValueError(f"num_learners is {self.num_learners}; allowed: at least 1")
+            raise EngramError(f"num_learners is {self.num_learners}; allowed: at least 1")
         if self.num_learners == 1:
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
         flags |= {"--pbt.together on": self.pbt.together == "on"}
         flags |= {"--device cuda": self.device.startswith("cuda"), "--replay-ratio": self.learner.replay_ratio > 0}
         if flag := next((flag for flag, given in flags.items() if given), None):
-            raise ValueError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
+            raise EngramError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
         if self.population:  # members are dealt to learners
             limits = {"population": self.population}
         elif self.fixed_actors is None:
-            raise ValueError(f"num_learners is {self.num_learners}; allowed with --num-actors auto: 1")
+            raise EngramError(f"num_learners is {self.num_learners}; allowed with --num-actors auto: 1")
         else:
             limits = {"num_actors": self.fixed_actors}
             limits |= {} if self.synchronous else {"envs_per_update": self.envs_per_update}
         for name, value in limits.items():
             if value < self.num_learners:
-                raise ValueError(f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}")
+                raise EngramError(
+                    f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}"
+                )
 
     def _check_actors(self) -> None:
         if not 0 <= self.actor_gpus <= 1 - self.in_process:
-            raise ValueError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
+            raise EngramError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
         if self.fixed_actors is None and not self.actor_cpus:
-            raise ValueError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
+            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
         if self.fixed_actors is not None and not self.fixed_actors >= 1:
-            raise ValueError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
+            raise EngramError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
+
+    @staticmethod
+    def upgrade(data: dict[str, Any]) -> dict[str, Any]:
+        """Settings that an earlier version may have written, by today's names."""
+        return upgraded(data, LearnerConfig.algorithm)
 
     @property
     def num_learner_threads(self) -> int:
@@ -283,68 +287,7 @@ class RunConfig:
         )
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as nested dicts of plain values, as it is written down: without the secrets of a URL."""
-    plain: dict[str, Any] = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if is_dataclass(value):
-            plain[each.name] = to_dict(value)
-        elif each.name in ("checkpoint_url", "start_from") and value is not None:
-            plain[each.name] = redacted(value)
-        elif isinstance(value, dict):
-            plain[each.name] = {key: NONE if part is None else copy.deepcopy(part) for key, part in value.items()}
-        else:
-            plain[each.name] = value
-    return plain
-
-
-GONE = {"learner.helper_share"}
-"""Settings that older runs have written down and that nothing depends on any more."""
-MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
-"""Settings that older runs have written down under `learner`: they are now of this algorithm alone."""
-
-
-def from_dict(cls: type[Any], data: dict[str, Any], path: str = "") -> Any:
-    """A configuration of dataclass `cls` from nested dicts. Raises ValueError naming unknown settings."""
-    hints = get_type_hints(cls)
-    values: dict[str, Any] = {}
-    data = _with_moved(data) if cls is LearnerConfig else data
-    data = data if path else renamed(data)
-    if cls is RunConfig:
-        data = {"envs_per_update" if key == "batch_size" else key: value for key, value in data.items()}
-    if cls is AgentConfig and data.get("previous_reward") and "time_horizon" in data:
-        data = {"previous_reward_clip": 1.0} | data  # older versions wrote down all settings but this one
-    for key, value in data.items():
-        if path + key in GONE:
-            continue
-        if key not in hints:
-            raise ValueError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
-        hint = hints[key]
-        if is_dataclass(hint):
-            if not isinstance(value, dict):
-                raise ValueError(f"{path + key} is {value!r}; expected a table of settings")
-            values[key] = from_dict(hint, value, f"{path}{key}.")  # pyright: ignore[reportArgumentType]
-        else:
-            values[key] = typed(hint, value, path + key)
-    return cls(**values)
-
-
-def _with_moved(learner: dict[str, Any]) -> dict[str, Any]:
-    """A learner's settings with those in MOVED where they belong now; what its algorithm never read is left out."""
-    algorithm = learner.get("algorithm", LearnerConfig.algorithm)
-    own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
-    kept = {key: value for key, value in learner.items() if key not in MOVED}
-    return kept | {"algorithm_args": own | learner.get("algorithm_args", {})} if own else kept
-
-
-def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Settings in which two configurations differ: (name, old value, new value)."""
-    found: list[tuple[str, Any, Any]] = []
-    for each in fields(old):
-        a, b = getattr(old, each.name), getattr(new, each.name)
-        if is_dataclass(a):
-            found += differences(a, b, f"{path}{each.name}.")
-        elif a != b:
-            found.append((path + each.name, a, b))
-    return found
+RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
+"""Settings that may be given with --resume: they do not change what is learned (but for --num-actors with --sync)."""
+PASSIVE = frozenset(declared(RunConfig(), "passive"))
+"""Settings that nothing reports as a difference between runs or from a preset."""

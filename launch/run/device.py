@@ -2,7 +2,7 @@
 
 import torch
 
-from .command_line import UsageError
+from ...base.errors import EngramError
 
 
 def check_device(name: str) -> None:
@@ -13,12 +13,12 @@ def check_device(name: str) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """The learner's device; UsageError if it does not exist."""
+    """The learner's device; EngramError if it does not exist."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
+        raise EngramError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
     return device
 
 

@@ -4,60 +4,44 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
+from ...base.errors import EngramError
+from .settings.plain import flat_settings
+
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")
 """`module:name`, as settings name an environment, a core, an algorithm or a tracker."""
+_IMPORTED = ("env", "track", "agent.core", "agent.torso.torso", "learner.algorithm", "learner.imitate")
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:
     """Modules that a run's saved configuration would import besides engram, as `setting = module:name`."""
-    agent, learner = (config.get(part) for part in ("agent", "learner"))
-    torso = agent.get("torso") if isinstance(agent, Mapping) else None
-    values = {
-        "env": config.get("env"),
-        "track": config.get("track"),
-        "core": agent.get("core") if isinstance(agent, Mapping) else None,
-        "torso": torso.get("torso") if isinstance(torso, Mapping) else None,
-        "algorithm": learner.get("algorithm") if isinstance(learner, Mapping) else None,
-        "imitate": learner.get("imitate") if isinstance(learner, Mapping) else None,
-    }
-    return [f"{name} = {value}" for name, value in values.items() if isinstance(value, str) and ":" in value]
+    values = dict(flat_settings(config))
+    named = {name.rpartition(".")[2]: values.get(name) for name in _IMPORTED}
+    return [f"{name} = {value}" for name, value in named.items() if isinstance(value, str) and ":" in value]
 
 
 def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
-    """Raise ValueError if a setting names a module in `folder`: code that came with the run. Imports nothing."""
-    for name, value in _texts(config):
-        match = _NAMED.fullmatch(value)
-        file = match and _file_inside(match[1], folder)
-        if file:
-            raise ValueError(
-                f"{name} is {value!r}, which is {file}: modules in a run directory are not imported; "
-                f"if you trust it, move {file.name} out of {shlex.quote(str(folder))}"
-            )
+    """Raise EngramError if a setting names a module in `folder`: code that came with the run. Imports nothing."""
+    for name, value in flat_settings(config):
+        for text in value if isinstance(value, list | tuple) else [value]:
+            match = _NAMED.fullmatch(text) if isinstance(text, str) else None
+            if file := match and _file_inside(match[1], folder):
+                raise EngramError(
+                    f"{name} is {text!r}, which is {file}: modules in a run directory are not imported; "
+                    f"if you trust it, move {file.name} out of {shlex.quote(str(folder))}"
+                )
 
 
 def announce_imports(config: Mapping[str, Any], file: Path, fetched: bool = False) -> None:
-    """Say on stderr what a configuration file that is not the user's own will import."""
+    """Print to stderr what a configuration file that is not the user's own will import."""
     named = named_modules(config)
-    whose = "was fetched" if fetched else "belongs to another user"
     if named and (fetched or file.stat().st_uid != os.getuid()):
+        whose = "was fetched" if fetched else "belongs to another user"
         print(f"{file} {whose}; it imports modules found on this machine: {', '.join(named)}", file=sys.stderr)
-
-
-def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """All strings in nested settings, with the names of their settings."""
-    if isinstance(value, str):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _texts(each, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each, name)
 
 
 def _file_inside(module: str, folder: Path) -> Path | None:

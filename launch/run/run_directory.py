@@ -21,6 +21,7 @@ import socket
 import tomllib
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -28,16 +29,14 @@ from typing import Any
 
 import tomli_w
 
+from ...base.errors import EngramError, file_errors, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
 from .imports import announce_imports, refuse_inside
+from .settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
 _SHOWN_DIFFERENCES = 3
-
-
-class RunDirectoryError(ValueError):
-    """A run directory cannot be used as asked; the message is one line for the user."""
 
 
 class RunDirectory:
@@ -47,12 +46,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with user_errors(f"run directory {str(path)!a} needs another name, in UTF-8"):
             str(path).encode()
-        except UnicodeEncodeError as problem:
-            raise RunDirectoryError(
-                f"run directory {str(path)!a} has a name that is no UTF-8; rename it or choose another"
-            ) from problem
         self.path = path
         self._lock: int | None = None
 
@@ -66,21 +61,19 @@ class RunDirectory:
             name: what to call a directory that has no given path.
 
         Raises:
-            RunDirectoryError: the directory is in use, holds a run or other files, or cannot be written.
+            EngramError: the directory is in use, holds a run or other files, or cannot be written.
         """
-        text = tomli_w.dumps(plain_toml(config, ""))
+        text = as_toml(config)
         run = cls(Path(path) if path is not None else new_path(name))
         _refuse_foreign(run.path)
         try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            run._acquire()
-            if (run.path / CONFIG).exists():
-                raise RunDirectoryError(_taken(run, tomllib.loads(text)))
-            replace_file(run.path / CONFIG, text.encode())
-        except OSError as problem:
-            run.close()
-            raise _unwritable(run.path, problem) from problem
-        except RunDirectoryError:
+            with _writing(run.path):
+                run.path.mkdir(parents=True, exist_ok=True)
+                run._acquire()
+                if (run.path / CONFIG).exists():
+                    raise EngramError(_taken(run, tomllib.loads(text.decode())))
+                replace_file(run.path / CONFIG, text)
+        except EngramError:
             run.close()
             raise
         return run
@@ -91,12 +84,10 @@ class RunDirectory:
         run = cls(Path(path))
         if CONFIG not in _names(run.path):
             state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
-            raise RunDirectoryError(f"{run.path} holds no run: it {state}")
+            raise EngramError(f"{run.path} holds no run: it {state}")
         if lock:
-            try:
+            with _writing(run.path):
                 run._acquire()
-            except OSError as problem:
-                raise _unwritable(run.path, problem) from problem
         return run
 
     @property
@@ -125,58 +116,39 @@ class RunDirectory:
 
     def config(self) -> dict[str, Any]:
         """The configuration as it was given, without the None values; tuples have become lists."""
-        try:
-            found = tomllib.loads((self.path / CONFIG).read_text("utf-8"))
-        except OSError as problem:
-            raise RunDirectoryError(f"cannot read {self.path / CONFIG}: {problem.strerror}") from problem
-        except (ValueError, RecursionError) as problem:
-            raise RunDirectoryError(f"{self.path / CONFIG} is damaged: {problem}") from problem
-        if not found:
-            raise RunDirectoryError(f"{self.path / CONFIG} is damaged: it is empty")
-        try:
+        file = self.path / CONFIG
+        found = read_toml(file, f"cannot read {file}", f"{file} is damaged")
+        with user_errors(str(file)):
             refuse_inside(found, self.path)
-        except ValueError as problem:
-            raise RunDirectoryError(f"{self.path / CONFIG}: {problem}") from problem
-        announce_imports(found, self.path / CONFIG)
+        announce_imports(found, file)
         return found
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Replace the configuration, such as when a resumed run is extended."""
-        try:
-            replace_file(self.path / CONFIG, tomli_w.dumps(plain_toml(config, "")).encode())
-        except OSError as problem:
-            raise _unwritable(self.path, problem) from problem
+        with _writing(self.path):
+            replace_file(self.path / CONFIG, as_toml(config))
 
     def restore(self, config: dict[str, Any]) -> None:
         """Make the directory and its configuration again if they were removed during the run.
 
-        Raises RunDirectoryError if it cannot be written.
+        Raises EngramError if it cannot be written.
         """
         if (self.path / CONFIG).exists():
             return
-        try:
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.close()
             self._acquire()
-        except OSError as problem:
-            raise _unwritable(self.path, problem) from problem
         self.rewrite_config(config)
 
     @property
     def in_use(self) -> bool:
         """Whether a process is training here."""
         try:
-            file = os.open(self.path / LOCK, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(file)
+            with (self.path / LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as problem:
+            return isinstance(problem, BlockingIOError)
         return False
 
     def close(self) -> None:
@@ -199,7 +171,7 @@ class RunDirectory:
         except BlockingIOError as problem:
             holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
             os.close(lock)
-            raise RunDirectoryError(
+            raise EngramError(
                 f"{self.path} is in use by {holder}; wait for it, stop it, or choose another --run-dir"
             ) from problem
         except OSError as problem:
@@ -214,31 +186,15 @@ class RunDirectory:
 
 
 def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
-    """Raise RunDirectoryError if `RunDirectory.create` would, as far as can be told without making anything."""
+    """Raise EngramError if `RunDirectory.create` would, as far as can be told without making anything."""
     if path is None:
         return
     run = RunDirectory(Path(path))
     _refuse_foreign(run.path)
     if CONFIG in _names(run.path):
         with RunDirectory.open(run.path):
-            raise RunDirectoryError(_taken(run, tomllib.loads(tomli_w.dumps(plain_toml(config, "")))))
-    plain_toml(config, "")
-
-
-def differing(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings (dotted name, old, new) in which two configurations differ, None where unset; `run_dir` is no matter."""
-    before, after = dict(flat_settings(old)), dict(flat_settings(new))
-    names = [name for name in {**after, **before} if name != "run_dir"]
-    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
-
-
-def flat_settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All settings of a nested configuration as (dotted name, value)."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from flat_settings(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+            raise EngramError(_taken(run, tomllib.loads(as_toml(config).decode())))
+    as_toml(config)
 
 
 def resume_command(run: Path | str) -> str:
@@ -248,46 +204,36 @@ def resume_command(run: Path | str) -> str:
 
 def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
     """Why a new run cannot have the directory of an old one."""
-    found = differing(run.config(), config)
+    found = [each for each in differences(run.config(), config, whole=False) if each[0] != "run_dir"]
     if not found:
         return f"{run.path} contains this very run; to continue it: {resume_command(run.path)}"
-    shown = ", ".join(
-        f"{name} is {_said(old)} there and {_said(new)} here" for name, old, new in found[:_SHOWN_DIFFERENCES]
-    )
+    words = [["unset" if value is None else repr(value) for value in pair] for _, *pair in found]
+    shown = [f"{name} is {old} there and {new} here" for (name, *_), (old, new) in zip(found, words, strict=True)]
     more = f" (and {len(found) - _SHOWN_DIFFERENCES} more)" if len(found) > _SHOWN_DIFFERENCES else ""
     return (
-        f"{run.path} contains a run of another configuration: {shown}{more}; "
+        f"{run.path} contains a run of another configuration: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more}; "
         f"to continue that run: {resume_command(run.path)}; for a new one choose another --run-dir"
     )
 
 
-def _said(value: Any) -> str:
-    return "unset" if value is None else repr(value)
-
-
-def _unwritable(path: Path, problem: OSError) -> RunDirectoryError:
-    return RunDirectoryError(f"cannot write to run directory {path}: {problem.strerror or problem}")
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return file_errors(f"cannot write to run directory {path}")
 
 
 def _names(path: Path) -> list[str]:
-    """Names in a directory, sorted; none if it does not exist. Raises RunDirectoryError if it cannot be read."""
-    try:
-        return sorted(os.listdir(path))
-    except FileNotFoundError:
-        return []
-    except OSError as problem:
-        raise RunDirectoryError(f"cannot use {path} as a run directory: {problem.strerror}") from problem
-    except ValueError as problem:
-        raise RunDirectoryError(f"cannot use {str(path)!r} as a run directory: {problem}") from problem
+    """Names in a directory, sorted; none if it does not exist. Raises EngramError if it cannot be read."""
+    with file_errors(f"cannot use {path} as a run directory"), user_errors(f"cannot use {path} as a run directory"):
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise RunDirectoryError if a directory holds files but no run; what a broken start leaves behind is no matter."""
+    """Raise EngramError if a directory holds files but no run; what a broken start leaves behind is no matter."""
     names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
     if names and CONFIG not in names:
-        raise RunDirectoryError(
-            f"{path} is not empty and holds no run ({names[0]!r} is there); choose another --run-dir"
-        )
+        raise EngramError(f"{path} is not empty and holds no run ({names[0]!r} is there); choose another --run-dir")
 
 
 def free_path(name: str) -> Path:
@@ -305,27 +251,37 @@ def _paths(name: str) -> Iterator[Path]:
 def new_path(name: str) -> Path:
     """Make a `free_path`."""
     for path in _paths(name):
-        try:
+        with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-        except FileExistsError:
-            continue
-        except OSError as problem:
-            raise _unwritable(path, problem) from problem
     raise AssertionError("_paths() ends never")
 
 
-def plain_toml(value: Any, name: str) -> Any:
-    """A setting as TOML has it. Raises RunDirectoryError for what TOML cannot say, such as None in a list."""
+def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
+    """The tables of a TOML file. Raises EngramError that begins with one of the texts."""
+    with file_errors(unreadable), user_errors(wrong):
+        try:
+            found = tomllib.loads(file.read_text("utf-8"))
+        except RecursionError as problem:
+            raise EngramError(str(problem)) from problem
+        if not found:
+            raise EngramError("it is empty")
+        return found
+
+
+def as_toml(config: dict[str, Any]) -> bytes:
+    """A configuration as it is written down. Raises EngramError for what TOML cannot represent."""
+    return tomli_w.dumps(_plain(config, "")).encode()
+
+
+def _plain(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         items = ((str(key), each) for key, each in value.items() if each is not None)
-        return {key: plain_toml(each, f"{name}.{key}" if name else key) for key, each in items}
+        return {key: _plain(each, f"{name}.{key}" if name else key) for key, each in items}
     if isinstance(value, list | tuple):
-        return [plain_toml(each, name) for each in value]
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    raise RunDirectoryError(
+        return [_plain(each, name) for each in value]
+    if isinstance(value, bool | int | float | str | Path):
+        return str(value) if isinstance(value, Path) else value
+    raise EngramError(
         f"{name} holds {value!r}, which {CONFIG} cannot hold; allowed: numbers, strings, truth values, lists, tables"
     )

@@ -5,7 +5,6 @@ Flags of the network and the learner need no prefix (`--core`, `--lr`), those of
 then --preset, then defaults.
 """
 
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -13,43 +12,24 @@ from typing import Any, get_type_hints
 
 import tyro
 
+from ...base.errors import EngramError, user_errors
 from ...base.messages import OTHER_NAMES, advice
 from ...envs.registration import ENVIRONMENTS
 from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
-from .command_line import (
-    DRY_RUN,
-    FLAG,
-    LIST,
-    TRUST,
-    UsageError,
-    dashed,
-    flags_of,
-    parse,
-    settings_of,
-    value_of,
-    without,
-)
-from .config import RunConfig, from_dict, to_dict
+from .command_line import DRY_RUN, FLAG, LIST, TRUST, dashed, flags_of, parse, settings_of, value_of, without
+from .config import PASSIVE, RunConfig
 from .imports import announce_imports, refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
-from .run_directory import CONFIG, differing
+from .run_directory import CONFIG, read_toml
 from .settings.other_names import in_python, meaning
-from .settings.typed import typed
+from .settings.plain import differences, from_dict, typed
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
 """Flags of `rl-train` for several runs in one directory."""
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are no settings of a run."""
-UNINTERESTING = (
-    *("device", "local", "seed", "start_from", "checkpoint_url", "time_limit", "ray_address", "log_every", "track"),
-    *("checkpoint_every", "keep_checkpoints", "max_actor_failures", "actor_timeout", "stall_timeout"),
-    *("actor_cpus", "env_workers", "log_seconds"),
-)
-"""Settings that are not shown as changes of a preset: they change the course of a run, but not what is learned."""
-
-
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 """End of a message to a user who names no environment."""
 
@@ -64,7 +44,6 @@ def parse_run(
     """The configuration that `rl-train` words stand for.
 
     Args:
-        arguments: the words.
         base: replaces presets and defaults (for --resume).
         other_flags: flags that the command reads by itself.
         env_required: whether words that name no environment are refused.
@@ -80,9 +59,9 @@ def parse_run(
     config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
     address = value_of("--ray-address", words)
     if config.local and address is not None:
-        raise UsageError(f"--ray-address {address} has no effect with --local; allowed: one of them")
+        raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     if env_required and not named:
-        raise UsageError(f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
+        raise EngramError(f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
     return _finished(config, default, given)
 
 
@@ -90,23 +69,21 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     """The configuration that settings by their flags' names stand for, `--num-actors` being `num_actors`.
 
     `preset` and `config` (a file) count among them; `base` replaces presets and defaults (to go on with a run). Raises
-    UsageError naming the setting, what is allowed and the nearest name.
+    EngramError naming the setting, what is allowed and the nearest name.
     """
     given = dict(settings)
     default = base
     if base is None:
         chosen = {name: given.pop(name, None) for name in ("preset", "config")}
         if given.get("env") is None and chosen["config"] is None:
-            raise UsageError(f"env is missing; {NO_ENV}")
+            raise EngramError(f"env is missing; {NO_ENV}")
         default = _default_of(**chosen, **{name: given.get(name) for name in ("env", "core", "algorithm")})
         if given.get("population") == 0:
             default = _alone(default)
     assert default is not None
-    try:
+    with user_errors():
         values = _by_path(given, default)
         config = _replaced(default, values)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     return _finished(config, default, given)
 
 
@@ -122,7 +99,7 @@ def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str,
         if name not in known:
             chosen = {each: str(settings.get(each) or of) for each, of in _parts(default).items()}
             found = in_python(meaning(name, **chosen))
-            raise UsageError(f"unknown setting {name!r}; {found or advice(OTHER_NAMES.get(name, name), known)}")
+            raise EngramError(f"unknown setting {name!r}; {found or advice(OTHER_NAMES.get(name, name), known)}")
     return {known[name]: value for name, value in flat.items()}
 
 
@@ -144,10 +121,8 @@ def _finished(config: RunConfig, default: RunConfig, given: Collection[str]) -> 
     `given` are the settings that the user names.
     """
     _refuse_unused(config, given)
-    try:
+    with user_errors():
         return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
 
 
 _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
@@ -155,18 +130,18 @@ _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_mom
 
 
 def _refuse_unused(config: RunConfig, given: Collection[str]) -> None:
-    """Raise UsageError for a setting that the user names and that the run would ignore."""
+    """Raise EngramError for a setting that the user names and that the run would ignore."""
     why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
     if config.synchronous and "envs_per_update" in given and config.envs_per_update != config.columns:
-        raise UsageError(
+        raise EngramError(
             f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
             f"num_actors * envs_per_actor, here {config.columns}"
         )
     if config.synchronous and "max_lag" in given and config.max_lag not in ("auto", 0):
-        raise UsageError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
+        raise EngramError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
     for name, optimizer in _OPTIMIZERS.items():
         if name in given and optimizer != config.learner.optimizer:
-            raise UsageError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
+            raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
 
 
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
@@ -176,8 +151,8 @@ def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
     plain = replace(plain, learner=_complete(plain.learner, plain.learner))
     found = [
         f"{name} {_shown(new)} ({_shown(old)})"
-        for name, old, new in differing(to_dict(plain), to_dict(config))
-        if name not in UNINTERESTING
+        for name, old, new in differences(plain, config, whole=False)
+        if name not in PASSIVE and name != "run_dir"
     ]
     named = value_of("--config", words) or f"preset {value_of('--preset', words) or PRESETS[0]}"
     return f"other than in {named}: {', '.join(found)}" if found else ""
@@ -202,7 +177,7 @@ def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
 
 
 def _refuse_elsewhere(words: Sequence[str], default: RunConfig, known: set[str]) -> set[str]:
-    """The settings that flags name. Raises UsageError for an unknown flag whose meaning is known."""
+    """The settings that flags name. Raises EngramError for an unknown flag whose meaning is known."""
     given: set[str] = set()
     chosen = {name: value_of(f"--{name}", words) or of for name, of in _parts(default).items()}
     for word in words:
@@ -211,7 +186,7 @@ def _refuse_elsewhere(words: Sequence[str], default: RunConfig, known: set[str])
             continue
         given.add(name := flag.removeprefix("--").replace("-", "_"))
         if flag not in known and (found := meaning(name, **chosen)):
-            raise UsageError(f"unknown flag {flag!r}; {found}")
+            raise EngramError(f"unknown flag {flag!r}; {found}")
     return given
 
 
@@ -231,10 +206,8 @@ def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
     """The same without the settings of its algorithm, if the words ask for another one, which has its own."""
     if algorithm is None or algorithm == config.learner.algorithm:
         return config
-    try:
+    with user_errors():
         return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
 
 
 def _default(words: Sequence[str]) -> RunConfig:
@@ -256,35 +229,23 @@ def _default_of(
     """A saved configuration, or the preset of an environment and a core, for an algorithm."""
     if config is not None:
         if preset is not None:
-            raise UsageError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
+            raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
         return _for_algorithm(saved_config(Path(config)), algorithm)
     plain = RunConfig()
-    try:
+    with user_errors():
         found = preset_of(preset or PRESETS[0], env or plain.env, core or plain.agent.core)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(str(problem)) from problem
     return _for_algorithm(found, algorithm)
 
 
 def saved_config(file: Path) -> RunConfig:
-    """The configuration in a TOML file. Raises UsageError naming the file and what is wrong with it."""
-    try:
-        data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
-    except OSError as problem:
-        raise UsageError(f"cannot read --config {file}: {problem.strerror}") from problem
-    except (ValueError, RecursionError) as problem:
-        why = f"{problem}; expected: TOML, such as the config.toml of a run"
-        raise UsageError(f"--config {file}: {why}") from problem
-    if not data:
-        raise UsageError(f"--config {file}: it is empty; expected: settings, such as the config.toml of a run")
-    try:
+    """The configuration in a TOML file. Raises EngramError naming the file and what is wrong with it."""
+    data = read_toml(file, f"cannot read --config {file}", f"--config {file}: expected TOML, as a run's config.toml")
+    with user_errors(f"--config {file}"):
         if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
             refuse_inside(data, file.parent)  # it is a run's
             data.pop("run_dir", None)  # where that run is, not the new one
         announce_imports(data, file)
         return from_dict(RunConfig, data)
-    except (ValueError, TypeError) as problem:
-        raise UsageError(f"--config {file}: {problem}") from problem
 
 
 _HELP = f"""Train an agent with memory.

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,20 +83,13 @@ def upgraded(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "learner": ("agent", "optimizer", "updates", "steps", "skipped"),
-    "accumulator": ("window",),
-}
-"""Of every member, what is read before or after a run as well."""
-
-
 def _check(state: dict[str, Any]) -> None:
     """Raise TypeError, ValueError or KeyError if a state lacks what every command reads."""
     if not state["members"]:
         raise ValueError("it has no members")
     for member in state["members"]:
-        for part, names in _PARTS.items():
-            for name in names:
-                member[part][name]
+        missing = {"agent", "optimizer", "updates", "steps", "skipped"} - member["learner"].keys()
+        if missing or "window" not in member["accumulator"]:
+            raise KeyError(min(missing, default="window"))
         if not isinstance(member["learner"]["steps"], int):
             raise TypeError(f"learner/steps is {member['learner']['steps']!r}; expected int")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...agents.normalization import RescaledHead
-from .command_line import UsageError
+from ...base.errors import EngramError
 
 
 class Trainee(NamedTuple):
@@ -35,18 +35,18 @@ def best_member(trainees: list[Trainee]) -> int:
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
-    """The members that are meant: every one, the best (-1), or one by its number. Raises UsageError."""
+    """The members that are meant: every one, the best (-1), or one by its number. Raises EngramError."""
     if len(trainees) == 1 and (every or member >= 0):
-        raise UsageError("this run has no population, and so no members to choose from")
+        raise EngramError("this run has no population, and so no members to choose from")
     if member >= len(trainees):
-        raise UsageError(f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
+        raise EngramError(f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
         return list(range(len(trainees)))
     return [member if member >= 0 else best_member(trainees)]
 
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    """Give a network the weights that `--start-from` found at `path`. Raises UsageError if they are of another one.
+    """Give a network the weights that `--start-from` found at `path`. Raises EngramError if they are of another one.
 
     The prediction, which acting does not use, begins again unless both have the same.
     """
@@ -56,7 +56,7 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
         weights = {name: x for name, x in weights.items() if name not in predicting}
         weights |= {name: x for name, x in own.items() if name in predicting}
     if different := difference(network, weights):
-        raise UsageError(f"--start-from {path}: its network is another one, {different}")
+        raise EngramError(f"--start-from {path}: its network is another one, {different}")
     network.load_state_dict(weights)
 
 

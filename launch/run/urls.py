@@ -19,6 +19,11 @@ def redacted(url: str) -> str:
     return "::".join(_redacted_link(link) for link in url.split("::"))
 
 
+def first_line(problem: Exception, url: str) -> str:
+    """An exception's type and first line, without the secrets of `url`."""
+    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}".replace(url, redacted(url))
+
+
 def is_redacted(url: str) -> bool:
     """Whether a URL lacks what `redacted` takes away."""
     return SECRET in url

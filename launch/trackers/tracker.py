@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ..run.command_line import UsageError
+from ...base.errors import EngramError
 
 TRACKERS = {"wandb": ".wandb:WandB"}
 
@@ -41,13 +41,7 @@ class Tracker:
 
 
 class Tracking:
-    """A tracker whose exceptions after the start cost one warning.
-
-    Args:
-        tracker: the tracker.
-        name: its name in the warning.
-        report: called with the warning.
-    """
+    """A tracker whose exceptions after the start cost one warning."""
 
     def __init__(self, tracker: Tracker, name: str, report: Callable[[str], None]) -> None:
         self._tracker, self._name, self._report, self._warned = tracker, name, report, False
@@ -80,7 +74,7 @@ def tracker_names() -> list[str]:
 
 
 def tracker_class(name: str) -> type[Tracker]:
-    """The class of a tracker: a registered name or `module:Class`. Raises UsageError with the nearest names."""
+    """The class of a tracker: a registered name or `module:Class`. Raises EngramError with the nearest names."""
     points = list(entry_points(group="engram.trackers", name=name))
     try:
         if name in TRACKERS or not points:
@@ -88,15 +82,15 @@ def tracker_class(name: str) -> type[Tracker]:
             if not colon:
                 near = difflib.get_close_matches(name, tracker_names(), n=1)
                 meant = f"; did you mean: {near[0]}?" if near else ""
-                raise UsageError(f"track is {name!r}; allowed: {', '.join(tracker_names())}, or module:Class{meant}")
+                raise EngramError(f"track is {name!r}; allowed: {', '.join(tracker_names())}, or module:Class{meant}")
             found = getattr(importlib.import_module(module, __package__), attribute)
         else:
             found = points[0].load()
     except (ImportError, AttributeError) as problem:
         hint = f", which needs a package: pip install 'engram-rl[{name}]' ({problem})" if name in TRACKERS else ""
-        raise UsageError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
+        raise EngramError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
     if not (isinstance(found, type) and issubclass(found, Tracker)):
-        raise UsageError(f"track is {name!r}, which is no subclass of engram.launch.trackers.tracker.Tracker")
+        raise EngramError(f"track is {name!r}, which is no subclass of engram.launch.trackers.tracker.Tracker")
     return found
 
 
@@ -107,13 +101,9 @@ def make_tracking(
 
     Args:
         name: of the tracker; None for none.
-        directory: the run's.
-        folder: the same, or a member's.
-        config: the run's configuration, nested dicts.
-        report: called with a warning.
 
     Raises:
-        UsageError: the tracker refuses to start.
+        EngramError: the tracker refuses to start.
     """
     if name is None:
         return None
@@ -124,11 +114,11 @@ def make_tracking(
     try:
         tracker = made(folder, name=run, group=directory.name if member else None, config=config)
     except Exception as problem:  # services have errors of many kinds, all of which name what to do
-        raise UsageError(f"track is {name!r}, but: {problem}") from problem
+        raise EngramError(f"track is {name!r}, but: {problem}") from problem
     return Tracking(tracker, name, report)
 
 
 def check_tracking(name: str | None) -> None:
-    """Raise UsageError if a tracker is unknown or its package is missing."""
+    """Raise EngramError if a tracker is unknown or its package is missing."""
     if name is not None:
         tracker_class(name)

@@ -31,13 +31,7 @@ ACTOR_NICENESS = 10
 
 
 class Acting:
-    """The pool and, where there is one, the Ray that it lives in; both end with the `with` statement.
-
-    Args:
-        config: the run.
-        factory: makes its actors.
-        stop: hears the signals that ask for a stop.
-    """
+    """The pool and, where there is one, the Ray that it lives in; both end with the `with` statement."""
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
@@ -67,10 +61,9 @@ class Acting:
         """The actors, as soon as they are started. Raises StoppedError if a stop is asked for before."""
         if self._starting is None:
             self._make_pool()
-        else:
-            while not self._made.wait(LOOK_SECONDS):
-                if self._stop.reason:
-                    raise StoppedError
+        while not self._made.wait(LOOK_SECONDS):
+            if self._stop.reason:
+                raise StoppedError
         self._stop.renew()  # Ray has installed handlers of its own, below Python's
         if self._problem:
             raise self._problem
@@ -83,10 +76,10 @@ class Acting:
             self._pool = make_pool(self.config, self._factory, self._report)
         except BaseException as problem:
             self._problem = problem
+        self._made.set()
 
     def _hold_pool(self) -> None:
         self._make_pool()
-        self._made.set()
         self._over.wait()
 
     @contextlib.contextmanager
@@ -120,13 +113,19 @@ class Acting:
                 leave_at_once(self.exit_code)  # rather than wait for what is not wanted any more
             self._made.wait()
         if self._pool is not None:
+            # An environment may hang in `close`, too.
+            impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
+            impatient.daemon = True
+            impatient.start()
             try:
-                with self._patience():
-                    self._pool.close()
+                self._pool.close()
             except Exception as problem:
                 if kind is None:
                     raise
                 print(f"rl-train: the actors did not stop: {problem}", file=sys.stderr)  # the first error counts
+            finally:
+                impatient.cancel()
+                impatient.join()
         if not self.config.in_process:
             from ..cluster.ray_session import stop_ray
 
@@ -135,18 +134,6 @@ class Acting:
                     sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
                 leave_at_once(self.exit_code)
         self._over.set()
-
-    @contextlib.contextmanager
-    def _patience(self) -> Generator[None]:
-        """End this process if the body takes too long: an environment may hang in `close`, too."""
-        impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
-        impatient.daemon = True
-        impatient.start()
-        try:
-            yield
-        finally:
-            impatient.cancel()
-            impatient.join()
 
 
 def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
@@ -187,15 +174,9 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         from ...actors.thread_pool import ThreadPool
 
         find_device(factory.device)
-        return ThreadPool(
-            factory.make_actor,
-            config.fixed_actors or 1,
-            config.max_actor_failures,
-            report,
-            num_envs=config.actor_envs,
-            ahead=(config.lag_bound + 1) * config.columns,
-            together=together,
-        )
+        actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
+        make, failures, envs = factory.make_actor, config.max_actor_failures, config.actor_envs
+        return ThreadPool(make, actors, failures, report, num_envs=envs, ahead=ahead, together=together)
     from ..cluster.ray_session import dead_part, require_gpus, start_ray  # Ray takes a second to import
 
     working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...base.errors import EngramError
 from ...base.processes import leave_at_once
-from ..run.command_line import DRY_RUN, LIST, TRUST, UsageError, make_console, run_command, value_of, without
+from ..run.command_line import DRY_RUN, LIST, TRUST, make_console, run_command, value_of, without
 from ..run.stop_flag import StopFlag
 
 if TYPE_CHECKING:
@@ -19,24 +20,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
-    """Train as the arguments say; returns the exit code."""
+    """Begin a run or continue one as the arguments ask; returns the exit code."""
     stop = stop or StopFlag.of_a_command()
     if LIST in arguments:
         from .listing import show
 
         show(make_console())
         return 0
-    from ...learners.checkpoints import CheckpointError
-    from ..run.run_directory import RunDirectoryError
-
-    try:
-        return start(arguments, stop)
-    except (RunDirectoryError, CheckpointError) as problem:
-        raise UsageError(str(problem)) from problem
-
-
-def start(arguments: Sequence[str], stop: StopFlag) -> int:
-    """Begin a run or go on with one; returns the exit code."""
     from ..api.training import refuse_taken
     from ..run.run_directory import RunDirectory
     from ..run.run_flags import changed_from_preset, parse_run
@@ -47,7 +37,7 @@ def start(arguments: Sequence[str], stop: StopFlag) -> int:
 
     if DRY_RUN in arguments:
         if trains_several(arguments):
-            raise UsageError(f"{DRY_RUN} has no effect with several runs; allowed: one run")
+            raise EngramError(f"{DRY_RUN} has no effect with several runs; allowed: one run")
         return dry_run([word for word in arguments if word != DRY_RUN])
     if trains_several(arguments):
         return train_several(arguments, stop)
@@ -71,20 +61,19 @@ def start(arguments: Sequence[str], stop: StopFlag) -> int:
 
 def dry_run(arguments: Sequence[str]) -> int:
     """Print the configuration that these words stand for, checked as for a run; returns the exit code."""
-    import tomli_w
 
     from ..api.training import make_agents
-    from ..run.config import to_dict
     from ..run.device import find_device
-    from ..run.run_directory import plain_toml
+    from ..run.run_directory import as_toml
     from ..run.run_flags import parse_run
+    from ..run.settings.plain import to_dict
 
     given = next((word for word in ("--resume", "--restarts") if value_of(word, arguments) is not None), None)
     if given:
-        raise UsageError(f"{DRY_RUN} has no effect with {given}; allowed: one of them")
+        raise EngramError(f"{DRY_RUN} has no effect with {given}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device))
-    print(tomli_w.dumps(plain_toml(to_dict(config), "")), end="")
+    print(as_toml(to_dict(config)).decode(), end="")
     return 0
 
 

@@ -11,8 +11,8 @@ import torch
 
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
+from ...base.errors import EngramError
 from ..metrics.member import Member
-from ..run.command_line import UsageError
 from ..run.config import RunConfig
 from ..run.saved import Best
 from ..run.trained import evaluation_envs, make_actor
@@ -33,8 +33,8 @@ class Evaluator:
         self.config, self.factory = config, replace(config.factory(), imitate="")
         try:
             self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
-        except UsageError as problem:
-            raise UsageError(
+        except EngramError as problem:
+            raise EngramError(
                 f"--eval-every {config.eval_every}: no environment can be made alongside those of training; if only "
                 f"one may exist, leave --eval-every out and use rl-eval after training ({problem})"
             ) from problem

@@ -12,10 +12,9 @@ checkpoint is there, and the next one is copied again.
 
 import contextlib
 import shutil
-import tempfile
 import threading
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,9 +22,9 @@ from typing import Any, BinaryIO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from ...base.errors import EngramError, user_errors
 from ...learners import checkpoints
 from ..run import saved
-from ..run.command_line import UsageError
 from ..run.imports import announce_imports, refuse_inside
 from ..run.run_directory import CONFIG, RunDirectory, new_path, resume_command
 from ..run.urls import redacted
@@ -38,10 +37,8 @@ class Mirror:
     """Copies checkpoints to a URL, one at a time; of several that wait only the newest.
 
     Args:
-        url: where to; nothing but this run may be there.
-        beside: the run's files that are copied with every checkpoint, as far as they are there.
-        keep: how many of the newest are kept there, besides those that the run directory keeps.
-        warn: shows a warning to a person.
+        beside: files of the run that are copied with every checkpoint, as far as they exist.
+        keep: how many of the newest stay there, in addition to those that the run directory keeps.
     """
 
     def __init__(self, url: str, beside: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
@@ -87,7 +84,7 @@ class Mirror:
                 self._prune(path.parent)
             except Exception as problem:  # each store has its own kinds
                 self._warn(
-                    f"checkpoint {path.name} is not at {self._url}: {_said(problem, self._secret)}; training goes on"
+                    f"checkpoint {path.name} is not at {self._url}: {_reason(problem, self._secret)}; training goes on"
                 )
 
     def _copy(self, path: Path) -> None:
@@ -117,64 +114,58 @@ class Mirror:
 
 
 def holds_run(url: str) -> bool:
-    """Whether a run's checkpoints are at `url` already. Raises UsageError if nobody can tell."""
+    """Whether a run's checkpoints are at `url` already. Raises EngramError if that cannot be found out."""
     files, root = _open(url)
-    try:
+    with _store_errors(f"cannot look at {redacted(url)}", url):
         return bool(files.exists(f"{root}/{CONFIG}"))
-    except Exception as problem:
-        raise UsageError(f"cannot look at {redacted(url)}: {_said(problem, url)}") from problem
 
 
 def fetch(url: str, target: str | None) -> Path:
-    """A run directory with what a run goes on from at `url`: the configuration, the newest intact checkpoint, the one
-    that it says is best, its metrics, and of a population its log.
+    """A run directory with what a run continues from at `url`: the configuration, the newest intact checkpoint, the
+    best one that it names, its metrics, and of a population its log.
 
     Args:
-        url: where a run's Mirror wrote.
         target: the run directory to make; None makes one under `runs`.
 
     Raises:
-        UsageError: nothing is there that can be resumed, or `target` is taken.
+        EngramError: nothing is there that can be resumed, or `target` is taken.
     """
     files, root = _open(url)
-    try:
+    with _store_errors(f"{redacted(url)} holds no run", url):
         _refuse_link(files, f"{root}/{CONFIG}")
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)
-    except Exception as problem:
-        raise UsageError(f"{redacted(url)} holds no run: {_said(problem, url)}") from problem
     settings = dict[str, Any]()
-    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming says what is wrong with it
+    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming names what is wrong with it
         settings = tomllib.loads(config.decode())
     if isinstance(files, LocalFileSystem):
-        try:
+        with user_errors(redacted(url)):
             refuse_inside(settings, Path(root))
-        except ValueError as problem:
-            raise UsageError(f"{redacted(url)}: {problem}") from problem
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     if run.exists() and any(run.iterdir()):
-        raise UsageError(f"{run} is not empty; to continue the run there: {resume_command(run)}")
+        raise EngramError(f"{run} is not empty; to continue the run there: {resume_command(run)}")
     directory = RunDirectory(run)
 
     def fetched(name: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / name
-            try:
-                for file in checkpoints.FILES:
-                    _get(files, f"{root}/checkpoints/{name}/{file}", path / file)
-                checkpoints.verify(path)
-            except Exception as problem:
-                print(f"skipped a checkpoint at {redacted(url)}: {_said(problem, url)}")
-                return False
-            shutil.copytree(path, directory.checkpoints / name)
-            return True
+        path = directory.checkpoints / name
+        try:
+            for file in checkpoints.FILES:
+                _get(files, f"{root}/checkpoints/{name}/{file}", path / file)
+            checkpoints.verify(path)
+        except Exception as problem:  # each store has its own kinds
+            shutil.rmtree(path, ignore_errors=True)
+            print(f"skipped a checkpoint at {redacted(url)}: {_reason(problem, url)}")
+            return False
+        return True
 
     newest = next(filter(fetched, reversed(names)), None)
     if newest is None:
-        raise UsageError(f"{redacted(url)} has no intact checkpoint to resume from")
-    best = _best(directory.checkpoints / newest)
-    if best in names and best != newest:
-        fetched(best)
+        raise EngramError(f"{redacted(url)} has no intact checkpoint to resume from")
+    with contextlib.suppress(checkpoints.CheckpointError):  # resuming names what is wrong with it
+        best = saved.read(directory.checkpoints / newest)["best"]
+        name = best and checkpoints.path_of(directory.checkpoints, best.step).name
+        if name in names and name != newest:
+            fetched(name)
     for log in (directory.metrics_file, directory.population_file):
         if files.exists(f"{root}/{log.name}"):
             _get(files, f"{root}/{log.name}", log)
@@ -184,45 +175,42 @@ def fetch(url: str, target: str | None) -> Path:
 
 
 def _get(files: Any, source: str, target: Path) -> None:
-    """Copy one file here. Raises UsageError for a link."""
+    """Copy one file here. Raises EngramError for a link."""
     _refuse_link(files, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     files.get_file(source, str(target))
 
 
 def _refuse_link(files: Any, source: str) -> None:
-    """Raise UsageError for a link, which may point to any file of this machine."""
+    """Raise EngramError for a link, which may point to any file of this machine."""
     if files.info(source).get("islink"):
-        raise UsageError(f"{source.rpartition('/')[2]} is a link; expected: a file")
-
-
-def _best(path: Path) -> str:
-    """Name of the best checkpoint, as this one says; empty where it says nothing of that."""
-    try:
-        best = saved.read(path)["best"]
-    except checkpoints.CheckpointError:  # resuming says what is wrong with it
-        return ""
-    return checkpoints.path_of(path.parent, best.step).name if best else ""
+        raise EngramError(f"{source.rpartition('/')[2]} is a link; expected: a file")
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system and the path in it. Raises UsageError if there is no such kind of URL here."""
-    try:
+    """The file system and the path in it. Raises EngramError if there is no such kind of URL here."""
+    with _store_errors(f"cannot use {redacted(url)}", url):  # a chain of URLs is opened here
         files, root = fsspec.core.url_to_fs(url)
-    except Exception as problem:  # each kind of store has its own; a chain of URLs is opened here
-        raise UsageError(f"cannot use {redacted(url)}: {_said(problem, url)}") from problem
-    return files, root.rstrip("/")
+        return files, root.rstrip("/")
 
 
-def _said(problem: Exception, url: str) -> str:
+@contextlib.contextmanager
+def _store_errors(what: str, url: str) -> Generator[None]:
+    try:
+        yield
+    except Exception as problem:  # each kind of store has its own
+        raise EngramError(f"{what}: {_reason(problem, url)}") from problem
+
+
+def _reason(problem: Exception, url: str) -> str:
     """An exception's first line, without the secrets of `url`."""
-    said = (str(problem).splitlines() or [""])[0] or type(problem).__name__
-    return said.replace(url, redacted(url))
+    return ((str(problem).splitlines() or [""])[0] or type(problem).__name__).replace(url, redacted(url))
 
 
 def _steps(files: Any, root: str) -> list[str]:
     """Names of the checkpoints at a place, oldest first, whole or not."""
-    if not files.exists(f"{root}/checkpoints"):
-        return []
-    names = [entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{root}/checkpoints", detail=False)]
-    return sorted(name for name in names if name.startswith("step-") and name[5:].isdecimal())
+    return sorted(
+        name
+        for entry in files.glob(f"{root}/checkpoints/step-*")
+        if (name := entry.rstrip("/").rpartition("/")[2]).removeprefix("step-").isdecimal()
+    )

@@ -8,14 +8,16 @@ from typing import Any
 
 from torch import nn
 
+from ...base.errors import EngramError
 from ...learners import checkpoints
 from ...learners.optimizers import scheduled
 from ..run import saved
-from ..run.command_line import UsageError, value_of
-from ..run.config import RunConfig, from_dict
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..run.command_line import value_of
+from ..run.config import RESUMABLE, RunConfig
+from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
-from ..run.trained import MAY_CHANGE, fixed_differences, run_config
+from ..run.settings.plain import from_dict
+from ..run.trained import fixed_differences, run_config
 from ..run.trainees import difference
 from ..run.urls import is_redacted
 
@@ -37,28 +39,24 @@ def resumed_config(
     """A run's own configuration with the few settings that may be given on resuming it.
 
     Args:
-        directory: the run's.
         change: gives a configuration the settings that were given.
         no_effect: names among them that mean something for a new run only.
     """
     for name in no_effect:
-        raise UsageError(
+        raise EngramError(
             f"{name} has no effect with --resume: {directory.path} goes on in its place and with its own settings; "
-            f"--resume can change: {', '.join(sorted(MAY_CHANGE - {'run_dir'}))}"
+            f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
         )
-    try:
-        old = run_config(directory)
-    except RunDirectoryError as problem:
-        raise UsageError(str(problem)) from problem
+    old = run_config(directory)
     # A time limit was meant for the part of the run that it was given for.
     new = change(replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):
-        raise UsageError(
+        raise EngramError(
             f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
-            f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
+            f"--resume can change: {', '.join(sorted(RESUMABLE))}"
         )
     if new.checkpoint_url is not None and is_redacted(new.checkpoint_url):
-        raise UsageError(
+        raise EngramError(
             f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not written down; "
             "give --checkpoint-url again, or --checkpoint-url None to copy them no more"
         )
@@ -68,7 +66,7 @@ def resumed_config(
 def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:
     """The state in the newest checkpoint that is intact and this run's own; None if the run has not written any.
 
-    Those that are passed over are named in warnings. Raises UsageError if none is left of those that there were.
+    Those that are passed over are named in warnings. Raises EngramError if none is left of those that there were.
     """
     for path, state in saved.readable(directory.checkpoints):
         if why := _foreign(state, config):
@@ -78,7 +76,7 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
             state["best"] = None  # it did not come along, or is damaged: one that is here has to be the best
         return state
     if checkpoints.any_in(directory.checkpoints):
-        raise UsageError(
+        raise EngramError(
             f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
         )
     return None
@@ -87,34 +85,21 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
 def refuse_unfit(
     directory: RunDirectory, state: dict[str, Any], config: RunConfig, networks: Sequence[nn.Module]
 ) -> None:
-    """Raise UsageError if a run cannot be resumed from the state of its checkpoint.
+    """Raise EngramError if a run cannot be resumed from the `state` of its checkpoint.
 
-    Args:
-        directory: the run's.
-        state: of the checkpoint.
-        config: the configuration to resume with.
-        networks: the members', as the environment of now asks for them.
+    Its checkpoint may have reached another --total-steps already, or its weights may not fit the `networks` of the
+    members, since the environment has changed.
     """
-    refuse_shorter(directory, state, config)
-    refuse_other_network(directory, state, networks)
-
-
-def refuse_shorter(directory: RunDirectory, state: dict[str, Any], config: RunConfig) -> None:
-    """Raise UsageError if another --total-steps was given than the run's, which its checkpoint has reached already."""
     before = state.get("config", {}).get("total_steps", config.total_steps)
     reached = min(member["learner"]["steps"] for member in state["members"])
     if config.total_steps != before and config.total_steps <= reached:
-        raise UsageError(
+        raise EngramError(
             f"{directory.path} has learned from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
             "which counts from the beginning of the run: it must be larger"
         )
-
-
-def refuse_other_network(directory: RunDirectory, state: dict[str, Any], networks: Sequence[nn.Module]) -> None:
-    """Raise UsageError if a checkpoint's weights do not fit the networks, since the environment has changed."""
     for network, member in zip(networks, state["members"], strict=False):
         if different := difference(network, member["learner"]["agent"]):
-            raise UsageError(
+            raise EngramError(
                 f"{directory.path} cannot be resumed: the observation or action space of the environment, or the code "
                 f"of the core, has changed; {different}"
             )

@@ -18,12 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ...base.errors import EngramError
 from ...base.processes import end_with_parent
 from ...learners import checkpoints
-from ..run.command_line import TRUST, UsageError, value_of, without
-from ..run.config import to_dict
+from ..run.command_line import TRUST, value_of, without
 from ..run.run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
 from ..run.run_flags import parse_run
+from ..run.settings.plain import to_dict
 from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -37,7 +38,7 @@ def supervise(arguments: Sequence[str]) -> int:
     """Train as words with --restarts say, resuming the run when it dies; returns the last process's exit code."""
     number = value_of("--restarts", arguments) or ""
     if not number.isdecimal() or int(number) < 1:
-        raise UsageError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
+        raise EngramError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
     trust = [word for word in arguments if word == TRUST]
     words = without([word for word in arguments if word != TRUST], ("--restarts",))
     resumed = value_of("--resume", words)
@@ -54,14 +55,9 @@ def supervise(arguments: Sequence[str]) -> int:
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
     words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
     # Neither is written down: the limit is of this command, and a URL may hold a secret.
-    again = [word for flag in ("--time-limit", "--checkpoint-url") for word in _given(flag, words)]
+    kept = {flag: value_of(flag, words) for flag in ("--time-limit", "--checkpoint-url")}
+    again = [word for flag, value in kept.items() if value is not None for word in (flag, value)]
     return _keep_alive([*words, *trust], ["--resume", str(run), *again, *trust], run, int(number))
-
-
-def _given(flag: str, words: Sequence[str]) -> list[str]:
-    """The flag and its value, if it is given."""
-    value = value_of(flag, words)
-    return [] if value is None else [flag, value]
 
 
 def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int, most: int | None = None) -> int:
@@ -75,15 +71,13 @@ def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts:
             if code in (0, 2) or child.asked_to_stop:
                 return code if code >= 0 else 128 - code
             now_at = newest_step(run)
-            in_a_row = 1 if now_at > reached else in_a_row + 1
-            reached = now_at
+            in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            if in_a_row > restarts:
-                _show(f"the run was {how}; {restarts} restarts in a row came to no checkpoint, that is enough")
-                return 1
-            in_all += 1
-            if in_all > most:
-                _show(f"the run was {how}; {most} restarts in all are the most with --restarts {restarts}")
+            in_all += in_a_row <= restarts
+            if in_a_row > restarts or in_all > most:
+                enough = f"{restarts} restarts in a row came to no checkpoint, that is enough"
+                most_in_all = f"{most} restarts in all are the most with --restarts {restarts}"
+                _show(f"the run was {how}; {enough if in_a_row > restarts else most_in_all}")
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
@@ -107,9 +101,8 @@ def _show(line: str) -> None:
 class _Child:
     """Runs `rl-train` in a process of its own and passes on signals to it."""
 
-    def __init__(self) -> None:
-        self.asked_to_stop = False
-        self._process: subprocess.Popen[bytes] | None = None
+    asked_to_stop = False
+    _process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "_Child":
         self._previous = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}

@@ -10,16 +10,20 @@ import torch
 
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
+from ...base.errors import EngramError
 from ...learners import checkpoints
-from ..metrics.member import Member, Population, Watcher
-from ..run.config import RunConfig, to_dict
-from ..run.run_directory import RunDirectory, RunDirectoryError
+from ..metrics.member import Member
+from ..run.config import RunConfig
+from ..run.run_directory import RunDirectory
 from ..run.saved import Best
+from ..run.settings.plain import to_dict
 from ..run.stop_flag import StopFlag
 from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .evaluation import Evaluator, best_now
 
 if TYPE_CHECKING:
+    from ..look.watching import Watcher
+    from ..population.host import PopulationHost
     from .mirror import Mirror
 
 Report = Callable[[int, dict[str, float] | None], None]
@@ -40,17 +44,10 @@ class Trainer:
     """One run in progress: members fed by a shared pool of actors, with metrics and checkpoints.
 
     Args:
-        config: the run's configuration.
         members: the learners; one, or those of a population.
-        pool: answers with unrolls.
-        directory: where checkpoints go.
-        report: shows metrics to a person.
-        warn: shows a warning to a person.
         population: lets the members learn from each other; None where there is one.
-        mirror: copies checkpoints to another place.
         kept: the run's own checkpoints; None where all in the directory are.
         watcher: shows the members' memories; None where nobody looks.
-        callbacks: user-defined functions.
         film: records videos; None where there are none.
     """
 
@@ -62,10 +59,10 @@ class Trainer:
         directory: RunDirectory,
         report: Report,
         warn: Callable[[str], None],
-        population: Population | None = None,
+        population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
         kept: checkpoints.Kept | None = None,
-        watcher: Watcher | None = None,
+        watcher: "Watcher | None" = None,
         callbacks: Callbacks | None = None,
         film: Look | None = None,
     ) -> None:
@@ -231,7 +228,7 @@ class Trainer:
         try:
             self.directory.restore(to_dict(self.config))
             path = checkpoints.save(folder, step, self.state(best))
-        except (RunDirectoryError, checkpoints.CheckpointError) as problem:
+        except EngramError as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")
             return
         # Only what is written counts: until then the best one of before must not be removed.

@@ -15,9 +15,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...envs.foreign.check import OUTSIDE
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 600.0
@@ -29,23 +32,6 @@ CALLS = {"step_into": "step", "reset_into": "reset", "check": "reset or step", "
 BASE = Path(__file__).parents[2] / "base"
 FAILED = 3
 """Exit code of a run that something outside it has ended, so that --restarts goes on."""
-
-
-class Watched(Protocol):
-    """The training loop, as it is seen from outside."""
-
-    lock: "threading.RLock"
-    """Held while it computes or saves."""
-
-    @property
-    def steps(self) -> int:
-        """Environment steps learned from."""
-        ...
-
-    @property
-    def progress(self) -> int:
-        """Changes with every update and while environments step, in training and in evaluations."""
-        ...
 
 
 class Start:
@@ -61,17 +47,15 @@ class Watchdog:
     """Watches over a training loop while its `with` statement runs.
 
     Args:
-        watched: the loop.
         stall_seconds: without progress, not counting those in which it computes or saves; 0 allows any number.
         died: the name of a process that the run needs and that is dead, or nothing.
         rescue: writes a checkpoint, prints the reason, and ends the process with the exit code: (reason, code).
-        stop_signals: those that ask for a stop.
         asked: the reason of a request for a stop that is no signal, or nothing.
     """
 
     def __init__(
         self,
-        watched: Watched,
+        watched: "Trainer | Start",
         stall_seconds: float,
         died: Callable[[], str],
         rescue: Callable[[str, int], None],

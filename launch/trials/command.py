@@ -7,11 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ...base.errors import EngramError, user_errors
 from ...base.processes import num_cores, shell_command
 from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import FLAG, TRUST, UsageError, dashed, make_console, value_of, without
+from ..run.command_line import FLAG, TRUST, dashed, make_console, value_of, without
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory, resume_command
@@ -42,7 +43,7 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     passed += [TRUST] * (TRUST in words)
     words = without([word for word in words if word != TRUST], (*PASSED_ON, "--resume"))
     jobs = _number("--jobs", given)
-    try:
+    with user_errors():
         if resumed is None:
             folder, plan, base = _started(given, words)
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
@@ -50,8 +51,6 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
             folder = Path(resumed)
             plan, base = _resumed(folder, given), None
             changed = words
-    except ValueError as problem:
-        raise UsageError(str(problem)) from problem
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
     jobs = min(jobs or usual_jobs(runs[0].config), len(runs))
     if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
@@ -64,8 +63,6 @@ def trial_runs(folder: Path, plan: Plan, words: Sequence[str], changed: Sequence
     """Every run of a plan.
 
     Args:
-        folder: directory of the plan.
-        plan: the plan.
         words: passed on to `rl-train --resume` of every run.
         changed: those of them that are settings, which are checked here.
     """
@@ -119,24 +116,24 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
 def _started(given: dict[str, list[str]], words: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
     """A new directory, its plan and the configuration that its runs share."""
     if given["--seeds"] and value_of("--seed", words) is not None:
-        raise UsageError("--seed and --seeds are both given; allowed: one of them")
+        raise EngramError("--seed and --seeds are both given; allowed: one of them")
     if not (given["--seeds"] or given["--sweep"]):
         flag = next(flag for flag in ("--trials", "--jobs") if given[flag])
-        raise UsageError(f"{flag} is given without --sweep{' or --seeds' if flag == '--jobs' else ''}")
+        raise EngramError(f"{flag} is given without --sweep{' or --seeds' if flag == '--jobs' else ''}")
     if given["--sweep"] and not given["--trials"]:
-        raise UsageError("--sweep needs --trials N, the number of samples")
+        raise EngramError("--sweep needs --trials N, the number of samples")
     if given["--trials"] and not given["--sweep"]:
-        raise UsageError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
+        raise EngramError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
     config = parse_run(words, env_required=True)
     if config.checkpoint_url is not None:
-        raise UsageError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
+        raise EngramError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
     if given["--sweep"] and config.population:
-        raise UsageError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
+        raise EngramError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
     seeds = tuple(count(x) for word in given["--seeds"] for x in word.split(",") if x.strip())
     trials = _number("--trials", given) or 1
     plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(given["--sweep"]), trials=trials)
     first = plan.config(config, 0, plan.seeds[0])
-    make_agents(first, first.factory(), find_device(first.device))  # raises UsageError before there is a directory
+    make_agents(first, first.factory(), find_device(first.device))  # raises EngramError before there is a directory
     return new_folder(config, plan), plan, config
 
 
@@ -144,14 +141,14 @@ def _resumed(folder: Path, given: dict[str, list[str]]) -> Plan:
     """The plan of a directory, with more trials if they are given."""
     if not has_plan(folder):
         flag = next(flag for flag in TRIAL_FLAGS if given[flag])
-        raise UsageError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
+        raise EngramError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
     plan = read_plan(folder)
     for flag in ("--seeds", "--sweep"):
         if given[flag]:
-            raise UsageError(f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
+            raise EngramError(f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
     trials = _number("--trials", given)
     if trials is not None and not (plan.sweep and trials >= plan.trials):
-        raise UsageError(f"trials is {trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
+        raise EngramError(f"trials is {trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
     base = base_config(folder, plan)
     plan = replace(plan, trials=trials or plan.trials)
     write_plan(folder, base, plan)
@@ -161,17 +158,15 @@ def _resumed(folder: Path, given: dict[str, list[str]]) -> Plan:
 def _number(flag: str, given: dict[str, list[str]]) -> int | None:
     if not given[flag]:
         return None
-    try:
+    with user_errors(f"{flag}"):
         number = count(given[flag][0])
-    except ValueError as problem:
-        raise UsageError(f"{flag}: {problem}") from problem
     if number < 1 or len(given[flag]) > 1:
-        raise UsageError(f"{flag} is {' '.join(given[flag])}; allowed: one whole number, at least 1")
+        raise EngramError(f"{flag} is {' '.join(given[flag])}; allowed: one whole number, at least 1")
     return number
 
 
 def _values(flag: str, words: Sequence[str]) -> list[str]:
-    """The words after the last `--flag A B`, or in `--flag=A`. Raises UsageError without any."""
+    """The words after the last `--flag A B`, or in `--flag=A`. Raises EngramError without any."""
     found: list[str] = []
     at_flag = given = False
     for word in words:
@@ -183,7 +178,7 @@ def _values(flag: str, words: Sequence[str]) -> list[str]:
         elif at_flag:
             found.append(word)
     if given and not found:
-        raise UsageError(f"{flag} needs a value")
+        raise EngramError(f"{flag} needs a value")
     return found
 
 

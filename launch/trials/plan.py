@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from ...base.errors import EngramError, file_errors
 from ...base.files import replace_file
 from ...base.messages import check_keys, check_whole
 from ...learners.population.search_space import Explored, Values, applied, parse
-from ..run.command_line import UsageError
-from ..run.config import RunConfig, to_dict
-from ..run.run_directory import CONFIG, RunDirectory, RunDirectoryError, free_path, resume_command
+from ..run.config import RunConfig
+from ..run.run_directory import CONFIG, RunDirectory, free_path, resume_command
+from ..run.settings.plain import to_dict
 from ..run.trained import run_config
 
 PLAN = "trials.toml"
@@ -81,34 +82,32 @@ def has_plan(folder: str | Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a directory. Raises UsageError naming what is wrong with its file."""
+    """The plan of a directory. Raises EngramError naming what is wrong with its file."""
     try:
         data: dict[str, Any] = tomllib.loads((folder / PLAN).read_text("utf-8"))
         check_keys(PLAN, "key", data, ("seeds", "sweep", "trials"))
         return Plan(seeds=tuple(data["seeds"]), sweep=tuple(data["sweep"]), trials=data["trials"])
     except KeyError as problem:
-        raise UsageError(f"{folder / PLAN} has no key {problem}") from problem
+        raise EngramError(f"{folder / PLAN} has no key {problem}") from problem
     except (OSError, ValueError, TypeError) as problem:
-        raise UsageError(f"{folder / PLAN} cannot be read: {problem}") from problem
+        raise EngramError(f"{folder / PLAN} cannot be read: {problem}") from problem
 
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
-    """Make the directory of a plan. Raises UsageError if there are files in it."""
+    """Make the directory of a plan. Raises EngramError if there are files in it."""
     folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
     if has_plan(folder):
-        raise UsageError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
-    try:
+        raise EngramError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
+    with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)
         if there := next(folder.iterdir(), None):
-            raise UsageError(f"{folder} is not empty ({there.name!r} is there); choose another --run-dir")
-    except OSError as problem:
-        raise UsageError(f"cannot use {folder} as a run directory: {problem.strerror}") from problem
+            raise EngramError(f"{folder} is not empty ({there.name!r} is there); choose another --run-dir")
     write_plan(folder, config, plan)
     return folder
 
 
 def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
-    """Write the plan and a run directory with a configuration for every run that has none. Raises UsageError."""
+    """Write the plan and a run directory with a configuration for every run that has none. Raises EngramError."""
     facts = {"seeds": list(plan.seeds), "sweep": list(plan.sweep), "trials": plan.trials}
     try:
         for trial, seed, place in plan.runs():
@@ -116,17 +115,14 @@ def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
                 RunDirectory.create(folder / place, to_dict(plan.config(base, trial, seed)), name=place).close()
         replace_file(folder / PLAN, tomli_w.dumps(facts).encode())
     except OSError as problem:
-        raise UsageError(f"cannot write to {folder}: {problem.strerror}") from problem
-    except (ValueError, RunDirectoryError) as problem:
-        raise UsageError(str(problem)) from problem
+        raise EngramError(f"cannot write to {folder}: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise EngramError(str(problem)) from problem
 
 
 def base_config(folder: Path, plan: Plan) -> RunConfig:
-    """Configuration of the plan's first run that has one. Raises UsageError."""
+    """Configuration of the plan's first run that has one. Raises EngramError."""
     for _, _, place in plan.runs():
         if (folder / place / CONFIG).exists():
-            try:
-                return run_config(RunDirectory.open(folder / place, lock=False))
-            except RunDirectoryError as problem:
-                raise UsageError(str(problem)) from problem
-    raise UsageError(f"{folder} has a {PLAN} and no run; start again in another --run-dir")
+            return run_config(RunDirectory.open(folder / place, lock=False))
+    raise EngramError(f"{folder} has a {PLAN} and no run; start again in another --run-dir")

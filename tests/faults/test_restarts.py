@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engram.launch.run.command_line import UsageError
+from engram.base.errors import EngramError
 from engram.launch.train import command as train
 from engram.launch.train import supervisor
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
@@ -120,7 +120,7 @@ def test_sigint_reaches_the_run_once(tmp_path: Path) -> None:
 
 
 def test_restarts_is_no_setting_of_a_run() -> None:
-    with pytest.raises(UsageError, match=r"--restarts is 'many'"):
+    with pytest.raises(EngramError, match=r"--restarts is 'many'"):
         train.main(["--restarts", "many"])
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
+from engram.base.errors import EngramError
 from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_directory import resume_command
 from engram.launch.train import command as train
 from engram.learners import checkpoints
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_another_configuration_is_passed_over_by_name(
     for step in steps_saved(run):
         if step != checkpoints.step_of(foreign):
             shutil.rmtree(run / "checkpoints" / f"step-{step:012d}")
-    with pytest.raises(UsageError, match="no intact checkpoint to resume from"):
+    with pytest.raises(EngramError, match="no intact checkpoint to resume from"):
         run_train("--resume", run)
 
 

@@ -12,12 +12,12 @@ import torch
 import engram
 import slow_envs
 from engram.actors.factory import ActorFactory
+from engram.base.errors import EngramError
 from engram.launch.bench.parts import open_parts
 from engram.launch.doctor import command as doctor
 from engram.launch.evaluate import command as evaluate
 from engram.launch.export import command as export
 from engram.launch.look import command as look
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
 
@@ -49,7 +49,7 @@ def log(agent: tuple[str, Path]) -> Iterator[Path]:
 
 def test_rl_eval(agent: tuple[str, Path], log: Path) -> None:
     evaluate.main([agent[0], "--episodes", "5"])
-    with pytest.raises(UsageError):
+    with pytest.raises(EngramError):
         evaluate.main([agent[0], "--episodes", "40", "--decode", "nothing"])
 
 

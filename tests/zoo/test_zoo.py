@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from engram import zoo
+from engram.base.errors import EngramError
 from engram.launch.evaluate import command as evaluate
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.trained import open_run
 from engram.launch.train.warm_start import start_from
 
@@ -68,7 +68,7 @@ def test_the_list_shows_every_agent(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_misspelt_agent_is_answered_with_the_nearest() -> None:
     name = zoo.names()[0]
-    with pytest.raises(UsageError, match=f"did you mean: {name}"):
+    with pytest.raises(EngramError, match=f"did you mean: {name}"):
         open_run(f"zoo:{name}x", "latest")
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_agent_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copytree(zoo.load(name).folder, tmp_path / name)
     monkeypatch.setattr(zoo, "_HERE", tmp_path)
     (tmp_path / name / "weights.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(UsageError, match=name):
+    with pytest.raises(EngramError, match=name):
         open_run(f"zoo:{name}", "latest")
 
 

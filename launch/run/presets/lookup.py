@@ -3,7 +3,8 @@
 from typing import Any
 
 from ....envs.registration import environment_parameters, find_environment, is_environment
-from ..config import RunConfig, from_dict
+from ..config import RunConfig
+from ..settings.plain import from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
 from .paper import CORES, OTHERS, PAPER, POPGYM, Preset

@@ -47,10 +47,7 @@ def meaning(name: str, algorithm: str, core: str, env: str) -> str:
     """The end of a message about an unknown setting: where it is found; empty where nothing is known.
 
     Args:
-        name: with underscores.
         algorithm: of the run, whose settings are searched first.
-        core: of the run.
-        env: of the run.
     """
     if name in OTHER_NAMES:
         return ""

@@ -1,4 +1,4 @@
-"""Settings that older runs saved under another name."""
+"""Settings that earlier versions saved under another name or in another place: runs in zoo/ and training/ have them."""
 
 from typing import Any
 
@@ -10,11 +10,27 @@ RENAMED = {
     "normalise_returns": "normalize_returns",
     "summariser_size": "summarizer_size",
 }
+MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
+"""Settings that were of every learner, and the algorithm whose settings they are."""
 
 
-def renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run by today's names; parameters of the environment stay as they are."""
+def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]:
+    """The settings of a run by today's names and in today's places."""
+    settings = _renamed({"envs_per_update" if key == "batch_size" else key: x for key, x in settings.items()})
+    if isinstance(learner := settings.get("learner"), dict):
+        algorithm = learner.get("algorithm", default_algorithm)
+        own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
+        learner = {key: value for key, value in learner.items() if key not in MOVED}
+        settings["learner"] = learner | ({"algorithm_args": own | learner.get("algorithm_args", {})} if own else {})
+    agent = settings.get("agent")
+    if isinstance(agent, dict) and agent.get("previous_reward") and "time_horizon" in agent:
+        settings["agent"] = {"previous_reward_clip": 1.0} | agent  # all settings but this one were written down
+    return settings
+
+
+def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
+    """By today's names; parameters of the environment stay as they are."""
     return {
-        RENAMED.get(key, key): renamed(value) if isinstance(value, dict) and key != "env_args" else value
+        RENAMED.get(key, key): _renamed(value) if isinstance(value, dict) and key != "env_args" else value
         for key, value in settings.items()
     }

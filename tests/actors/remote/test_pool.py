@@ -22,8 +22,8 @@ from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import ActorSlot, ActorSlots, Request
 from engram.actors.remote.window import RequestWindow
 from engram.actors.unroll import join
+from engram.base.errors import EngramError
 from engram.launch.cluster.ray_session import require_gpus, start_ray
-from engram.launch.run.command_line import UsageError
 from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights
 from runs import wait_for
 
@@ -302,5 +302,5 @@ def test_actors_share_a_gpu_by_parts_of_it() -> None:
 def test_more_actors_than_gpus_have_room_for_are_refused(actors: int, part: float, room: int) -> None:
     require_gpus(2, 0.5)
     require_gpus(100, 0.0)
-    with pytest.raises(UsageError, match=rf"--actor-gpus {part}: Ray has 1 GPUs, with room for {room} such actors"):
+    with pytest.raises(EngramError, match=rf"--actor-gpus {part}: Ray has 1 GPUs, with room for {room} such actors"):
         require_gpus(actors, part)

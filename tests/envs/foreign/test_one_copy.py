@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.envs.foreign.batch import MOST_SAVED, ForeignBatch
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
 from engram.launch.train.evaluation import Evaluator
 from slow_envs import Slow
@@ -25,7 +25,7 @@ def test_an_evaluation_alongside_the_only_environment_names_rl_eval(tmp_path: Pa
     arguments: dict[str, Any] = {"log": str(tmp_path / "log"), "only_one": True}
     config = RunConfig(env="slow_envs:Slow", env_args=arguments, eval_every=100)
     batch = config.factory().make_batch(num_envs=1)
-    with pytest.raises(UsageError, match="rl-eval after training"):
+    with pytest.raises(EngramError, match="rl-eval after training"):
         Evaluator(config)
     batch.close()
     Evaluator(config)

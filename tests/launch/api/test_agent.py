@@ -180,20 +180,20 @@ def test_observations_that_would_be_cast_to_others_are_refused():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"member": "0"}, "member is '0'; expected an integer"),
-        ({"seed": "x"}, "seed is 'x'; expected an integer"),
-        ({"seed": -1}, "seed is -1; allowed: at least 0"),
-        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected an integer"),
-        ({"env_args": "x"}, "env_args is 'x'; expected a dict"),
-        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a dict of parameters by name"),
-        ({"run": 3}, "run is 3; expected a path"),
+        ({"member": "x"}, "member is 'x'; expected a whole number"),
+        ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"seed": -1}, "seed is -1; allowed: 0"),
+        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected a text"),
+        ({"env_args": "x"}, "env_args is 'x'; expected a table"),
+        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a table"),
+        ({"run": 3}, "run is 3; expected a text"),
     ],
 )
 def test_what_cannot_mean_an_agent_is_named(options, said):
     for function in (engram.load_agent, engram.evaluate):
         with pytest.raises(ValueError, match=said):
             function(**{"run": "zoo:graph-fwm"} | options)
-    for episodes in ("5", 2.5, 0):
+    for episodes in ("x", 2.5, 0):
         with pytest.raises(ValueError, match=f"episodes is {episodes!r}; "):
             engram.evaluate("zoo:graph-fwm", episodes=episodes)  # pyright: ignore[reportArgumentType]
 

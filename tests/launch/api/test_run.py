@@ -243,7 +243,7 @@ def test_a_run_is_resumed_in_a_process_of_its_own(run, tmp_path):
         ({"env": "boxwrld"}, "unknown environment 'boxwrld'; did you mean: boxworld"),
         ({"env": 5}, "env is 5; expected a name"),
         ({"config": 3}, "config is 3; expected a path"),
-        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a dict of parameters by name"),
+        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a table"),
         ({"preset": "hard"}, "unknown preset 'hard'; allowed: paper, easy"),
         ({"lr": "fast"}, "lr is 'fast'; expected a number"),
         ({"lr": -1.0}, "lr is -1.0"),

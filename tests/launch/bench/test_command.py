@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from engram.agents.agent import AgentConfig
+from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.command import run
 from engram.launch.bench.parts import Parts, measure, open_parts, speed_of_light
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.metrics import provenance as machine
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.joinpath("queue.py").write_text("raise SystemExit('not the standard library')")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"its last words: rl-train: .*hidden_size"):
+    with pytest.raises(EngramError, match="hidden_size"):
         training_speed(["--env", "boxworld", "--core", "lstm", "--core-args", "hidden_sizes=3", "--local"], 1.0, 0.0)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from engram.base.errors import EngramError
 from engram.base.processes import tree
 from engram.launch.cluster import orphans
 from engram.launch.cluster.ray_session import cpus_needed
-from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from runs import FOREVER, last_step, start, wait_for
 
@@ -130,7 +130,7 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_address_of_ray_client_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"ray_address is 'ray://head:10001'; allowed: auto or HOST:PORT"):
+    with pytest.raises(EngramError, match=r"ray_address is 'ray://head:10001'; allowed: auto or HOST:PORT"):
         train.main([*TINY, "--ray-address", "ray://head:10001"])
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from engram.base.errors import EngramError
 from engram.launch.compare import command
 from engram.launch.compare.groups import compare, smoothed
 from engram.launch.compare.loading import load
-from engram.launch.run.command_line import UsageError
-from engram.launch.run.config import to_dict
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import with_settings
+from engram.launch.run.settings.plain import to_dict
 
 
 def make_run(folder: Path, values: list[float | None], every: int = 100, **settings: Any) -> Path:
@@ -169,7 +169,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(two_cores.parent)
     (two_cores.parent / "empty").mkdir()
-    with pytest.raises(UsageError, match=message) as problem:
+    with pytest.raises(EngramError, match=message) as problem:
         command.main(list(words))
     assert "\n" not in str(problem.value)
 

@@ -16,6 +16,7 @@ import torch
 
 from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
+from engram.base.errors import EngramError
 from engram.base.processes import tree_memory
 from engram.envs.foreign.check import Pace
 from engram.launch.doctor import command as doctor
@@ -33,7 +34,6 @@ from engram.launch.doctor.checks import (
     versions,
 )
 from engram.launch.doctor.estimate import Estimate, estimate
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 
@@ -202,9 +202,9 @@ def test_estimated_memory_is_within_a_factor_of_two_of_a_real_runs(tmp_path: Pat
 
 
 def test_a_mistake_is_one_line_and_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"unknown flag '--num-actor'.*--num-actors"):
+    with pytest.raises(EngramError, match=r"unknown flag '--num-actor'.*--num-actors"):
         doctor.main(["--num-actor", "3"])
-    with pytest.raises(UsageError, match=r"unknown core 'lstn'"):
+    with pytest.raises(EngramError, match=r"unknown core 'lstn'"):
         doctor.main(["--core", "lstn", "--env", "t-maze"])
     assert doctor.main(["--help"]) == 0
     assert "rl-doctor [--json]" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.evaluate.command import run, show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
-from engram.launch.evaluate.gif import record
+from engram.launch.evaluate.gif import encoded, film
 from engram.launch.metrics import accumulator
 from engram.launch.run.trained import evaluation_envs, make_actor
 from engram.launch.run.trainees import Trainee
@@ -294,7 +294,7 @@ def test_gif_has_a_frame_for_every_board_of_the_episodes(trained: Path, tmp_path
 def test_gif_shows_the_board_once_where_the_agent_sees_all_of_it(tmp_path: Path) -> None:
     agent = AgentConfig(core="feedforward")
     factory = ActorFactory(env="mini-pacman-twin", agent=agent, num_envs=1, unroll_length=1, seed=0)
-    record(factory.make_actor(0), tmp_path / "twin.gif", 1)
+    (tmp_path / "twin.gif").write_bytes(encoded(film(factory.make_actor(0), 1)))
     actor = factory.make_actor(0)
     board = Image.fromarray(actor.batch.draw(0))
     image = Image.open(tmp_path / "twin.gif")
@@ -308,12 +308,12 @@ def test_gif_of_an_environment_without_pictures_is_refused(tmp_path: Path) -> No
         env="examples.masked_cartpole:MaskedCartPole", agent=agent, num_envs=1, unroll_length=1, seed=0
     )
     with pytest.raises(ValueError, match="draws no pictures"):
-        record(factory.make_actor(0), tmp_path / "x.gif", 1)
+        film(factory.make_actor(0), 1)
 
 
-def test_gif_needs_single_steps(tmp_path: Path) -> None:
+def test_gif_needs_single_steps() -> None:
     with pytest.raises(ValueError, match="unrolls of 5 steps"):
-        record(make_factory().make_actor(0), tmp_path / "x.gif", 1)
+        film(make_factory().make_actor(0), 1)
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------

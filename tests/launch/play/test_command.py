@@ -19,12 +19,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from engram.base.errors import EngramError
 from engram.envs.drawing import WHITE, Canvas
 from engram.envs.registration import environment_names, make_batch
 from engram.launch.play.command import main
 from engram.launch.play.game import Game
 from engram.launch.play.terminal import UPPER_HALF, Glyph, compose, with_legend
-from engram.launch.run.command_line import UsageError
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 PATIENCE = 240.0
@@ -178,16 +178,16 @@ GOOD = {"format": 1, "env": "maze", "env_args": {}, "seed": 0, "actions": [0], "
         ("[]", "is no recording of rl-play in format 1; allowed: a file written by rl-play --record"),
         ({"format": 2}, "is no recording of rl-play in format 1"),
         ({"env": "mazze"}, "unknown environment 'mazze'; did you mean: maze"),
-        ({"env": ["maze"]}, "env is a list; expected the name of an environment"),
+        ({"env": ["maze"]}, "env is ['maze']; expected a text"),
         ({"env_args": {"sise": 9}}, "maze has no parameter 'sise'; did you mean: size"),
         ({"env_args": {"size": "x"}}, "size is 'x'"),
-        ({"env_args": [1]}, "env_args is a list; expected an object"),
+        ({"env_args": [1]}, "env_args is [1]; expected a table"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": None}, "seed is None; expected a whole number"),
-        ({"actions": [0, 7]}, "action 1 is '7'; allowed in maze: 0..3"),
+        ({"actions": [0, 7]}, "action 1 is 7; allowed in maze: 0..3"),
         ({"actions": "up"}, "actions is 'up'; expected a list"),
         ({"scores": None}, "scores is None; expected a list"),
-        ({"unfinished_score": "x"}, "unfinished_score is 'x'; expected a number or null"),
+        ({"unfinished_score": "x"}, "unfinished_score is 'x'; expected a number or nothing"),
     ],
 )
 def test_a_wrong_recording_is_told_in_one_line(text, message, tmp_path):
@@ -195,7 +195,7 @@ def test_a_wrong_recording_is_told_in_one_line(text, message, tmp_path):
     file.write_bytes(
         text if isinstance(text, bytes) else (json.dumps(GOOD | text) if isinstance(text, dict) else text).encode()
     )
-    with pytest.raises(UsageError, match=re.escape(message)) as told:
+    with pytest.raises(EngramError, match=re.escape(message)) as told:
         main(["--replay", str(file)])
     assert str(file) in str(told.value)
     assert "\n" not in str(told.value)
@@ -287,7 +287,7 @@ def test_mistakes_are_told(words, message, monkeypatch):
     ],
 )
 def test_bad_values_are_told(words, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
+    with pytest.raises(EngramError, match=re.escape(message)):
         main(words)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.population import command as population_view
-from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 
 WORDS = [
@@ -74,7 +74,7 @@ def test_a_damaged_log_is_one_line(whole: Path, tmp_path: Path, damage: str) -> 
         (population_view.main, [str(run)]),
         (train.main, ["--resume", str(run), "--total-steps", "200"]),
     ):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(EngramError) as caught:
             main(words)
         assert "population.jsonl" in str(caught.value)
         assert "\n" not in str(caught.value)

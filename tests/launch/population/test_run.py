@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from engram.base.errors import EngramError
 from engram.launch.metrics.member import Member
 from engram.launch.population import command as population_view
-from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
@@ -239,7 +239,7 @@ def test_a_population_that_begins_anew_can_be_resumed(tmp_path: Path) -> None:
     assert population_view.main([str(run), "--replay"]) == 0
     other = json.dumps(json.loads(start) | {"seed": 7}) + "\n"
     log.write_text("".join([start, other, *rest]))
-    with pytest.raises(UsageError, match=r"line 2 is a start event; the first event, and only the first, is start"):
+    with pytest.raises(EngramError, match=r"line 2 is a start event; the first event, and only the first, is start"):
         population_view.main([str(run)])
 
 
@@ -331,11 +331,11 @@ def test_a_mistake_exits_with_2_and_a_clear_line(
 
 def test_a_run_keeps_its_population(tmp_path: Path) -> None:
     run_train(*GRAPH, *POPULATION, "--total-steps", 100, "--run-dir", tmp_path / "run")
-    with pytest.raises(UsageError, match=r"was trained with population = 3, not 4; --resume can change: "):
+    with pytest.raises(EngramError, match=r"was trained with population = 3, not 4; --resume can change: "):
         run_train("--resume", tmp_path / "run", "--population", 4)
-    with pytest.raises(UsageError, match=r"was trained with pbt\.interval = 6, not 7"):
+    with pytest.raises(EngramError, match=r"was trained with pbt\.interval = 6, not 7"):
         run_train("--resume", tmp_path / "run", "--pbt.interval", 7)
-    with pytest.raises(UsageError, match=r"unknown flag '--pbt\.intervall'; did you mean: --pbt\.interval"):
+    with pytest.raises(EngramError, match=r"unknown flag '--pbt\.intervall'; did you mean: --pbt\.interval"):
         run_train(*GRAPH, *POPULATION, "--pbt.intervall", 7)
 
 

@@ -23,7 +23,8 @@ from engram.launch.population.events import PAGE, PICTURE_SECONDS, PopulationWri
 from engram.launch.population.lineage import Lineage, descent, families
 from engram.launch.population.lineage_picture import MARGIN, ROW_HEIGHT, WIDTH, picture
 from engram.launch.population.panel import MemberRow, PopulationPanel
-from engram.launch.run.config import RunConfig, from_dict
+from engram.launch.run.config import RunConfig
+from engram.launch.run.settings.plain import from_dict
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from engram.learners.population.config import PopulationConfig

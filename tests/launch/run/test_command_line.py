@@ -9,8 +9,9 @@ import torch
 import engram
 from engram.base.units import count
 from engram.launch.run.command_line import dashed, flags_of, value_of
-from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.config import RunConfig
 from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.settings.plain import from_dict, to_dict
 from runs import TINY
 
 COMMANDS = {
@@ -54,7 +55,7 @@ MISTAKES = [
     ),
     (
         "rl-train --config {empty} --total-steps 1",
-        "empty.toml: it is empty; expected: settings, such as the config.toml of a run",
+        "empty.toml: expected TOML, as a run's config.toml: it is empty",
     ),
     ("rl-train --config {good} --preset easy --total-steps 1", "--preset easy has no effect with --config"),
     ("rl-train --config {unlike}", "unknown setting 'zzzzzz'; there are: "),
@@ -65,12 +66,8 @@ MISTAKES = [
     ("rl-train --seed -1", "seed is -1; allowed: 0..18446744073709551615"),
     ("rl-train --time-horizon 99999999999999999999999", "99999999999999999999999; allowed: 0..9223372036854775807"),
     (
-        "rl-train --env boxworld --local --eval-episodes 99999999999999999999999 --total-steps 1",
-        "eval_episodes is 99999999999999999999999",
-    ),
-    (
         "rl-train --env maze --local --num-actors 1000000",
-        "num_actors is 1000000; allowed with --local and --act-on: at most",
+        "would take",
     ),
     (
         "rl-train --env boxworld --curriculum grid_size=6 --curriculum-score 5 --total-steps 1",
@@ -87,8 +84,7 @@ MISTAKES = [
     ("rl-train --preset=", "--preset needs a value"),
     ("rl-train --preset esy", "unknown preset 'esy'; allowed: paper, easy"),
     ("rl-train --config=", "--config needs a value"),
-    ("rl-train --config {toml}", "config.txt: Expected '='"),
-    ("rl-train --config {toml}", "expected: TOML, such as the config.toml of a run"),
+    ("rl-train --config {toml}", "expected TOML, as a run's config.toml: Expected '='"),
     ("rl-train --config {settings}", "agent is 3; expected a table of settings"),
     ("rl-train --population 2 --pbt.explore learner.lr=normal(1,2)", "allowed: loguniform, uniform, choice"),
     ("rl-train --local --env CartPole-v0", "CartPole-v0 is an old version; expected: CartPole-v1"),

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.base.messages import OTHER_NAMES
-from engram.launch.run.command_line import UsageError, flags_of
-from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.command_line import flags_of
+from engram.launch.run.config import RunConfig
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run, with_settings
 from engram.launch.run.settings.other_names import MEANINGS
+from engram.launch.run.settings.plain import from_dict, to_dict
 from engram.learners.algorithms.ppo import PPOSettings
 
 
@@ -102,7 +104,7 @@ def test_units_are_read_on_the_command_line_in_files_and_in_calls(tmp_path: Path
     file.write_text('env = "t-maze"\ntotal_steps = "1.5M"\ntime_limit = "90s"\ncheckpoint_every = "10m"\n')
     read = parse_run(["--config", str(file)])
     assert (read.total_steps, read.time_limit, read.checkpoint_every) == (1_500_000, 1.5, 600.0)
-    with pytest.raises(UsageError, match="time_limit is '1y'; expected a duration such as 90s or 10m"):
+    with pytest.raises(EngramError, match="time_limit is '1y'; expected a duration such as 90s or 10m"):
         with_settings({"env": "t-maze", "time_limit": "1y"})
 
 
@@ -117,7 +119,7 @@ def test_defaults_are_printed_with_their_unit(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_call_without_an_environment_is_refused() -> None:
-    with pytest.raises(UsageError, match="env is missing; allowed: boxworld"):
+    with pytest.raises(EngramError, match="env is missing; allowed: boxworld"):
         with_settings({"core": "lstm"})
 
 
@@ -127,7 +129,7 @@ def test_names_of_other_libraries_are_explained_in_calls() -> None:
         ("n_epochs", "it is a setting of ppo: algorithm_args={'epochs': N}"),
         ("gae_lambda", "it is a setting of a2c and ppo, not of vtrace: algorithm_args={'gae_lambda': VALUE}"),
     ):
-        with pytest.raises(UsageError, match=re.escape(said)):
+        with pytest.raises(EngramError, match=re.escape(said)):
             with_settings({"env": "t-maze", name: 3})
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from engram.agents.agent import AgentConfig
+from engram.base.errors import MISTAKE, NOT_AVAILABLE, EngramError
 from engram.base.memory import Memory, own_memory
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
-from engram.launch.run.command_line import NotAvailableError, UsageError
-from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import changed_from_preset, parse_run
-from engram.launch.run.sizes import check_counts, check_memory
+from engram.launch.run.settings.plain import from_dict, to_dict
+from engram.launch.run.sizes import check_memory
 from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
 from engram.launch.train import command as train
@@ -111,7 +112,7 @@ def test_passwords_and_places_that_are_none_are_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["zip://x::ftp://nowhere.invalid/a.zip", "zip://::", "tar://x::file:///nowhere.tar"])
 def test_a_chain_of_urls_that_cannot_be_opened_is_one_line(url: str) -> None:
-    with pytest.raises((UsageError, SystemExit)) as caught:
+    with pytest.raises((EngramError, SystemExit)) as caught:
         run_train(*TINY, "--local", "--checkpoint-url", url)
     assert "\n" not in str(caught.value)
 
@@ -121,7 +122,7 @@ def test_a_run_with_a_secret_url_asks_for_it_again(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run", to_dict(config), name="x") as run:
         assert "TOKEN" not in (run.path / "config.toml").read_text()
         assert from_dict(RunConfig, run.config()).checkpoint_url == "https://***@host.invalid/run"
-    with pytest.raises(UsageError, match="whose secret part is not written down; give --checkpoint-url again"):
+    with pytest.raises(EngramError, match="whose secret part is not written down; give --checkpoint-url again"):
         run_train("--resume", tmp_path / "run")
 
 
@@ -132,9 +133,9 @@ def test_a_run_with_a_secret_url_asks_for_it_again(tmp_path: Path) -> None:
 def test_flags_that_have_no_effect_on_resuming_are_refused_by_name(tmp_path: Path, words: list[str]) -> None:
     RunDirectory.create(tmp_path / "run", to_dict(parse_run([*TINY, "--local"])), name="x").close()
     before = (tmp_path / "run" / "config.toml").read_bytes()
-    with pytest.raises(UsageError, match=f"{words[0]} has no effect with --resume"):
+    with pytest.raises(EngramError, match=f"{words[0]} has no effect with --resume"):
         run_train("--resume", tmp_path / "run", *words)
-    with pytest.raises(UsageError, match=r"was trained with learner\.lr"):
+    with pytest.raises(EngramError, match=r"was trained with learner\.lr"):
         run_train("--resume", tmp_path / "run", "--lr", 0.123)
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
 
@@ -145,7 +146,7 @@ def test_the_patience_of_the_watchdog_can_be_changed_on_resuming(tmp_path: Path)
 
 
 def test_an_address_of_a_cluster_has_no_effect_in_one_process() -> None:
-    with pytest.raises(UsageError, match="--ray-address auto has no effect with --local"):
+    with pytest.raises(EngramError, match="--ray-address auto has no effect with --local"):
         parse_run(["--local", "--ray-address", "auto"])
 
 
@@ -155,7 +156,7 @@ def test_an_address_of_a_cluster_has_no_effect_in_one_process() -> None:
     ["lr", "entropy-cost", "time-limit", "embedding-bias", "checkpoint-every", "actor-timeout", "pbt.p-value"],
 )
 def test_numbers_that_are_not_finite_are_refused(flag: str, value: str) -> None:
-    with pytest.raises((UsageError, SystemExit)):
+    with pytest.raises((EngramError, SystemExit)):
         parse_run([f"--{flag}={value}"])
 
 
@@ -183,7 +184,7 @@ def test_free_parameters_that_are_not_finite_are_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--envs-per-actor", "99999999999999999999"], "envs_per_actor is 99999999999999999999"),
+        (["--envs-per-actor", "99999999999999999999"], "would take"),
         (["--envs-per-actor", "999999999999"], r"the unrolls of all actors would take [\d.]+ PB.*this machine has"),
         (["--embedding-size", "99999999999"], "would take|more parameters than any machine holds"),
         (["--core-args", "hidden_size=99999999999"], "would take|more parameters than any machine holds"),
@@ -193,7 +194,7 @@ def test_free_parameters_that_are_not_finite_are_refused() -> None:
     ],
 )
 def test_sizes_that_no_machine_holds_are_refused_at_once(tmp_path: Path, words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(EngramError, match=said) as caught:
         run_train(*TINY, "--local", *words, "--run-dir", tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -203,7 +204,6 @@ def test_what_fits_is_let_through() -> None:
     config = parse_run([*TINY, "--local"])
     factory = config.factory()
     batch = factory.make_batch(num_envs=1)
-    check_counts(config)
     check_memory(config, factory, batch)
     with pytest.raises(ValueError, match="this machine has 1 kB"):
         check_memory(config, factory, batch, available=Memory(1000, 1000))
@@ -251,20 +251,20 @@ def _inputs(config: RunConfig) -> int:
 
 def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, problem in (
-        (["--ray-address", "127.0.0.1:1"], NotAvailableError),
-        (["--local", "--core-args", "hidden_size=0"], UsageError),
+    for words, code in (
+        (["--ray-address", "127.0.0.1:1"], NOT_AVAILABLE),
+        (["--local", "--core-args", "hidden_size=0"], MISTAKE),
     ):
-        with pytest.raises(problem):
-            run_train(*TINY, *words)
-        with pytest.raises(problem):
-            run_train(*TINY, *words, "--run-dir", "run")
+        for more in ([], ["--run-dir", "run"]):
+            with pytest.raises(EngramError) as problem:
+                run_train(*TINY, *words, *more)
+            assert problem.value.exit_code == code
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     for words in (["--run-dir", f"{tmp_path}/a\udcff"], ["--resume", f"{tmp_path}/a\udcff"]):
-        with pytest.raises(UsageError, match=r"a\\udcff' has a name that is no UTF-8"):
+        with pytest.raises(EngramError, match=r"a\\udcff' needs another name, in UTF-8"):
             run_train(*TINY, "--local", *words)
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.launch.run.command_line import UsageError
-from engram.launch.run.config import RunConfig, from_dict
+from engram.base.errors import EngramError
+from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
 from engram.launch.run.presets.easy import EASY, EASY_CORES
 from engram.launch.run.presets.lookup import preset
 from engram.launch.run.presets.paper import CORES, PAPER
 from engram.launch.run.run_flags import parse_run, with_settings
+from engram.launch.run.settings.plain import from_dict
 from engram.learners.population.config import PopulationConfig
 
 
@@ -96,14 +97,14 @@ def test_words_change_single_settings_of_a_presets_algorithm() -> None:
         "target_kl": 0.0,
     }
     assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
-    with pytest.raises(UsageError, match="it is a setting of ppo: --algorithm-args gae_lambda=VALUE"):
+    with pytest.raises(EngramError, match="it is a setting of ppo: --algorithm-args gae_lambda=VALUE"):
         parse_run([*easy, "--gae-lambda", "0.5"])
 
 
 def test_a_population_explores_only_what_its_algorithm_has() -> None:
     words = ["--population", "2", "--pbt.explore", "learner.clip=uniform(0.1,0.3)"]
     assert parse_run([*words, "--algorithm", "ppo"]).pbt.explored[0].setting == "learner.clip"
-    with pytest.raises((UsageError, SystemExit)):
+    with pytest.raises((EngramError, SystemExit)):
         parse_run(words)
 
 
@@ -114,5 +115,5 @@ def test_a_preset_with_a_population_can_be_for_a_single_learner() -> None:
     alone = parse_run([*words, "--population", "0"])
     assert (alone.population, alone.pbt) == (0, PopulationConfig())
     assert with_settings({"env": "t-maze", "core": "concrete", "preset": "easy", "population": 0}) == alone
-    with pytest.raises(UsageError, match=r"pbt.interval is set, but population is 0"):
+    with pytest.raises(EngramError, match=r"pbt.interval is set, but population is 0"):
         parse_run([*words, "--population", "0", "--pbt.interval", "7"])

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.base.files import AppendedFile, replace_file
-from engram.launch.run.run_directory import RunDirectory, RunDirectoryError, differing, resume_command
+from engram.launch.run.run_directory import RunDirectory, resume_command
+from engram.launch.run.settings.plain import differences
 
 CONFIG: dict[str, Any] = {
     "env": "boxworld",
@@ -37,7 +39,7 @@ def with_learner(**changes: Any) -> dict[str, Any]:
 def error_of(path: Path, config: dict[str, Any] = CONFIG) -> str:
     """The message of a `create` that must fail; it is one line and leaves the directory unlocked and as it was."""
     before = {f: f.read_bytes() for f in path.rglob("*") if f.is_file()} if path.is_dir() else {}
-    with pytest.raises(RunDirectoryError) as caught:
+    with pytest.raises(EngramError) as caught:
         RunDirectory.create(path, config, name="x")
     for file, content in before.items():
         assert file.name == ".lock" or file.read_bytes() == content
@@ -95,7 +97,7 @@ def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
-    assert differing({"a": 1, "b": {"c": 2}}, {"a": 1}) == [("b.c", 2, None)]
+    assert differences({"a": 1, "b": {"c": 2}}, {"a": 1}, whole=False) == [("b.c", 2, None)]
 
 
 def test_other_peoples_files_stay(tmp_path: Path) -> None:
@@ -116,28 +118,28 @@ def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
     file.write_text("x")
     assert "Not a directory" in error_of(file)
     assert "Not a directory" in error_of(file / "run")
-    with pytest.raises(RunDirectoryError, match=r"cannot (write|use).*/proc/nothing"):
+    with pytest.raises(EngramError, match=r"cannot (write|use).*/proc/nothing"):
         RunDirectory.create("/proc/nothing/here", CONFIG, name="x")
 
 
 def test_a_path_with_a_null_byte_is_refused() -> None:
-    with pytest.raises(RunDirectoryError, match="null byte"):
+    with pytest.raises(EngramError, match="null byte"):
         RunDirectory.open(Path("\x00"))
 
 
 def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"env_args\.sizes holds None"):
+    with pytest.raises(EngramError, match=r"env_args\.sizes holds None"):
         RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")
     assert not (tmp_path / "run").exists()
 
 
 def test_open_wants_a_readable_run(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="does not exist"):
+    with pytest.raises(EngramError, match="does not exist"):
         RunDirectory.open(tmp_path / "missing")
-    with pytest.raises(RunDirectoryError, match=r"has no config\.toml"):
+    with pytest.raises(EngramError, match=r"has no config\.toml"):
         RunDirectory.open(tmp_path)
     (tmp_path / "config.toml").write_text("lr = = 3")
-    with RunDirectory.open(tmp_path) as run, pytest.raises(RunDirectoryError, match="damaged"):
+    with RunDirectory.open(tmp_path) as run, pytest.raises(EngramError, match="damaged"):
         run.config()
 
 
@@ -149,7 +151,7 @@ def test_rewriting_replaces_the_configuration(tmp_path: Path) -> None:
 
 def test_a_closed_run_is_free_and_reading_needs_no_lock(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path, CONFIG, name="x"):
-        with pytest.raises(RunDirectoryError, match="in use"):
+        with pytest.raises(EngramError, match="in use"):
             RunDirectory.open(tmp_path)
         assert RunDirectory.open(tmp_path, lock=False).config() == READ_BACK
     RunDirectory.open(tmp_path).close()
@@ -167,7 +169,7 @@ def test_one_process_at_a_time_and_death_unlocks(tmp_path: Path) -> None:
             assert other.stdout.readline() == "locked\n"
             message = error_of(tmp_path, {"seed": 2})
             assert f"in use by process {other.pid} on " in message
-            with pytest.raises(RunDirectoryError, match=f"process {other.pid} on "):
+            with pytest.raises(EngramError, match=f"process {other.pid} on "):
                 RunDirectory.open(tmp_path)
         finally:
             other.send_signal(signal.SIGKILL)

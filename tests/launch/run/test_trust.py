@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.evaluate.command import main as evaluate
 from engram.launch.look.command import main as look
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.imports import announce_imports, named_modules, refuse_inside
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.train import command as train
@@ -80,7 +80,7 @@ def test_no_function_that_a_configuration_names_is_called(tmp_path):
         lambda: run_train("--config", run / "config.toml", "--run-dir", tmp_path / "new"),
         lambda: evaluate([str(run), "--episodes", "1"]),
     ):
-        with pytest.raises(UsageError, match=r"'getoutput' is a function; expected a subclass of gymnasium\.Env"):
+        with pytest.raises(EngramError, match=r"'getoutput' is a function; expected a subclass of gymnasium\.Env"):
             call()
     assert not mark.exists()
 
@@ -147,7 +147,7 @@ def test_no_module_in_a_run_directory_is_imported(hostile: Path, setting: str) -
         lambda: run_train("--config", "loot/config.toml", "--run-dir", "new"),
         lambda: run_train("--resume", f"file://{hostile}", "--run-dir", "new"),
     ):
-        with pytest.raises(UsageError, match=rf"{setting} is 'loot\.module:X', which is .*loot/module\.py"):
+        with pytest.raises(EngramError, match=rf"{setting} is 'loot\.module:X', which is .*loot/module\.py"):
             call()
     assert not Path("mark").exists()
     assert not Path("new").exists()
@@ -167,7 +167,7 @@ def test_neither_links_nor_packages_nor_checkpoints_lead_to_a_module_in_a_run_di
     state = json.loads((checkpoint / "state.json").read_text())
     state["state"]["config"] = {"learner": {"algorithm": "loot.module:X"}}
     rewrite(checkpoint / "state.json", json.dumps(state).encode())
-    with pytest.raises(UsageError, match=r"learner\.algorithm is 'loot\.module:X'"):
+    with pytest.raises(EngramError, match=r"learner\.algorithm is 'loot\.module:X'"):
         evaluate(["loot", "--checkpoint", "step-400", "--episodes", "1"])
     assert not Path("mark").exists()
 
@@ -183,6 +183,6 @@ def rewrite(file: Path, content: bytes) -> None:
 def test_a_configuration_file_of_ones_own_may_lie_beside_its_modules(hostile: Path, capsys: Any) -> None:
     Path("config.toml").write_text('env = "mine:Missing"\n')
     Path("mine.py").write_text("open('mark', 'w')\n")
-    with pytest.raises(UsageError, match="no 'Missing'"):
+    with pytest.raises(EngramError, match="no 'Missing'"):
         run_train("--config", "config.toml", "--run-dir", "new", "--local", "--total-steps", 10)
     assert Path("mark").exists()

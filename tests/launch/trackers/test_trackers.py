@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.launch.run.command_line import UsageError
+from engram.base.errors import EngramError
 from engram.launch.trackers.tracker import Tracker, check_tracking
 from engram.launch.train import command
 from runs import TINY, rows
@@ -83,7 +83,7 @@ def test_a_tracker_that_fails_costs_one_warning(tmp_path, capsys):
 
 def test_a_tracker_that_refuses_to_start_is_one_line(tmp_path):
     words = [*TINY, "--local", "--run-dir", str(tmp_path / "run"), "--track", f"{__name__}:Refusing"]
-    with pytest.raises(UsageError, match=r"track is '.*:Refusing', but: no account"):
+    with pytest.raises(EngramError, match=r"track is '.*:Refusing', but: no account"):
         command.main(words)
 
 
@@ -97,11 +97,11 @@ def test_a_tracker_that_refuses_to_start_is_one_line(tmp_path):
     ],
 )
 def test_mistakes_name_what_is_allowed(installed, name, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(EngramError, match=said):
         check_tracking(name)
 
 
 def test_an_environment_without_images_is_refused(tmp_path):
     words = ["--env", "secretive:Secretive", "--core", "feedforward", "--local", "--run-dir", str(tmp_path / "run")]
-    with pytest.raises(UsageError, match="--video-every 10: secretive:Secretive declares no images"):
+    with pytest.raises(EngramError, match="--video-every 10: secretive:Secretive declares no images"):
         command.main([*words, "--video-every", "10"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.launch.run.command_line import UsageError
+from engram.base.errors import EngramError
 from engram.launch.train import command
 from runs import RL_TRAIN, TINY, rows
 
@@ -64,7 +64,7 @@ def test_wandb_has_the_metrics_by_their_names(tmp_path, monkeypatch):
 
 def test_without_the_package_the_flag_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UsageError, match=r"track is 'wandb', which needs a package: pip install 'engram-rl\[wandb\]'"):
+    with pytest.raises(EngramError, match=r"track is 'wandb', which needs a package: pip install 'engram-rl\[wandb\]'"):
         command.main([*TINY, "--local", "--track", "wandb", "--run-dir", str(tmp_path / "a")])
     assert not (tmp_path / "a").exists()
 

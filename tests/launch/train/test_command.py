@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engram.launch.run.command_line import UsageError
+from engram.base.errors import EngramError
 from engram.launch.train import command as train
 
 TINY = [
@@ -152,7 +152,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+    with pytest.raises(EngramError, match=message) as caught:
         train.main(words)
     assert "\n" not in str(caught.value)
 
@@ -170,9 +170,9 @@ def test_a_mistake_exits_with_2_and_no_traceback(words: list[str], capfd: pytest
 def test_another_configuration_does_not_touch_a_run(tmp_path: Path) -> None:
     run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match=r"lr"):
+    with pytest.raises(EngramError, match=r"lr"):
         run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run", "--lr", 0.123)
-    with pytest.raises(UsageError, match=r"--resume can change"):
+    with pytest.raises(EngramError, match=r"--resume can change"):
         run_train("--resume", tmp_path / "run", "--lr", 0.123)
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
@@ -181,7 +181,7 @@ def test_a_configuration_of_another_version_is_refused_by_name(tmp_path: Path) -
     run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text("learning_speed = 1\n" + config.read_text())
-    with pytest.raises(UsageError, match=r"config.toml: unknown setting 'learning_speed'"):
+    with pytest.raises(EngramError, match=r"config.toml: unknown setting 'learning_speed'"):
         run_train("--resume", tmp_path / "run")
 
 

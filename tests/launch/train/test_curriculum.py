@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import TINY
@@ -146,7 +146,7 @@ def test_actors_ahead_of_the_learner_follow_and_no_batch_has_two_stages(tmp_path
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+    with pytest.raises(EngramError, match=message) as caught:
         run_train(*TINY, "--local", *words, "--run-dir", tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

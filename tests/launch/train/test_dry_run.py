@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from engram.launch.run.command_line import UsageError
-from engram.launch.run.config import RunConfig, from_dict
+from engram.base.errors import EngramError
+from engram.launch.run.config import RunConfig
 from engram.launch.run.run_flags import parse_run
+from engram.launch.run.settings.plain import from_dict
 from engram.launch.train import command
 from runs import TINY
 
@@ -35,5 +36,5 @@ def test_the_configuration_is_printed_and_accepted(
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(EngramError, match=said):
         command.main([*words, "--dry-run"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.evaluate import command as evaluation
 from engram.launch.figures.figure import Curve
-from engram.launch.run.command_line import UsageError
 from engram.launch.train import command as train
 from runs import TINY, rows
 
@@ -60,10 +60,10 @@ def test_its_evaluation_and_card_are_marked(run: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize("words", [lambda _: ("--imitate", "players:Still"), lambda run: ("--start-from", str(run))])
 def test_a_figure_refuses_it(run: Path, words: Callable[[Path], tuple[str, ...]]) -> None:
     """Also an agent that begins with an imitating one's weights."""
-    with pytest.raises(UsageError, match="curve lstm imitates a player; allowed in a figure: agents that learn from"):
+    with pytest.raises(EngramError, match="curve lstm imitates a player; allowed in a figure: agents that learn from"):
         _ = Curve("lstm", (*TINY, *words(run))).config
 
 
 def test_a_name_without_a_class() -> None:
-    with pytest.raises(UsageError, match="imitate is 'players'; allowed: module:Class, a player"):
+    with pytest.raises(EngramError, match="imitate is 'players'; allowed: module:Class, a player"):
         train.main([*TINY, "--imitate", "players"])

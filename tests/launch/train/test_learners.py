@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from engram.base.errors import EngramError
 from engram.launch.cluster import ray_session
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
@@ -142,5 +142,5 @@ def test_a_population_dealt_to_two_learners(tmp_path: Path, session: None, monke
     ids=str,
 )
 def test_refused(words: tuple[str, ...], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(EngramError, match=told):
         parse_run(["--env", "boxworld", "--num-actors", "4", "--num-learners", "2", *words])

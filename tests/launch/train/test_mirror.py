@@ -10,9 +10,9 @@ from typing import Any
 import fsspec
 import pytest
 
+from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_directory import resume_command
 from engram.launch.train import command as train
 from engram.launch.train.mirror import Mirror, fetch, holds_run
@@ -157,9 +157,9 @@ def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
         (["--resume", "memory://nothing/here"], "memory://nothing/here holds no run"),
         (["--resume", memory, "--run-dir", tmp_path], "is not empty"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(EngramError, match=said):
             run_train(*words)
-    with pytest.raises(UsageError, match="passwords belong in the environment"):
+    with pytest.raises(EngramError, match="passwords belong in the environment"):
         run_train(*LOCAL, "--checkpoint-url", "s3://key:secret@bucket/run")
 
 
@@ -178,5 +178,5 @@ def test_nothing_but_the_files_of_a_run_is_fetched_and_no_link_is_followed(confi
     )
     assert "state.json is a link" in capsys.readouterr().out
     (there / "population.jsonl").symlink_to(secret)
-    with pytest.raises(UsageError, match=r"population\.jsonl is a link"):
+    with pytest.raises(EngramError, match=r"population\.jsonl is a link"):
         fetch(f"file://{there}", str(config.parent / "again"))

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
+from engram.base.errors import EngramError
 from engram.launch.evaluate import command as evaluate
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.stop_flag import StopFlag
 from engram.launch.train import acting
 from engram.launch.train import command as train
@@ -210,7 +210,7 @@ def test_a_resume_to_where_the_run_has_been_already_is_refused_and_changes_nothi
     assert run_train(*LOCAL, "--total-steps", 120, "--run-dir", run) == 0
     before = (run / "config.toml").read_bytes()
     with pytest.raises(
-        UsageError, match=rf"learned from \d+ steps already; --total-steps is {total}, which counts from"
+        EngramError, match=rf"learned from \d+ steps already; --total-steps is {total}, which counts from"
     ):
         run_train("--resume", run, "--total-steps", total)
     assert (run / "config.toml").read_bytes() == before

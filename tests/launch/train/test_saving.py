@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from engram.actors.failures import ActorFailureError
+from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
 from engram.launch.metrics.member import Member
 from engram.launch.run import saved
-from engram.launch.run.command_line import UsageError
-from engram.launch.run.config import RunConfig, from_dict, to_dict
+from engram.launch.run.config import RunConfig
 from engram.launch.run.run_directory import RunDirectory, resume_command
 from engram.launch.run.run_flags import parse_run
+from engram.launch.run.settings.plain import from_dict, to_dict
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
@@ -230,11 +231,11 @@ def test_a_resume_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
     for path in (run / "checkpoints").iterdir():
         (path / "tensors.pt").write_bytes(b"")
     before = files_of(run)
-    with pytest.raises(UsageError, match="no intact checkpoint to resume from"):
+    with pytest.raises(EngramError, match="no intact checkpoint to resume from"):
         run_train("--resume", run, "--total-steps", 900)
     assert files_of(run) == before
     (run / "config.toml").write_text("")
-    with pytest.raises(UsageError, match=r"config\.toml is damaged: it is empty"):
+    with pytest.raises(EngramError, match=r"config\.toml is damaged: it is empty"):
         run_train("--resume", run, "--total-steps", 900)
     assert (run / "config.toml").read_text() == ""
 
@@ -299,10 +300,10 @@ def test_commands_that_read_a_run_pass_over_what_cannot_be_read(three: Path, tmp
     assert found == (second if which == "latest" else first)
     (first / "tensors.pt").write_bytes(b"")
     if which == "best":
-        with pytest.raises(UsageError, match="the best checkpoint, cannot be read; --checkpoint latest works"):
+        with pytest.raises(EngramError, match="the best checkpoint, cannot be read; --checkpoint latest works"):
             train_checkpoint(run, which)
     (second / "state.json").write_bytes(b"{")
-    with pytest.raises(UsageError, match="has no intact checkpoint"):
+    with pytest.raises(EngramError, match="has no intact checkpoint"):
         train_checkpoint(run, which)
 
 

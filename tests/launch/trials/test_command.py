@@ -11,10 +11,10 @@ import psutil
 import pytest
 from rich.console import Console
 
+from engram.base.errors import EngramError
 from engram.launch.compare.groups import compare
 from engram.launch.compare.loading import load
 from engram.launch.metrics.rows import read_log
-from engram.launch.run.command_line import UsageError
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run
 from engram.launch.run.stop_flag import StopFlag
@@ -85,7 +85,7 @@ def test_a_sweep_is_sorted_extended_and_names_the_run_that_failed(
 ) -> None:
     folder = tmp_path / "sweep"
     words = ["--total-steps", "600", "--sweep", SPACE, "--trials", "2", "--jobs", "2", "--seed", "7"]
-    assert command.start([*SMALL, *words, "--run-dir", str(folder)], StopFlag(())) == 0
+    assert command.main([*SMALL, *words, "--run-dir", str(folder)], StopFlag(())) == 0
     said = capfd.readouterr().out
     assert "2 trials with values sampled with seed 7, seed 7; 2 of 2 runs left" in said
     assert "finished: 2 of 2 runs have all their steps" in said
@@ -102,7 +102,7 @@ def test_a_sweep_is_sorted_extended_and_names_the_run_that_failed(
 
     words = ["--resume", str(folder), "--trials", "3", "--total-steps", "700"]
     with RunDirectory.open(folder / "trial-001"):  # another process trains there
-        assert command.start(words, StopFlag(())) == 1
+        assert command.main(words, StopFlag(())) == 1
     said = capfd.readouterr().out
     assert re.search(r"trial-001: rl-train ended with exit code 2; see \S+trial-001.log \(.*in use by process", said)
     assert "failed: 2 of 3 runs have all their steps" in said
@@ -179,7 +179,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     new_folder(parse_run([*SMALL, "--run-dir", "SEEDS"]), Plan(seeds=(1, 2)))
     RunDirectory.create("RUN", {"seed": 1}, name="x").close()
-    with pytest.raises(UsageError, match=message) as problem:
+    with pytest.raises(EngramError, match=message) as problem:
         command.main([*([] if "--resume" in words else SMALL), *words.split()])
     assert "\n" not in str(problem.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["RUN", "SEEDS"]

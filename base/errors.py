@@ -1,0 +1,41 @@
+"""The exception for mistakes of users: a command prints it as one line and exits with its code."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+MISTAKE, NOT_AVAILABLE = 2, 3
+"""Exit codes: of a user's mistake, and of a service that may be there later."""
+
+
+class EngramError(ValueError):
+    """Something that the user can put right; the message is one line.
+
+    Args:
+        message: names the thing, its value, what is allowed, and the nearest name.
+        exit_code: of a command.
+    """
+
+    def __init__(self, message: str, exit_code: int = MISTAKE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextmanager
+def user_errors(what: str = "") -> Generator[None]:
+    """Raise a ValueError or TypeError of the body, where a user's values are read, as EngramError: `what: message`."""
+    try:
+        yield
+    except (ValueError, TypeError) as problem:
+        if isinstance(problem, EngramError) and not what:
+            raise
+        code = problem.exit_code if isinstance(problem, EngramError) else MISTAKE
+        raise EngramError(f"{what}: {problem}" if what else str(problem), code) from problem
+
+
+@contextmanager
+def file_errors(what: str) -> Generator[None]:
+    """Raise an OSError of the body as EngramError: `what: reason of the operating system`."""
+    try:
+        yield
+    except OSError as problem:
+        raise EngramError(f"{what}: {problem.strerror or problem}") from problem

@@ -1,0 +1,129 @@
+"""Configurations as nested dicts of plain values, as files and calls have them, and their differences."""
+
+import contextlib
+import copy
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ....base.errors import EngramError
+from ....base.messages import advice
+from ....base.units import Minutes, Seconds, count, duration, is_duration
+from ..urls import redacted
+
+NONE = "None"
+"""Stands for None among the free parameters of environments, cores and algorithms, since TOML has no such value."""
+_DURATION = "a duration such as 90s or 10m"
+_NAMES: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"},
+    **{Seconds: _DURATION, Minutes: _DURATION, list: "a list"},
+}
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as nested dicts of plain values, as it is written down: without the secrets of a URL."""
+    plain: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            value = to_dict(value)
+        elif each.name in ("checkpoint_url", "start_from") and value is not None:
+            value = redacted(value)
+        elif isinstance(value, dict):
+            value = {key: NONE if part is None else copy.deepcopy(part) for key, part in value.items()}
+        plain[each.name] = value
+    return plain
+
+
+def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
+    """A configuration of dataclass `cls` from nested dicts. Raises EngramError naming unknown settings."""
+    if not isinstance(data, dict):
+        raise EngramError(f"{path.rstrip('.')} is {data!r}; expected a table of settings")
+    hints = get_type_hints(cls)
+    if upgrade := getattr(cls, "upgrade", None):
+        data = upgrade(data)
+    for key in data:
+        if key not in hints:
+            raise EngramError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
+    return cls(**{key: typed(hints[key], value, path + key) for key, value in data.items()})
+
+
+def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterator[tuple[str, Any]]:
+    """All settings of a configuration, a dataclass or nested dicts, as (dotted name, value).
+
+    With `whole` a free dict of a dataclass, such as `env_args`, is one value.
+    """
+    items = config if isinstance(config, dict) else {each.name: getattr(config, each.name) for each in fields(config)}
+    for key, value in items.items():
+        if is_dataclass(value) or (isinstance(value, dict) and not whole):
+            yield from flat_settings(value, f"{prefix}{key}.", whole)
+        else:
+            yield prefix + key, value
+
+
+def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, Any]]:
+    """Settings (dotted name, old, new) in which two configurations differ, None where unset; see `flat_settings`."""
+    before, after = (dict(flat_settings(each, whole=whole)) for each in (old, new))
+    return [
+        (name, before.get(name), after.get(name))
+        for name in after | before
+        if _as_read(before.get(name)) != _as_read(after.get(name))
+    ]
+
+
+def _as_read(value: Any) -> Any:
+    """A value as a file gives it back: tuples are lists there."""
+    if isinstance(value, dict):
+        return {key: _as_read(each) for key, each in value.items()}
+    return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def typed(hint: Any, value: Any, name: str) -> Any:
+    """A plain value as the type that its field declares. Raises EngramError for a value of another type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        return from_dict(hint, value, f"{name}.")  # pyright: ignore[reportArgumentType]
+    if origin in (types.UnionType, Union):
+        for each in inner:
+            with contextlib.suppress(ValueError):
+                return typed(each, value, name)
+    elif origin is Literal:
+        if any(value == each and type(value) is type(each) for each in inner):
+            return value
+    elif origin is dict:
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: None if x == NONE else typed(inner[1], x, f"{name}.{key}") for key, x in value.items()}
+    elif origin is tuple:
+        same = len(inner) == 2 and inner[1] is ...
+        if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
+            hints = inner[:1] * len(value) if same else inner
+            return tuple(typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
+    elif hint in (float, Seconds, Minutes) and type(value) in (int, float):
+        if abs(value) < float("inf"):
+            return float(value)
+    elif is_duration(hint) and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return duration(value, hint)
+    elif hint is int and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return count(value)
+    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # 1e6, as in words
+        return int(value)
+    elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
+        return value
+    raise EngramError(f"{name} is {value!r}; expected {_in_words(hint)}")
+
+
+def _in_words(hint: Any) -> str:
+    """A field's type for an error message."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (types.UnionType, Union):
+        return " or ".join(map(_in_words, inner))
+    if origin is Literal:
+        return ", ".join(map(repr, inner))
+    if origin is tuple:
+        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_in_words(inner[0])}"
+    return _NAMES.get(hint, "a table")
