@@ -5,6 +5,7 @@ same methods in the same order; what each gets back is the same, bit for bit.
 """
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,13 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp
+from torch.distributed import AllToAllOptions, ProcessGroupGloo
+from torch.nn.functional import pad
 
 from ..agents.agent import Agent
 from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(hours=1)
 """Longer than any exchange takes; its threads end then, where another learner cannot be reached."""
+SHORT = 4096
+"""Values sent by one learner up to which everyone combines all of a tensor."""
 LOOK_SECONDS = 1.0
 """How often a learner that waits for another looks whether it shall go on waiting."""
 
@@ -136,16 +140,14 @@ class GlooGroup(Group):
 
     def total(self, *parts: Any) -> Sequence[Any]:
         flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in parts])
-        self._exchange(flat, ReduceOp.SUM)
+        flat = self._exchange(flat, torch.add)
         sums: list[Any] = []
         for part, own in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
             sums.append(own.to(part).view(part.shape) if isinstance(part, Tensor) else float(own))
         return sums
 
     def least(self, value: Tensor) -> Tensor:
-        flat = value.reshape(1).cpu()
-        self._exchange(flat, ReduceOp.MIN)
-        return flat[0].to(value.device)
+        return self._exchange(value.reshape(1).cpu(), torch.minimum)[0].to(value.device)
 
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
@@ -154,25 +156,37 @@ class GlooGroup(Group):
         full = [torch.zeros_like(p) if each is None else each for p, each in zip(parameters, gradients, strict=True)]
         parts = [*full, present.to(metrics), metrics]
         flat = torch.cat([part.detach().reshape(-1) for part in parts]).cpu()
-        self._exchange(flat, ReduceOp.SUM)
+        flat = self._exchange(flat, torch.add)
         *sums, present, metrics = (
             own.to(part.device).view(part.shape)
             for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
         )
         return [each if there else None for each, there in zip(sums, present.tolist(), strict=True)], metrics
 
-    def _exchange(self, flat: Tensor, how: Any) -> None:
-        """Combine a tensor of every learner, in place."""
-        options: Any = AllreduceOptions()
-        options.reduceOp, options.timeout = how, NO_LIMIT
+    def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The tensors [K] of all learners combined in order of ranks: the same bits everywhere.
+
+        Everyone sends to all others at once, so the latency of a link counts once or twice for any N; in a ring it
+        would count 2 (N - 1) times. Of a long tensor every learner combines 1/N and sends it to the others.
+        """
+        short = self.size * flat.numel() <= SHORT
+        sent = flat.repeat(self.size) if short else pad(flat, (0, -flat.numel() % self.size))
+        combined = functools.reduce(combine, self._swap(sent).chunk(self.size))
+        return combined if short else self._swap(combined.repeat(self.size))[: flat.numel()]
+
+    def _swap(self, sent: Tensor) -> Tensor:
+        """Of N equal parts send part n to learner n; the parts that arrive, in order of ranks."""
+        received, options = torch.empty_like(sent), AllToAllOptions()
+        options.timeout = NO_LIMIT
         try:
-            self._work = self._gloo.allreduce([flat], options)
+            self._work = self._gloo.alltoall_base(received, sent, [], [], options)
             while not _is_done(self._work):
                 self._keep_waiting()
         except GroupLostError:
             raise
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
+        return received
 
 
 def _is_done(work: Any) -> bool:
