@@ -20,12 +20,30 @@ from engram.agents.process import prepare_process
 from engram.agents.values import flatten
 from engram.launch.bench.parts import measure, open_parts
 from engram.launch.run.run_flags import parse_run
-from engram.learners.group import GlooGroup
+from engram.learners.group import GlooGroup, Group
 from engram.learners.learner import Learner
 
 
+class CountingGroup(Group):
+    """A learner alone that counts the exchanges of a group."""
+
+    exchanges = 0
+
+    def total(self, *parts: Any) -> Sequence[Any]:
+        self.exchanges += 1
+        return parts
+
+    def least(self, value: Any) -> Any:
+        self.exchanges += 1
+        return value
+
+    def reduce(self, parameters: Any, gradients: Any, metrics: Any) -> Any:
+        self.exchanges += 1
+        return gradients, metrics
+
+
 def cpu(words: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Milliseconds per update of every width and part, and the number of parameters."""
+    """Milliseconds per update of every width and part, and the numbers of parameters and exchanges."""
     prepare_process(1)
     config = parse_run(words)
     found: dict[str, Any] = {"unroll_length": config.unroll_length, "ms": {}}
@@ -34,10 +52,14 @@ def cpu(words: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str
         with open_parts(each, torch.device("cpu")) as work:
             steps = width * config.unroll_length
             found["ms"][width] = {name: 1000 * steps * cost for name, cost in measure(work, seconds, 3).items()}
-    factory = config.factory()
-    batch = factory.make_batch(num_envs=1)
-    learner = Learner(factory.make_agent(batch), config.learner, config.total_steps)
-    batch.close()
+    actor, group = config.factory().make_actor(0), CountingGroup()
+    learner = Learner(config.factory().make_agent(actor.batch), config.learner, config.total_steps)
+    learner.join(group)
+    for _ in range(2):
+        group.exchanges = 0
+        learner.step(actor.unroll())
+    found["exchanges"] = group.exchanges
+    actor.close()
     times: list[float] = []
     for _ in range(20):
         began = time.perf_counter()

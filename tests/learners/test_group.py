@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from torch.distributed import FileStore, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import FileStore, HashStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.agents.cores import core_names
 from engram.learners.config import LearnerConfig
@@ -156,3 +157,17 @@ def test_a_learner_that_stops_while_it_joins_is_noticed(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5.0
     process.kill()
     process.join()
+
+
+@pytest.mark.parametrize("length", [1, 100, 10_000])
+def test_all_learners_have_the_bits_of_a_sum_in_order_of_ranks(length: int) -> None:
+    store, addends = HashStore(), torch.rand(3, length, generator=torch.Generator().manual_seed(0))
+
+    def summed(rank: int) -> torch.Tensor:
+        (total,), _ = GlooGroup(store, rank, [1, 1, 1]).reduce([addends[rank]], [addends[rank]], torch.zeros(1))
+        assert total is not None
+        return total
+
+    with ThreadPoolExecutor(3) as threads:
+        for total in threads.map(summed, range(3)):
+            assert torch.equal(total, addends[0] + addends[1] + addends[2])
