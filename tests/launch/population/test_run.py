@@ -263,15 +263,15 @@ def test_a_member_that_cannot_be_saved_is_replaced_by_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One member's weights are spoilt in mid-run; it goes on as a copy of another one."""
-    learn = Member.learn
+    note = Member.note_update
 
     def spoil(self: Member, *arguments: Any) -> None:
-        learn(self, *arguments)
+        note(self, *arguments)
         if self.number == 1 and self.learner.updates == 8:
             with torch.no_grad():
                 next(self.learner.agent.parameters()).fill_(torch.nan)
 
-    monkeypatch.setattr(Member, "learn", spoil)
+    monkeypatch.setattr(Member, "note_update", spoil)
     words = [*CATCH, *POPULATION, *EXPLORE, "--pbt.scheme", "truncation", "--pbt.patience", 3, "--pbt.interval", 10**6]
     assert run_train(*words, "--total-steps", 1000, "--run-dir", tmp_path / "run") == 0
     (event,) = events(tmp_path / "run", "replacement")

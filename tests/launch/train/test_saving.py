@@ -14,7 +14,6 @@ import torch
 from engram.actors.failures import ActorFailureError
 from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
-from engram.launch.metrics.member import Member
 from engram.launch.run import saved
 from engram.launch.run.config import RunConfig
 from engram.launch.run.run_directory import RunDirectory, resume_command
@@ -23,6 +22,7 @@ from engram.launch.run.settings.plain import from_dict, to_dict
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
+from engram.learners.learner import Learner
 from runs import TINY, rows, steps_saved
 
 LOCAL = [*TINY, "--local", "--lr-schedule", "constant"]
@@ -129,15 +129,15 @@ def test_a_kept_checkpoint_that_is_damaged_later_does_not_count(tmp_path: Path) 
 
 
 def broken(call: int, error: type[BaseException]) -> Any:
-    """A `Member.learn` that makes half of an update in its `call`-th call and then raises."""
-    learn, calls = Member.learn, [0]
+    """A `Learner.learn` that makes half of an update in its `call`-th call and then raises."""
+    learn, calls = Learner.learn, [0]
 
-    def half(self: Member, *arguments: Any) -> None:
+    def half(self: Learner, *arguments: Any) -> None:
         calls[0] += 1
         if calls[0] == call:
             with torch.no_grad():
-                next(self.learner.agent.parameters()).fill_(7.0)
-            self.learner.steps += 1
+                next(self.agent.parameters()).fill_(7.0)
+            self.steps += 1
             raise error
         learn(self, *arguments)
 
@@ -149,7 +149,7 @@ def test_half_of_an_update_is_never_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    monkeypatch.setattr(Member, "learn", broken(4, error))
+    monkeypatch.setattr(Learner, "learn", broken(4, error))
     words = [*LOCAL, "--total-steps", 400, "--checkpoint-every", 0, "--run-dir", run]
     if error is KeyboardInterrupt:
         assert run_train(*words) == 130
