@@ -46,7 +46,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
         if curve.task:
-            entry |= {"core": curve.core, "task": curve.task}
+            entry |= {"core": curve.core, "task": curve.task, "window": curve.config.log_every}
         found: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), found.get(str(run.seed))

@@ -67,6 +67,14 @@ def test_the_score_is_the_highest_mean_return_of_finished_runs() -> None:
     assert np.isnan(mean.low), "one seed per task says nothing about seeds"
 
 
+def test_rows_of_fewer_steps_than_a_window_do_not_raise_the_maximum() -> None:
+    rows = run([0.0, 1.0, 0.4, 0.4])  # at 1000, 2000, 3000, 4000 steps
+    assert tasks.score(rows, "return", 1) == 1.0
+    assert tasks.score(rows, "return", 2000) == pytest.approx(0.5)
+    uneven = rows | {"curve": {"step": [1500, 2000, 4000], "return": [0.0, 1.0, 0.2]}}
+    assert tasks.score(uneven, "return", 2000) == pytest.approx(0.25)
+
+
 def test_the_ranking_is_the_interquartile_mean_of_cores_with_all_tasks() -> None:
     found = document(
         gru_a={"1": run([0.0]), "2": run([0.2])},
