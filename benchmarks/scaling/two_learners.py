@@ -3,11 +3,12 @@
     sudo python benchmarks/scaling/two_learners.py [--seconds 25] [--turns 2] [--cases boxworld-rmc t-maze-population]
 
 Writes benchmarks/results/two-learners.json; takes nine minutes. Nothing else should run, and the machine
-needs two cores. A host has a learner and an actor; the update is the same with one host and with two.
+needs two cores. A host has a learner and an actor; the update is the same with one host and with two, but for `wide`.
 
 `one` is the mean of two separate runs at once, each on a host and cluster of its own: the two cores of a small virtual
 machine often are threads of one physical core, which separate machines do not share. `alone` is one run with
-the other core idle. `ratio` is two / one, `ratio_alone` two / alone.
+the other core idle. `two` has an update of the same size as `one`, `wide` one of twice the size. `ratio_two` is two /
+one, `ratio_wide` wide / one, `ratio_alone` two / alone.
 """
 
 import argparse
@@ -30,11 +31,13 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 CORES = 1.0
 SETTLE = 5.0
-START = {"alone": (1, 1), "one": (2, 1), "two": (1, 2)}
+START = {"alone": (1, 1), "one": (2, 1), "two": (1, 2), "wide": (1, 2)}
 """Clusters at once, and hosts of each."""
+WIDE = {"boxworld-rmc": ("--envs-per-update", "64")}
+"""Flags of `wide`: each learner has an update as large as that of one alone."""
 
 
-def speed(case: str, clusters: int, hosts: int, seconds: float) -> list[dict[str, Any]]:
+def speed(flags: tuple[str, ...], clusters: int, hosts: int, seconds: float) -> list[dict[str, Any]]:
     """Measurements of so many runs at once, each on so many hosts."""
     with contextlib.ExitStack() as stack:
         runs: list[Training] = []
@@ -42,7 +45,7 @@ def speed(case: str, clusters: int, hosts: int, seconds: float) -> list[dict[str
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-scaling-", dir="/var/tmp")))
             cluster = stack.enter_context(Cluster(folder, hosts, links=False))
             cluster.grow(hosts)
-            words = [*CASES[case], "--num-learners", hosts, "--num-actors", hosts, "--actor-cpus", 2]
+            words = [*flags, "--num-learners", hosts, "--num-actors", hosts, "--actor-cpus", 2]
             runs.append(stack.enter_context(Training(cluster, folder / "run", words)))
         for run in runs:
             run.wait(2)
@@ -70,8 +73,9 @@ def main() -> None:
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in START}
         for turn in range(given.turns):
             for kind, (clusters, hosts) in START.items():
-                if turn == 0 or kind != "alone":
-                    rows[kind] += speed(case, clusters, hosts, given.seconds)
+                if (turn == 0 or kind in ("one", "two")) and (kind != "wide" or case in WIDE):
+                    flags = CASES[case] + (WIDE[case] if kind == "wide" else ())
+                    rows[kind] += speed(flags, clusters, hosts, given.seconds)
                     print(case, kind, rows[kind][-clusters:], flush=True)
         means = {kind: statistics.mean(row["steps_per_second"] for row in each) for kind, each in rows.items()}
         ratios = {
