@@ -30,9 +30,7 @@ from .worker import CONNECT_SECONDS, JOIN_SECONDS, LearnerProcess, MakePool, Sta
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches after which signals are looked for."""
 SILENT_SECONDS = 5.0
-"""Without an answer after which a learner counts as lost."""
-BEGIN_SECONDS = 60.0
-"""The same in the first update with a group: functions may be compiled."""
+"""Without an answer to a ping after which a learner counts as lost; it answers while functions are compiled, too."""
 START_SECONDS = 600.0
 """In which a learner's process must have started: a node may have to be booted for it."""
 CLOSE_SECONDS = 5.0
@@ -83,7 +81,7 @@ class Team:
         threads: int = 1,
     ) -> None:
         self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
-        self._shares, self._synchronous, self._report, self._silent = shares, synchronous, report, BEGIN_SECONDS
+        self._shares, self._synchronous, self._report = shares, synchronous, report
         self._make_learner, self._make_pool, self._threads = make_learner, make_pool, threads
         self._own: list[Unroll] | None = None
         self._header: Weights | None = None
@@ -243,7 +241,7 @@ class Team:
                     f"learner {rank} has other weights than learner 0 after {learner.updates:,} updates: a custom part "
                     "of the agent changes with the observations of its own share; use --num-learners 1"
                 )
-        self._losses, self._silent = 0, SILENT_SECONDS
+        self._losses = 0
         for worker in self._workers:
             worker.batch = None
         versions = torch.cat([part.weights_version for part in parts])
@@ -260,7 +258,7 @@ class Team:
             self._rebuild(problem)
 
     def _connect(self, learner: Learner) -> None:
-        self._groups, self._silent = self._groups + 1, SILENT_SECONDS
+        self._groups += 1
         state = learner.state_dict()
         learner.take_over(state["agent"], state["optimizer"])  # an update that was broken off may have begun much
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
@@ -273,7 +271,6 @@ class Team:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
         store.remove()
-        self._silent = BEGIN_SECONDS
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has been silent for too long."""
@@ -284,8 +281,8 @@ class Team:
                 if worker.ping is not None:
                     answer_of(worker.ping, PATIENCE)
                 worker.ping, worker.heard = worker.handle.ping.remote(), now
-            elif now - worker.heard > self._silent:
-                raise GroupLostError(f"learner {worker.rank} has not answered for {self._silent:.0f} s")
+            elif now - worker.heard > SILENT_SECONDS:
+                raise GroupLostError(f"learner {worker.rank} has not answered for {SILENT_SECONDS:.0f} s")
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Go on without the learners that are lost, in a new group from this process's state; they are replaced."""

@@ -4,12 +4,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
 from engram.launch.train import command as train
-from engram.learners.learner import Learner
 from engram.learners.remote.team import Team
 from runs import TINY, last_step, rows, start, stop, wait_for, workers
 
@@ -43,19 +43,22 @@ def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
     assert seconds < REBUILT_SECONDS, seconds
 
 
-def test_a_learner_that_hangs_while_the_group_forms_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("method", ["connect", "learn"])
+def test_a_learner_that_hangs_while_the_group_forms_or_begins_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
-    connect, seconds = Team.connect, list[float]()
+    """`learn`: in the first update, in which functions are compiled."""
+    original, seconds = getattr(Team, method), list[float]()
 
-    def stop_first(self: Team, learner: Learner) -> None:
+    def stop_first(self: Team, *arguments: Any) -> Any:
         if not seconds:
             os.kill(ray.get(self._workers[0].starting).pid, signal.SIGSTOP)
         began = time.monotonic()
-        connect(self, learner)
+        result = original(self, *arguments)
         seconds.append(time.monotonic() - began)
+        return result
 
-    monkeypatch.setattr(Team, "connect", stop_first)
+    monkeypatch.setattr(Team, method, stop_first)
     words = map(str, (*WORDS, "--total-steps", 2_000, "--run-dir", tmp_path / "run"))
     assert train.main(list(words)) == 0
     output = " ".join(capsys.readouterr().out.split())
