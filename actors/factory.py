@@ -45,6 +45,8 @@ class ActorFactory:
     """Steps per unroll."""
     seed: int
     """Seed of the run."""
+    precision: str = "float32"
+    """The learner's precision; with bf16 a network on a CPU that can acts with bfloat16 factors."""
     device: str = "cpu"
     """Where the network is asked."""
     resumed_at: int = 0
@@ -121,7 +123,9 @@ class ActorFactory:
             hidden = {PRIVILEGED} if privileged else set[str]()
             hidden |= set() if seen is None else {MAP}
             spec = {key: part for key, part in spec.items() if key not in hidden}
-        return Agent(spec, action_spec(batch.single_action_space), config, privileged, seen)
+        agent = Agent(spec, action_spec(batch.single_action_space), config, privileged, seen)
+        agent.rounded = self.precision == "bf16"
+        return agent
 
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
         """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""

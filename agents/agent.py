@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.messages import check_range
+from .bf16 import as_learned
 from .cores.core import CoreState, readable, reset_state
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
@@ -142,6 +143,8 @@ class Agent(nn.Module):
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
             else:  # levels of a curriculum reward more or less often
                 self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
+        self.rounded = False
+        """`respond` multiplies with bfloat16 factors on a CPU that can, as its learner does."""
         self.greedy = False
         """`step` takes the likeliest action instead of drawing one."""
 
@@ -203,6 +206,7 @@ class Agent(nn.Module):
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
+    @as_learned
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
     ) -> tuple[Tensor, Tensor, AgentState]:

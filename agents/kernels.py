@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base.processes import on_intel
+from . import bf16
 from .cores.contract.conditions import under_torch_func
 from .threads import beside, share
 
@@ -33,11 +34,12 @@ prefer_onednn = _onednn is not None and not on_intel()
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in], weight [out, in], bias [out] -> x weight^T + bias [..., out]. Differentiable to any order."""
-    if not _is_large(x, weight):
+    rounded = bf16.suits(x, weight)
+    if not rounded and not _is_large(x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     # With gradients switched off `apply` records nothing, so the same call serves acting and learning.
-    y: Tensor = _Linear.apply(rows, weight, bias)  # pyright: ignore
+    y: Tensor = _Linear.apply(rounded, rows, weight, bias)  # pyright: ignore
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -79,18 +81,20 @@ class _Linear(torch.autograd.Function):
     """A large product, with a gradient made of `linear` and so differentiable again."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, rounded: bool, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        return product(rows, weight, bias)
+        ctx.rounded = rounded
+        return (bf16.product if rounded else product)(rows, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
-        for_rows, for_weight, for_bias = ctx.needs_input_grad
+        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
         # One product on each core; `product` would divide the first behind the second.
-        multiply = linear if torch.is_grad_enabled() else _product
+        multiply = linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = beside(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
+            None,
             multiply(grad, weight.t(), None) if for_rows else None,
             weight_grad.result() if weight_grad else None,
             grad.sum(0) if for_bias else None,

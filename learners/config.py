@@ -79,8 +79,9 @@ class LearnerConfig:
     cuda_graph: bool = False
     """Record the whole update as one CUDA graph and replay it; where that cannot be, say why and do without."""
     precision: Precision = "float32"
-    """Of the learner's pass over a batch: float32; tf32, products on a GPU with factors of 10 bits; bf16, torso and
-    heads in bfloat16. Weights, losses and the sums of a memory stay float32."""
+    """Factors of matrix multiplications: float32; tf32, 10 bits, on a GPU; bf16, bfloat16, on a GPU in torso and heads,
+    on a CPU with AVX512-BF16 or AMX with all large weights, also when acting; auto, bf16 on a CPU where it is faster,
+    else float32. Weights, states, sums and losses stay float32."""
 
     def __post_init__(self) -> None:
         check_fields(

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import bf16
 from ..kernels import linear
 from ..unrolling.trajectories import over_trajectories
 from .contract.conditions import under_torch_func
@@ -46,7 +47,7 @@ class GRU(Core):
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        if under_torch_func():  # GRUCell has no rule for several networks side by side
+        if under_torch_func() or bf16.active():  # GRUCell has no rule for several networks, nor rounded factors
             return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
         h = self.cell(inputs, state.h)
         return h, GRUState(h)
@@ -54,7 +55,7 @@ class GRU(Core):
     def _step(self, x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
         """The equations, from x = W_x x + b_x [B, 3 hidden_size]."""
         size = self.output_size
-        own = torch.addmm(self.cell.bias_hh, before.h, self.cell.weight_hh.t())
+        own = linear(before.h, self.cell.weight_hh, self.cell.bias_hh)
         r, z = torch.sigmoid(x[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
         n = torch.tanh(x[:, 2 * size :] + r * own[:, 2 * size :])
         h = torch.lerp(n, before.h, z)

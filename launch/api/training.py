@@ -30,7 +30,7 @@ from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
 from ..run.command_line import TRUST
 from ..run.config import RunConfig
-from ..run.device import find_device
+from ..run.device import find_device, on_device
 from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable, resume_command
 from ..run.settings.plain import to_dict
 from ..run.sizes import check_memory
@@ -119,15 +119,16 @@ def train(
     check_tracking(config.track)
     with ExitStack() as start:
         start.enter_context(watch_start(config, stop))  # until training begins
-        factory, device = config.factory(), find_device(config.device if config.num_learners == 1 else "cpu")
-        agents, fields = make_agents(config, factory, device, (notes := list[str]()).append)
+        device = find_device("cpu" if config.num_learners > 1 else config.device)
+        config = replace(config, learner=on_device(config.learner, device))
+        agents, fields = make_agents(config, config.factory(), device, (notes := list[str]()).append)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
             from ..train.warm_start import start_from  # evaluation is imported along with it
 
             start_from(config.start_from, agents)
         begin_anew = saved is not None and not trust and drop_code(saved)
-        factory = replace(factory, resumed_at=steps_of(saved), trust_checkpoint=trust)
+        factory = replace(config.factory(), resumed_at=steps_of(saved), trust_checkpoint=trust)
         with stop, Acting(config, factory, stop) as acting:
             with (
                 show(config, directory.path if directory else None, steps_of(saved)) as panel,

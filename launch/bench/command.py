@@ -16,7 +16,7 @@ from ...base.units import Seconds, duration
 from ..metrics.provenance import provenance
 from ..run.command_line import make_console, run_command, value_of, without
 from ..run.config import RunConfig
-from ..run.device import find_device
+from ..run.device import find_device, on_device
 from ..run.run_flags import parse_run
 from ..run.settings.plain import to_dict
 from .parts import Parts, measure, open_parts, speed_of_light
@@ -80,6 +80,7 @@ def bench(
     """
     prepare_process(1)
     device = find_device(config.device)
+    config = replace(config, learner=on_device(config.learner, device))
     part_seconds = min(MOST_PART, seconds / 10)
     with user_errors():
         with open_parts(config, device) as work:

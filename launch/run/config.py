@@ -283,6 +283,7 @@ class RunConfig(Settings):
             env_workers=self.env_workers,
             unroll_length=self.unroll_length,
             seed=self.seed,
+            precision=self.learner.precision,
             device=self._acting_device,
         )
 

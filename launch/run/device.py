@@ -1,8 +1,12 @@
-"""The device that a learner is on."""
+"""The device that a learner is on, and its precision there."""
+
+from dataclasses import replace
 
 import torch
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, user_errors
+from ...learners.config import LearnerConfig
+from ...learners.device.precision import chosen
 
 
 def check_device(name: str) -> None:
@@ -20,6 +24,12 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise EngramError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
     return device
+
+
+def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
+    """The configuration with the precision that "auto" stands for there. Raises EngramError for one that is missing."""
+    with user_errors():
+        return replace(config, precision=chosen(config.precision, device))
 
 
 def devices() -> list[str]:

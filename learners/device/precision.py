@@ -7,7 +7,26 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
+from ...agents import bf16
+
+Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
+"""auto: `chosen` takes one of the others when a run begins."""
+
+
+def chosen(precision: Precision, device: torch.device) -> Precision:
+    """The precision of a run whose learner is on this device. Raises ValueError for one that the device does not have.
+
+    "auto" is bf16 on a CPU with instructions for it on which a short measurement is in its favor, else float32.
+    """
+    if device.type != "cpu":
+        return "float32" if precision == "auto" else precision
+    if precision == "auto":
+        return "bf16" if bf16.pays() else "float32"
+    if precision == "tf32":
+        raise ValueError("precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
+    if precision == "bf16" and not bf16.routine():
+        raise ValueError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
+    return precision
 
 
 @contextlib.contextmanager
@@ -41,5 +60,8 @@ def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Compute torso and heads of a forward pass in bfloat16 with bf16; cores leave it (`full_precision`)."""
+    """Compute a forward pass with bf16: on a CPU large multiplications round their factors; on a GPU torso and heads
+    are bfloat16, and cores leave it (`full_precision`)."""
+    if device.type == "cpu":
+        return bf16.products(precision == "bf16")
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

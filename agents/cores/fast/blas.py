@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from ....base.compiled import compiled
 from ....base.processes import on_intel
+from ...bf16 import multiply_rounded
 from .elementwise import Array
 
 PLAIN, TRANSPOSED = ord("N"), ord("T")
@@ -84,8 +85,12 @@ def _with_room(values: Array, shape: tuple[int, int]) -> Array:
 def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
     """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I].
 
-    All without gaps and of the type that `routine` is for.
+    All without gaps and of the type that `routine` is for. A routine below 0 is that of bfloat16 factors with the sign
+    changed; the weight is then packed for it.
     """
+    if routine < 0:
+        multiply_rounded(-routine, x, weight, out)
+        return
     # BLAS counts columns first: to it these matrices are the transposed ones, and so the factors change places.
     letter = TRANSPOSED if transpose else PLAIN
     sizes = out.shape[1], len(x), x.shape[1], weight.shape[1]

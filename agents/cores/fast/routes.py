@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ....base.compiled import JIT
 from ....base.processes import on_intel
+from ... import bf16
 from ...threads import share
 from ..contract.conditions import touched, under_torch_func
+from .blas import gemm
 from .elementwise import Array
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
@@ -95,7 +97,12 @@ def group_size(batch: int) -> int:
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
     """work(number, first, last) for groups of `width` environments, each by whichever thread is free."""
-    share(lambda number: work(number, number * width, min((number + 1) * width, batch)), groups(batch, width))
+
+    def run(number: int) -> None:
+        work(number, number * width, min((number + 1) * width, batch))
+        bf16.release()
+
+    share(run, groups(batch, width))
 
 
 def groups(batch: int, width: int) -> int:
@@ -103,14 +110,36 @@ def groups(batch: int, width: int) -> int:
     return -(-batch // width)
 
 
+def routine(dtype: torch.dtype, weight: Tensor) -> int:
+    """The routine of a compiled loop for `multiply`: that of bfloat16 factors where its recurrent weight is for it."""
+    rounds = bf16.active() and dtype == torch.float32 and bf16.large(weight)
+    return -bf16.routine() if rounds else gemm(dtype)
+
+
 def turned(matrices: Array) -> Array:
     """[..., outputs, inputs] -> [..., inputs, outputs], without gaps."""
     return np.ascontiguousarray(matrices.swapaxes(-1, -2))
 
 
-def matrix_gradients(pairs: Sequence[tuple[Array, Array]]) -> list[Tensor]:
-    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I]."""
+def packed(*weights: Tensor, turn: bool = False) -> Array:
+    """Weights [outputs, inputs] as a routine of bfloat16 factors multiplies by them; with `turn` for the gradient.
+
+    Several of one shape are stacked.
+    """
+    if not weights[0].numel():  # a part that this core does not have
+        return weights[0].detach().numpy()
+    words = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
+    return words[0] if len(words) == 1 else np.stack(words)
+
+
+def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:
+    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I].
+
+    With `rounded` the factors are bfloat16.
+    """
     rows = [tuple(torch.from_numpy(part.reshape(-1, part.shape[-1])) for part in pair) for pair in pairs]
+    if rounded:
+        return [bf16.product(grad.t(), x.t()) for grad, x in rows]
     results = [grad.new_empty(grad.shape[1], x.shape[1]) for grad, x in rows]
     pieces = [
         (grad[:, start : start + ROWS_AT_ONCE].t(), x, result[start : start + ROWS_AT_ONCE])

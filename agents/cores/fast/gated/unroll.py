@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..blas import gemm
 from ..elementwise import Array
 from ..routes import (
     GROUP_OF_A_STEP,
@@ -16,7 +15,9 @@ from ..routes import (
     check,
     group_size,
     matrix_gradients,
+    packed,
     refuse_second_derivative,
+    routine,
     turned,
 )
 from . import gru, lstm
@@ -36,7 +37,7 @@ def run_lstm(
     """
     (steps, batch, _), size = gates.shape, weight.shape[1]
     check("LSTM", gates, h=(h, (batch, size)), c=(c, (batch, size)), reset=(reset, (steps, batch)))
-    return _Unroll.apply(_plan(LSTM_LOOPS, reset, bptt_length), gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
+    return _Unroll.apply(_plan(LSTM_LOOPS, weight, reset, bptt_length), gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
 
 
 def run_gru(
@@ -54,7 +55,7 @@ def run_gru(
     steps, batch, _ = gates.shape
     check("GRU", gates, h=(h, (batch, weight.shape[1])), reset=(reset, (steps, batch)))
     outputs, last, _ = _Unroll.apply(
-        _plan(GRU_LOOPS, reset, bptt_length),  # pyright: ignore
+        _plan(GRU_LOOPS, weight, reset, bptt_length),  # pyright: ignore
         gates,
         weight,
         bias,
@@ -80,11 +81,13 @@ class _Plan(NamedTuple):
     reset: Array
     cut: int
     recording: bool
+    routine: int
+    """Of the multiplications."""
 
 
-def _plan(loops: _Loops, reset: Tensor, bptt_length: int | None) -> _Plan:
+def _plan(loops: _Loops, weight: Tensor, reset: Tensor, bptt_length: int | None) -> _Plan:
     (resets,) = arrays(reset)
-    return _Plan(loops, resets, bptt_length or 0, torch.is_grad_enabled())
+    return _Plan(loops, resets, bptt_length or 0, torch.is_grad_enabled(), routine(weight.dtype, weight))
 
 
 class _Unroll(torch.autograd.Function):
@@ -95,10 +98,12 @@ class _Unroll(torch.autograd.Function):
         given = Inputs(gates, bias, plan.reset, h, c)
         record = _record(steps, batch, given) if plan.recording else None
         out, cells = tensors[3].new_empty(steps, *h.shape), tensors[4].new_empty(c.shape)
-        address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
+        address, results = plan.routine, (out.numpy(), cells.numpy())
         # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
         many = steps > 1
         width, weight = (group_size(batch), turned(weight)) if many else (GROUP_OF_A_STEP, weight)
+        if address < 0:
+            weight = packed(tensors[1])
 
         def work(_: int, first: int, last: int) -> None:
             own = record or _record(1, min(width, batch), given)
@@ -114,7 +119,8 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
-        (weight,) = arrays(*ctx.saved_tensors)
+        (weight,) = ctx.saved_tensors
+        weight = packed(weight, turn=True) if plan.routine < 0 else weight.detach().contiguous().numpy()
         above = grad_out.contiguous().numpy()
         h, c = (grad.contiguous().numpy().copy() for grad in grad_last)
         to_gates = np.empty_like(record.gates)
@@ -122,13 +128,13 @@ class _Unroll(torch.autograd.Function):
             grads = Gradients(to_gates, to_gates, h, c)
         else:
             grads = Gradients(to_gates, np.empty_like(to_gates), h, np.empty_like(h))
-        address = gemm(grad_out.dtype)
+        address = plan.routine
 
         def work(_: int, first: int, last: int) -> None:
             plan.loops.backward(address, first, last, plan.cut, plan.reset, weight, record, above, grads)
 
         by_groups(work, above.shape[1], group_size(above.shape[1]))
-        (grad_weight,) = matrix_gradients([(grads.products, record.h)])
+        (grad_weight,) = matrix_gradients([(grads.products, record.h)], address < 0)
         size = 0 if plan.loops.cells else h.shape[1]
         grad_bias = torch.from_numpy(grads.products[..., grads.products.shape[2] - size :]).sum((0, 1))
         grad_c = torch.from_numpy(c)

@@ -6,9 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..blas import gemm
 from ..elementwise import Array
-from ..routes import arrays, by_groups, check, group_size, matrix_gradients, refuse_second_derivative, turned
+from ..routes import (
+    arrays,
+    by_groups,
+    check,
+    group_size,
+    matrix_gradients,
+    packed,
+    refuse_second_derivative,
+    routine,
+    turned,
+)
 from .arrays import Gradients, Inputs, Record, Weights, make_record
 from .backward import backward
 from .forward import forward
@@ -66,7 +75,8 @@ def run(
         reset=(reset, (steps, batch)),
     )
     resets, first = arrays(reset, initial)
-    plan = _Plan(resets, first, scales, heads, bptt_length or 0, torch.is_grad_enabled())
+    address = routine(tensors.gates.dtype, tensors.recurrent)
+    plan = _Plan(resets, first, scales, heads, bptt_length or 0, torch.is_grad_enabled(), address)
     return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
 
 
@@ -78,6 +88,8 @@ class _Plan(NamedTuple):
     heads: int
     cut: int
     recording: bool
+    routine: int
+    """Of the multiplications."""
 
 
 class _Unroll(torch.autograd.Function):
@@ -86,16 +98,15 @@ class _Unroll(torch.autograd.Function):
         tensors = Tensors(*leaves)
         given, weights = _arguments(plan, tensors)
         (steps, batch), kind = plan.reset.shape, (len(weights.targets) > 0, len(weights.norm_gain) > 0)
-        weights = weights._replace(
-            recurrent=turned(weights.recurrent), heads=turned(weights.heads), targets=turned(weights.targets)
-        )
+        turns = packed_matrices(tensors) if plan.routine < 0 else [turned(each) for each in weights[:3]]
+        weights = weights._replace(recurrent=turns[0], heads=turns[1], targets=turns[2])
         record = make_record(steps, batch, given, plan.heads, *kind, given.kept.max() + 1) if plan.recording else None
         if not plan.recording:
             given.kept.fill(-1)
         size, width = given.h.shape[1], given.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
         cells, memory = tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
-        address, group = gemm(out.dtype), group_size(batch)
+        address, group = plan.routine, group_size(batch)
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
@@ -115,6 +126,9 @@ class _Unroll(torch.autograd.Function):
         *leaves, out, last_memory = ctx.saved_tensors
         tensors = Tensors(*leaves)
         given, weights = _arguments(plan, tensors)
+        if plan.routine < 0:
+            recurrent, heads, targets = packed_matrices(tensors, turn=True)
+            weights = weights._replace(recurrent=recurrent, heads=heads, targets=targets)
         (memory,) = arrays(last_memory.clone())
         grad_out, grad_errors, grad_c, grad_memory = arrays(*grad)
         grads = Gradients(
@@ -127,14 +141,19 @@ class _Unroll(torch.autograd.Function):
             c=grad_c.copy(),
             memory=grad_memory.copy(),
         )
-        address, group = gemm(out.dtype), group_size(len(memory))
+        address, group = plan.routine, group_size(len(memory))
 
         def work(_: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
             backward(address, first, last, plan.cut, given, weights, record, memory, *above, grads)
 
         by_groups(work, len(memory), group)
-        return None, *_named(tensors, grads, record, out.numpy())
+        return None, *_named(tensors, grads, record, out.numpy(), address < 0)
+
+
+def packed_matrices(tensors: Tensors, turn: bool = False) -> list[Array]:
+    """`recurrent`, `heads` and `targets` as a routine of bfloat16 factors takes them."""
+    return [packed(each, turn=turn) for each in (tensors.recurrent, tensors.heads, tensors.targets)]
 
 
 def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
@@ -148,7 +167,7 @@ def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
     return given, Weights(*(getattr(a, name) for name in Weights._fields))
 
 
-def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array) -> Tensors:
+def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, rounded: bool) -> Tensors:
     """Gradients of all tensors."""
     size = grads.c.shape[1]
     hidden = np.ascontiguousarray(out[..., :size])
@@ -157,7 +176,7 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array) -> Te
     local = len(tensors.targets) > 0
     if local:
         pairs.append((grads.targets, record.values))
-    recurrent, heads, rate, *targets = matrix_gradients(pairs)
+    recurrent, heads, rate, *targets = matrix_gradients(pairs, rounded)
     joined = torch.from_numpy(grads.joined)
     heads_bias, rate_bias, targets_bias = (
         torch.from_numpy(grad).flatten(0, -2).sum(0) for grad in (grads.heads, grads.rate, grads.targets)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..blas import gemm
 from ..routes import (
     GROUP,
     GROUP_OF_A_STEP,
@@ -14,7 +13,9 @@ from ..routes import (
     check,
     groups,
     matrix_gradients,
+    packed,
     refuse_second_derivative,
+    routine,
     turned,
 )
 from .arrays import VECTORS, Leaves, Record, Resets, make_gradients, make_record
@@ -37,7 +38,10 @@ def run(
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
     check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
     resets = Resets(*arrays(reset, initial))
-    return _Unroll.apply(_Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled()), *leaves)  # pyright: ignore
+    matrices = [leaves.qkv], list(leaves.mlp.detach().unbind()), [leaves.gates]
+    address = routine(row.dtype, leaves.qkv)
+    plan = _Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled(), address, matrices)
+    return _Unroll.apply(plan, *leaves)  # pyright: ignore
 
 
 class _Plan(NamedTuple):
@@ -49,6 +53,15 @@ class _Plan(NamedTuple):
     """Steps after which gradients are cut; 0: nowhere."""
     recording: bool
     """Whether a backward pass may follow."""
+    routine: int
+    """Of the multiplications."""
+    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]
+    """The weights behind `qkv`, `mlp` and `gates`."""
+
+    def packed(self, leaves: Leaves, turn: bool = False) -> Leaves:
+        """Leaves with the weights as the routine of bfloat16 factors takes them; with `turn` for the gradient."""
+        qkv, mlp, gates = (packed(*part, turn=turn) for part in self.matrices)
+        return leaves._replace(qkv=qkv, mlp=mlp.reshape(*leaves.mlp.shape[:1], -1, mlp.shape[-1]), gates=gates)
 
 
 class _Unroll(torch.autograd.Function):
@@ -58,11 +71,13 @@ class _Unroll(torch.autograd.Function):
         (steps, batch), memory = plan.resets.at.shape, Leaves(*tensors).memory
         record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
-        address, numbers = gemm(out.dtype), out.numpy()
+        address, numbers = plan.routine, out.numpy()
         # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
         many = steps > 1
         width = GROUP if many else GROUP_OF_A_STEP
-        if many:
+        if address < 0:
+            leaves = plan.packed(leaves)
+        elif many:
             leaves = leaves._replace(qkv=turned(leaves.qkv), mlp=turned(leaves.mlp), gates=turned(leaves.gates))
 
         def work(_: int, first: int, last: int) -> None:
@@ -81,21 +96,23 @@ class _Unroll(torch.autograd.Function):
         plan, record = ctx.plan, ctx.record
         leaves, batch = Leaves(*arrays(*ctx.saved_tensors)), len(grad_last)
         grads = make_gradients(leaves, record, grad_last, groups(batch, GROUP))
-        address, above = gemm(grad_out.dtype), grad_out.contiguous().numpy()
+        address, above = plan.routine, grad_out.contiguous().numpy()
+        if address < 0:
+            leaves = plan.packed(leaves, turn=True)
 
         def work(group: int, first: int, last: int) -> None:
             backward(address, group, first, last, plan.cut, plan.resets, leaves, record, above, grads)
 
         by_groups(work, batch, GROUP)
-        return None, *_summed(grads, record)
+        return None, *_summed(grads, record, address < 0)
 
 
-def _summed(grads: Leaves, record: Record) -> Leaves:
+def _summed(grads: Leaves, record: Record, rounded: bool) -> Leaves:
     """Gradients of all leaves."""
     pairs = [(grads.qkv, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
     if record.gates.size:
         pairs.append((grads.gates, record.squashed))
-    qkv, *rest = matrix_gradients(pairs)
+    qkv, *rest = matrix_gradients(pairs, rounded)
     return Leaves(
         row=torch.from_numpy(grads.row),
         gates_input=torch.from_numpy(grads.gates_input),

@@ -1,0 +1,290 @@
+"""Matrix multiplications with bfloat16 factors and float32 sums, on CPUs with instructions for them.
+
+The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is as fast for 8 rows as for thousands, so
+the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa);
+the decision depends on the weights alone and not on the batch: an actor and a learner compute the same function.
+
+The second factor is packed: [I, J] becomes [I / 2, J] words of 32 bits, each two numbers of one column, typed float32.
+"""
+
+import ctypes
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..base.compiled import JIT, compiled
+from .cores.contract.conditions import under_torch_func
+from .threads import share
+
+Array = NDArray[Any]
+
+MIN_WEIGHTS = 2**14
+"""Smaller matrices stay float32: rounding and a call cost more than they save."""
+MIN_SIDE = 16
+ROWS = 64
+"""Rows of a block: a block and its sums stay in the nearest caches."""
+CHUNK = 1024
+"""Terms of a sum that a block adds up at once, a multiple of PAD."""
+PAD = 32
+"""Numbers of rows, and of terms, are rounded up to multiples of 8 and of this: every size is compiled once."""
+PIECES_FROM = 2**26
+"""Multiplications from which threads share a product."""
+TILE_CPU, WORD_CPU = "amx_bf16", "avx512_bf16"
+_BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
+_RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
+
+
+class _Local(threading.local):
+    on = False
+
+
+_local = _Local()
+_packed: Any = WeakTensorKeyDictionary()
+"""Packed weights of networks that act, by weight, with the version that they belong to."""
+
+
+@contextmanager
+def products(on: bool = True) -> Generator[None]:
+    """Let large multiplications of this thread round their factors to bfloat16, or not; their gradients follow."""
+    before, _local.on = _local.on, on
+    try:
+        yield
+    finally:
+        _local.on = before
+
+
+def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of an agent that acts in `products` where the agent's `rounded` is set."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if not self.rounded or torch.compiler.is_compiling():
+            return method(self, *args, **options)
+        with products():
+            return method(self, *args, **options)
+
+    return call
+
+
+def active() -> bool:
+    """Whether this thread is inside `products` and its CPU can do it."""
+    return _local.on and routine() != 0
+
+
+def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether x [..., I] weight^T, weight [J, I], has bfloat16 factors here and now; x may be of any length."""
+    return (
+        not torch.compiler.is_compiling()
+        and _local.on
+        and x.dtype == weight.dtype == torch.float32
+        and x.device.type == "cpu"
+        and large(weight)
+        and not torch.is_autocast_enabled("cpu")
+        and not under_torch_func()
+        and routine() != 0
+    )
+
+
+def large(weight: Tensor) -> bool:
+    """Whether a matrix is worth rounding."""
+    return weight.numel() >= MIN_WEIGHTS and min(weight.shape) >= MIN_SIDE
+
+
+@functools.cache
+def instructions() -> str:
+    """Name of the CPU's bfloat16 instructions that oneDNN may use; "" if there are none."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
+    except (OSError, IndexError):
+        return ""
+    limited = any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
+    return next((name for name in (TILE_CPU, WORD_CPU) if name in flags and not limited), "")
+
+
+@functools.cache
+def routine() -> int:
+    """Address of the routine; 0 if this CPU or this build of torch has none, which is reported once."""
+    if not (JIT and instructions() and torch.backends.mkldnn.is_available()):
+        return 0
+    try:
+        address = ctypes.cast(getattr(_library(), _BRGEMM), ctypes.c_void_p).value or 0
+        x, weight = torch.arange(-8.0, 7).view(3, 5), torch.arange(-9.0, 11).view(4, 5)
+        if not torch.equal(_multiplied(address, x, packed(weight)), x @ weight.t()):
+            raise ArithmeticError("a small multiplication is not torch's")
+    except Exception as problem:  # another build of torch: float32 works everywhere
+        logging.getLogger(__name__).warning("no bfloat16 multiplications: %s", problem)
+        return 0
+    return address
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(next(Path(torch.__path__[0], "lib").glob("libtorch_cpu.*"))))
+
+
+def missing() -> str:
+    """The reason that there is no routine."""
+    return "this build of torch" if instructions() else "no AVX512-BF16 or AMX"
+
+
+def release() -> None:
+    """Free the tile registers of this thread's CPU after its last multiplication, where there are any."""
+    if instructions() == TILE_CPU:
+        getattr(_library(), _RELEASE)(ctypes.c_bool(True))
+
+
+@functools.cache
+def pays() -> bool:
+    """Whether the routine beats float32 here, rounding and packing included; takes a tenth of a second, once."""
+    if not routine():
+        return False
+    x, weight = torch.randn(512, 512), torch.randn(512, 512)
+
+    def seconds(multiply: Callable[[], Tensor]) -> float:
+        times: list[float] = []
+        for _ in range(8):
+            begin = time.perf_counter()
+            multiply()
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+    return seconds(lambda: product(x, weight)) < 0.8 * seconds(lambda: torch.mm(x, weight.t()))
+
+
+def packed(weight: Tensor) -> Tensor:
+    """weight [J, I] -> words [I / 2, J] for x weight^T; I is filled up with zeros to an even number.
+
+    Of a transposed matrix, which may be a batch of any size, to a multiple of PAD.
+    """
+    rounded = weight.detach().bfloat16()
+    if rounded.is_contiguous():
+        if rounded.shape[1] % 2:
+            rounded = torch.nn.functional.pad(rounded, (0, 1))
+        return rounded.view(torch.float32).t().contiguous()
+    rounded = rounded.t()  # [I, J]; where it is a batch, I differs from call to call
+    if rounded.shape[0] % PAD:
+        rounded = torch.nn.functional.pad(rounded, (0, 0, 0, -rounded.shape[0] % PAD))
+    return torch.stack((rounded[0::2], rounded[1::2]), 2).view(torch.float32).squeeze(2)
+
+
+def kept(weight: Tensor) -> Tensor:
+    """`packed`, once per version of a weight for as long as the network acts."""
+    if not torch.is_inference_mode_enabled() or weight.is_inference() or weight._base is not None:  # pyright: ignore
+        return packed(weight)
+    found = _packed.get(weight)
+    if found is None or found[0] != weight._version:  # pyright: ignore
+        found = _packed[weight] = (weight._version, packed(weight))  # pyright: ignore
+    return cast(Tensor, found[1])
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [R, I], weight [J, I], bias [J] -> x weight^T + bias [R, J]; no gradient."""
+    return _multiplied(routine(), x, kept(weight), bias)
+
+
+def _multiplied(address: int, x: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
+    with torch.inference_mode(False):  # other threads are not in that mode, and may not write to a tensor made in it
+        out = torch.empty(len(x), words.shape[1])
+    offset = (words.new_empty(0) if bias is None else bias).detach().numpy()
+    rows, factor, sums = x.detach().contiguous().numpy(), words.numpy(), out.numpy()
+    blocks = -(-len(x) // ROWS)
+    pieces = min(4, blocks) if len(x) * words.numel() * 2 >= PIECES_FROM else 1
+
+    def work(piece: int) -> None:
+        first, last = (ROWS * (blocks * number // pieces) for number in (piece, piece + 1))
+        _blocks(address, rows[first:last], factor, offset, sums[first:last])
+        release()
+
+    share(work, pieces)
+    return out
+
+
+@intrinsic
+def _rounded(context: Any, number: Any) -> Any:
+    """The upper half of a float32's bits, rounded to nearest, ties to even: uint16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (value,) = arguments
+        if str(value.type) == "double":
+            value = builder.fptrunc(value, ir.FloatType())
+        word = ir.IntType(32)
+        bits = builder.bitcast(value, word)
+        odd = builder.and_(builder.lshr(bits, word(16)), word(1))
+        sums = builder.add(bits, builder.add(odd, word(0x7FFF)))
+        return builder.trunc(builder.lshr(sums, word(16)), ir.IntType(16))
+
+    return types.uint16(number), generate
+
+
+@intrinsic
+def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c: Any) -> Any:
+    """C [M, N] = A [M, K] B, `sizes` being M, N, K and the widths of A, B and C; with `adds` it is added to C."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        routine, sizes, adds, *matrices = arguments
+        long, flag, pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+        numbers = cgutils.unpack_tuple(builder, sizes)
+        a, b, c = (builder.inttoptr(matrix, pointer) for matrix in matrices)
+        function = ir.FunctionType(ir.VoidType(), [long] * 6 + [flag, pointer, pointer, pointer, flag])
+        call = builder.inttoptr(routine, function.as_pointer())
+        builder.call(call, [*numbers, builder.zext(adds, flag), a, b, c, flag(1)])
+        return context.get_dummy_value()
+
+    intp = types.intp
+    return types.void(intp, types.UniTuple(intp, 6), types.boolean, intp, intp, intp), generate
+
+
+@compiled(inline=True)
+def multiply_rounded(routine: int, x: Array, words: Array, out: Array) -> None:
+    """out [R, J] = x [R, I] times packed words [I / 2, J], for few rows; all without gaps."""
+    rows, width, size = len(x), 2 * len(words), x.shape[1]
+    rounded = np.empty((rows, width), np.uint16)
+    for r in range(rows):
+        for c in range(size):
+            rounded[r, c] = _rounded(x[r, c])  # pyright: ignore
+        for c in range(size, width):
+            rounded[r, c] = 0
+    sizes = rows, out.shape[1], width, width, out.shape[1], out.shape[1]
+    _brgemm(routine, sizes, False, rounded.ctypes.data, words.ctypes.data, out.ctypes.data)  # pyright: ignore
+
+
+@compiled()
+def _blocks(routine: int, x: Array, words: Array, bias: Array, out: Array) -> None:
+    """out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], block by block."""
+    width, size, columns = 2 * len(words), x.shape[1], out.shape[1]
+    rounded = np.empty((ROWS, min(CHUNK, width)), np.uint16)
+    apart = np.empty((ROWS, columns), out.dtype)  # for numbers of rows that are no multiple of 8
+    for first in range(0, len(x), ROWS):
+        rows = min(ROWS, len(x) - first)
+        whole = -(-rows // 8) * 8
+        for start in range(0, width, CHUNK):
+            terms = min(CHUNK, width - start)
+            for r in range(rows):
+                for c in range(min(terms, size - start)):
+                    rounded[r, c] = _rounded(x[first + r, start + c])  # pyright: ignore
+                for c in range(size - start, terms):
+                    rounded[r, c] = 0
+            sizes = whole, columns, terms, rounded.shape[1], columns, columns
+            target = out[first:].ctypes.data if whole == rows else apart.ctypes.data
+            _brgemm(routine, sizes, start > 0, rounded.ctypes.data, words[start // 2 :].ctypes.data, target)  # pyright: ignore
+        for r in range(rows):
+            if whole != rows:
+                out[first + r, :] = apart[r]
+            for j in range(len(bias)):
+                out[first + r, j] += bias[j]

@@ -1,0 +1,126 @@
+"""float32 against bfloat16 factors on this CPU, in turns: one multiplication, the parts of training, whole runs.
+
+    python benchmarks/precision.py                      7 minutes; writes results/precision.json
+    python benchmarks/precision.py --curves FOLDER      learning curves of five seeds each, for rl-compare
+
+Nothing else should run on the machine. Ratios are bfloat16's rate over float32's, of neighboring measurements.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.agents import bf16, kernels
+from engram.agents.process import prepare_process
+from engram.launch.bench.parts import measure, open_parts
+from engram.launch.bench.training_speed import training_speed
+from engram.launch.metrics.provenance import provenance
+from engram.launch.run.run_flags import parse_run
+
+RESULT = Path(__file__).parent / "results" / "precision.json"
+SHAPES = ((1280, 650, 256), (5120, 256, 1024), (128, 906, 1024), (40, 256, 768), (16, 256, 1024))
+"""Rows, terms and columns of BoxWorld's multiplications."""
+CASES = {
+    "boxworld rmc": ["--env", "boxworld", "--core", "rmc"],
+    "boxworld lstm": ["--env", "boxworld", "--core", "lstm"],
+    "pomdp-graph fwm": ["--env", "pomdp-graph", "--core", "fwm"],
+    "maze mnm-p": ["--env", "maze", "--core", "mnm-p"],
+    "t-maze concrete": ["--env", "t-maze", "--core", "concrete"],
+}
+PRECISIONS = ("float32", "bf16")
+CURVES = {
+    "cartpole": ["--env", "CartPole-v1", "--core", "lstm"],
+    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy"],
+    "graph": ["--env", "pomdp-graph", "--core", "fwm", "--preset", "easy"],
+    "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy"],
+}
+
+
+def multiplications() -> dict[str, dict[str, float]]:
+    """GFLOP/s of one thread, rounding and packing of both factors included."""
+    found: dict[str, dict[str, float]] = {}
+    for rows, terms, columns in SHAPES:
+        x, weight = torch.randn(rows, terms), torch.randn(columns, terms)
+        ways: dict[str, Callable[..., torch.Tensor]] = {"float32": kernels.product, "bf16": bf16.product}
+        times = {name: seconds(partial(way, x, weight)) for name, way in ways.items()}
+        rates = {name: round(2e-9 * rows * terms * columns / each, 1) for name, each in times.items()}
+        found[f"{rows} x {terms} x {columns}"] = rates
+    return found
+
+
+def seconds(work: Callable[[], Any], limit: float = 0.5) -> float:
+    """The fastest of the calls that fit into the limit."""
+    times, end = list[float](), time.perf_counter() + limit
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def parts(words: list[str]) -> dict[str, float]:
+    """Ratios of acting and learning, alone on one core."""
+    found: dict[str, list[float]] = {}
+    for precision in PRECISIONS:
+        with open_parts(parse_run([*words, "--precision", precision]), torch.device("cpu")) as work:
+            for name, each in measure(work, 2.0, 2).items():
+                found.setdefault(name, []).append(each)
+    return {name: round(plain / rounded, 3) for name, (plain, rounded) in found.items() if name != "env"}
+
+
+def training(words: list[str], turns: int, length: float) -> dict[str, Any]:
+    """Steps per second of rl-train, in turns."""
+    rates: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
+    for turn in range(turns):
+        for precision in PRECISIONS[:: 1 if turn % 2 == 0 else -1]:
+            speed = training_speed([*words, "--precision", precision], length, length / 4)
+            rates[precision].append(round(speed.steps_per_second, 1))
+    ratios = [rounded / plain for plain, rounded in zip(*rates.values(), strict=True)]
+    return {"steps_per_second": rates, "ratio": round(statistics.median(ratios), 3)}
+
+
+def curves(folder: Path, seeds: str) -> None:
+    """Train every case with both precisions; a folder that is there is left alone."""
+    for name, words in CURVES.items():
+        for precision in PRECISIONS:
+            place = folder / f"{name}-{precision}"
+            if not place.exists():
+                run = ["--seeds", seeds, "--precision", precision, "--run-dir", str(place)]
+                subprocess.run(["rl-train", *words, *run], check=True)
+        print(f"rl-compare {folder / name}-float32 {folder / name}-bf16", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, metavar="FOLDER")
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    given = parser.parse_args()
+    if given.curves:
+        curves(given.curves, given.seeds)
+        return
+    if not bf16.routine():
+        sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")
+    prepare_process(1)
+    found: dict[str, Any] = {"gflops": multiplications(), "cases": {}}
+    for name in given.only:
+        words = CASES[name]
+        found["cases"][name] = {"parts": parts(words)} | training(words, given.turns, given.seconds)
+        print(name, json.dumps(found["cases"][name]), flush=True)
+        RESULT.write_text(json.dumps(provenance() | found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
