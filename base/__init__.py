@@ -1,1 +1,1 @@
-"""The ground floor: what every other folder may use. Standard library, numpy and numba; imports nothing of ours."""
+"""Foundation modules that every other folder may use; they import only the standard library, numpy and numba."""

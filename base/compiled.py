@@ -1,7 +1,7 @@
-"""Functions compiled by numba: the rules of the environments, and the fast routes of the memory cores on a CPU.
+"""Functions compiled by numba: rules of the environments and fast routes of the memory cores on a CPU.
 
 Every compiled function of engram is made by one of two decorators: `kernel` for rules of environments, `compiled` for
-sums of cores. They differ in numba's options only. No other module calls numba's `njit`.
+the arithmetic of cores. They differ only in numba's options. No other module calls numba's `njit`.
 """
 
 import contextlib
@@ -20,42 +20,42 @@ from .sources import stamp
 
 try:
     from numba.core.options import DefaultOptions
-except ImportError:  # moved: then only the documented options are used
+except ImportError:  # moved in this numba; only the documented options are used
     DefaultOptions = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
-"""Whether functions are compiled at all. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
+"""Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function of an environment's rules, and keep the result on disk where that is possible.
+    """Compile a function of an environment's rules and cache the result on disk where possible.
 
-    Laws of such functions:
+    Rules for such functions:
 
-    * Everything is inlined into the loop over the batch: an environment's state is a tuple of a dozen arrays, which
-      costs more to pass than to use.
-    * No reference counts: numba would count up and down every array of the state in every call, ten times the cost of
-      the rules themselves. So a kernel cannot allocate an array, nor write `a[i] = b` for arrays (numba may need a
-      copy): it loops over the elements, which costs nothing.
-    * Division by zero and indices outside an array are not checked: they must not occur.
-    * It must also run as Python (NUMBA_DISABLE_JIT=1). Integers of numpy wrap around there as in compiled code.
+    * Everything is inlined into the loop over the batch. An environment's state is a tuple of a dozen arrays;
+      passing it costs more than using it.
+    * No reference counts: numba would update the count of every array of the state in every call, ten times the cost of
+      the rules themselves. So a kernel cannot allocate an array or write `a[i] = b` for arrays (numba may need a
+      copy); it loops over the elements instead, at no cost.
+    * Division by zero and indices outside an array are not checked: neither may occur.
+    * It must also run as Python (NUMBA_DISABLE_JIT=1). There, numpy integers wrap around as in compiled code.
     """
     return _compile(function, forceinline=True, error_model="numpy", _nrt=False)
 
 
 def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Function]:
-    """Compile a function of a core, and keep the result on disk where that is possible.
+    """Compile a function of a core and cache the result on disk where possible.
 
-    Laws of such functions:
+    Rules for such functions:
 
-    * The interpreter's lock is released: other threads run meanwhile, so no two calls may write the same memory.
-    * a * b + c may be rounded once instead of twice. `fastmath` names what else may change about a sum: with "reassoc"
-      and "nsz" its order, so that the processor adds several numbers at once.
-    * A function that others call must be `inline`: called, it would be optimized one way in the process that compiles
-      it and another way in those that find it on disk, and round differently.
-    * Indices outside an array are not checked: shapes are checked before the call.
+    * The interpreter's lock is released. Other threads run concurrently, so no two calls may write the same memory.
+    * a * b + c may be rounded once instead of twice. `fastmath` names further freedoms of the compiler: "reassoc"
+      and "nsz" change the order of a sum, so that the CPU adds several values at once.
+    * A function that other functions call must be `inline`. Otherwise the process that compiles it optimizes it
+      differently from the processes that load it from disk, and results round differently.
+    * Indices outside an array are not checked; shapes are checked before the call.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
     if inline:
@@ -65,17 +65,17 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
 @contextlib.contextmanager
 def when_compiling(say: Callable[[], None]) -> Generator[None]:
-    """Call `say` once, when inside of the `with` statement this process begins to compile a function.
+    """Call `say` once if this process begins to compile a function inside the `with` statement.
 
-    Not when compiled code is found on disk.
+    Compiled code loaded from disk does not count.
     """
 
     class Once(event.Listener):
-        said = False
+        called = False
 
         def on_start(self, event: Any) -> None:
-            if not self.said:
-                self.said = True
+            if not self.called:
+                self.called = True
                 say()
 
         def on_end(self, event: Any) -> None:
@@ -86,28 +86,28 @@ def when_compiling(say: Callable[[], None]) -> Generator[None]:
 
 
 def is_kept(function: Callable[..., Any]) -> bool:
-    """Whether there is compiled code on disk where that of `function`, or of its neighbors, would be."""
+    """Whether the disk cache has compiled code at the location of `function` or its neighbors."""
     folder = getattr(getattr(function, "_cache", None), "cache_path", None)
     return folder is not None and next(Path(folder).parent.rglob("*.nbi"), None) is not None
 
 
 def _compile(function: Function, **options: Any) -> Function:
-    """`function` compiled with those of the options that this numba knows."""
+    """`function` compiled with those of the options that this version of numba supports."""
     if not JIT:
         return np.errstate(over="ignore")(function)
-    known = {name: value for name, value in options.items() if name[0] != "_" or hasattr(DefaultOptions, name)}
+    supported = {name: value for name, value in options.items() if name[0] != "_" or hasattr(DefaultOptions, name)}
     try:
-        made: Any = numba.njit(cache=True, **known)(function)
-    except RuntimeError:  # numba finds no directory to write to
+        made: Any = numba.njit(cache=True, **supported)(function)
+    except RuntimeError:  # numba has no writable directory
         try:
             with _private_cache():
-                made = numba.njit(cache=True, **known)(function)
+                made = numba.njit(cache=True, **supported)(function)
         except (RuntimeError, OSError):
-            return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
+            return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
-        # Without its own stamp numba looks at the file of the outermost function only, and would run old parts.
-        return numba.njit(**known)(function)  # pyright: ignore[reportReturnType]
+        # Numba's own stamp covers only the file of the outermost function, so old parts would run.
+        return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):
         flush: Callable[[], None] = getattr(file, "flush", lambda: None)
@@ -117,7 +117,7 @@ def _compile(function: Function, **options: Any) -> Function:
 
 @contextlib.contextmanager
 def _private_cache() -> Generator[None]:
-    """Inside it numba keeps compiled code in a private folder for temporary files. Raises OSError."""
+    """Make numba cache compiled code in a private folder for temporary files. Raises OSError."""
     settings: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder() / "numba")
     try:
@@ -127,9 +127,9 @@ def _private_cache() -> Generator[None]:
 
 
 def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:
-    """`access` to compiled code on disk; where that fails (full, read-only or damaged), nothing is found and kept.
+    """Run `access` to compiled code on disk; on failure (full, read-only or damaged disk) load and save nothing.
 
-    What an earlier version left there may name types that are no more; it makes room for what is compiled now.
+    Files of an earlier version may name types that no longer exist; newly compiled code replaces them.
     """
 
     def attempt(*arguments: Any) -> Any:

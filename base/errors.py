@@ -1,18 +1,18 @@
-"""The exception for mistakes of users: a command prints it as one line and exits with its code."""
+"""Exception for mistakes of users: a command prints it as one line and exits with its code."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 
 MISTAKE, NOT_AVAILABLE = 2, 3
-"""Exit codes: of a user's mistake, and of a service that may be there later."""
+"""Exit codes: for a user's mistake, and for a service that may be available later."""
 
 
 class EngramError(ValueError):
-    """Something that the user can put right; the message is one line.
+    """Mistake that the user can correct; the message is one line.
 
     Args:
-        message: names the thing, its value, what is allowed, and the nearest name.
-        exit_code: of a command.
+        message: the name, its value, the allowed values, and the nearest name.
+        exit_code: exit code of a command.
     """
 
     def __init__(self, message: str, exit_code: int = MISTAKE) -> None:
@@ -22,7 +22,7 @@ class EngramError(ValueError):
 
 @contextmanager
 def user_errors(what: str = "") -> Generator[None]:
-    """Raise a ValueError or TypeError of the body, where a user's values are read, as EngramError: `what: message`."""
+    """Convert a ValueError or TypeError of the body, which reads a user's values, to EngramError: `what: message`."""
     try:
         yield
     except (ValueError, TypeError) as problem:
@@ -34,7 +34,7 @@ def user_errors(what: str = "") -> Generator[None]:
 
 @contextmanager
 def file_errors(what: str) -> Generator[None]:
-    """Raise an OSError of the body as EngramError: `what: reason of the operating system`."""
+    """Convert an OSError of the body to EngramError: `what: reason of the operating system`."""
     try:
         yield
     except OSError as problem:

@@ -1,6 +1,6 @@
-"""Files that a crash, a full disk or a hasty `rm` cannot spoil: replaced as a whole, or appended to by whole records.
+"""Files that survive a crash, a full disk or a hasty `rm`: replaced as a whole, or appended to by whole records.
 
-Files of JSON lines are in the order of their steps: rows that a stopped run wrote after its checkpoint are set aside.
+Files of JSON lines are in the order of their steps; rows that a stopped run wrote after its checkpoint are set aside.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that holds either its old content or all of the new, also after a power failure. Raises OSError."""
+    """Write a file that contains either all old or all new content, even after a power failure. Raises OSError."""
     aside = path.with_name(f".{path.name}.new")
     try:
         with aside.open("wb") as file:
@@ -26,19 +26,19 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)  # the new name is on disk only when its directory is
+        os.fsync(directory)  # the new name is on disk only after its directory is synced
     finally:
         os.close(directory)
 
 
 class AppendedFile:
-    """A file to whose end records are written, each as a whole or not at all.
+    """Append-only file; each record is written as a whole or not at all.
 
-    If the file or its directory is removed, both come back with the next record.
+    If the file or its directory is removed, the next record recreates both.
 
     Args:
-        name: makes the file's path; asked again when the file is gone.
-        first: makes the bytes that an empty file begins with.
+        name: returns the file's path; called again when the file is gone.
+        first: returns the first bytes of an empty file.
     """
 
     def __init__(self, name: Callable[[], Path], first: Callable[[], bytes] = bytes) -> None:
@@ -47,7 +47,7 @@ class AppendedFile:
         self._file: int | None = None
 
     def append(self, record: bytes) -> None:
-        """Write a record through to the operating system. Raises OSError, after which the file is as it was before."""
+        """Write a record through to the operating system. Raises OSError and leaves the file unchanged."""
         file = self._open()
         end = os.fstat(file).st_size
         rest = record if end else self._first() + record
@@ -75,21 +75,21 @@ class AppendedFile:
 
 
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
-    """Move rows after `step`, and what crashes have left of rows, from `x.jsonl` to `x.abandoned.jsonl`.
+    """Move rows after `step` and partial rows left by crashes from `x.jsonl` to `x.abandoned.jsonl`.
 
-    They are safe in the other file before this one is replaced. Returns the last row that stays, None if there is
+    They are synced to the other file before this one is replaced. Returns the last remaining row, None if there is
     none. Raises OSError.
     """
     if not file.exists():
         return None
     last: dict[str, Any] | None = None
-    kept: list[bytes] = []
+    remaining: list[bytes] = []
     moved: list[bytes] = []
     *lines, torn = file.read_bytes().split(b"\n")
     for line in lines:
         row = parsed_row(line)
         if row is not None and row["step"] <= step:
-            kept.append(line + b"\n")
+            remaining.append(line + b"\n")
             last = row
         else:
             moved.append(line + b"\n")
@@ -99,14 +99,14 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
         abandoned = file.with_name(f"{file.stem}.abandoned{file.suffix}")
         before = abandoned.read_bytes() if abandoned.exists() else b""
         replace_file(abandoned, before + b"".join(moved))
-        replace_file(file, b"".join(kept))
+        replace_file(file, b"".join(remaining))
     return last
 
 
 def parsed_row(line: bytes) -> dict[str, Any] | None:
-    """A row, or None if the line is none: what a crash leaves may be half of one, or two halves."""
+    """A row, or None if the line is no complete row; a crash may leave half a row, or two halves on one line."""
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

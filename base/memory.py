@@ -11,36 +11,36 @@ from .messages import size_in_words
 
 V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 V2 = ("", "memory.max", "memory.current", "inactive_file")
-"""Of the two versions of cgroups: folder below /sys/fs/cgroup, limit, usage, and file pages that count as free."""
+"""Names in the two versions of cgroups: folder below /sys/fs/cgroup, limit, usage, and file pages counted as free."""
 
 
 class Memory(NamedTuple):
-    """A limit of memory in bytes."""
+    """Memory limit in bytes."""
 
     total: int
     free: int
-    """Of it, what new processes can have."""
+    """Part of it that new processes can use."""
     owner: str = "this machine has"
-    """What limits it, with a verb, for messages."""
+    """Subject and verb of a message about the limit."""
 
     def __str__(self) -> str:
         return f"{self.owner} {size_in_words(self.total)}"
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """The least of all limits, with the least free memory of all.
+    """Smallest of all limits, with the smallest free memory among them.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: directory that contains `proc` and `sys`.
     """
     machine = psutil.virtual_memory()
     limits = [Memory(machine.total, machine.available), *_cgroups(root), *address_space()]
-    return min(limits, key=lambda each: each.total)._replace(free=max(0, min(each.free for each in limits)))
+    return min(limits, key=lambda limit: limit.total)._replace(free=max(0, min(limit.free for limit in limits)))
 
 
 def address_space() -> Iterator[Memory]:
-    """The limit of this process's address space (`ulimit -v`), if there is one."""
-    with suppress(ImportError, psutil.Error):  # Windows has no resource
+    """Limit of this process's address space (`ulimit -v`), if any."""
+    with suppress(ImportError, psutil.Error):  # Windows has no module `resource`
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -49,9 +49,9 @@ def address_space() -> Iterator[Memory]:
 
 
 def own_memory() -> tuple[int, int]:
-    """Resident bytes of this process, and those of them that no other process shares."""
-    found = psutil.Process().memory_full_info()
-    return found.rss, found.uss
+    """Resident bytes of this process, and the part that no other process shares."""
+    usage = psutil.Process().memory_full_info()
+    return usage.rss, usage.uss
 
 
 def _cgroups(root: Path) -> Iterator[Memory]:
@@ -62,10 +62,10 @@ def _cgroups(root: Path) -> Iterator[Memory]:
             continue
         mount, limit, usage, cache = V1 if controllers else V2
         group = Path(path.lstrip("/"))
-        for folder in [root / "sys/fs/cgroup" / mount / each for each in (group, *group.parents)]:
-            with suppress(OSError, ValueError):  # no such folder in a container, or no limit: "max"
+        for folder in [root / "sys/fs/cgroup" / mount / parent for parent in (group, *group.parents)]:
+            with suppress(OSError, ValueError):  # in a container the folder may be missing; "max" is no limit
                 total = int((folder / limit).read_text())
-                pages = dict(each.split() for each in _lines(folder / "memory.stat"))
+                pages = dict(entry.split() for entry in _lines(folder / "memory.stat"))
                 free = total - int((folder / usage).read_text()) + int(pages.get(cache, 0))
                 yield Memory(total, free, f"the cgroup memory limit ({folder / limit}) is")
 

@@ -1,4 +1,4 @@
-"""Parts of messages, and the checks that write them: a name, its value, what is allowed, the nearest name."""
+"""Parts of messages, and checks that raise them: a name, its value, the allowed values, the nearest name."""
 
 import difflib
 import math
@@ -16,23 +16,23 @@ from .errors import EngramError
 T = TypeVar("T")
 
 MANY = 12
-"""More names than this are not listed in full."""
+"""Longest list of names that a message contains in full."""
 LARGEST = 2**31 - 1
-"""The largest whole number where nothing else bounds it: compiled code counts in 64 bits."""
+"""Largest integer setting without another bound: compiled code uses 64-bit integers."""
 
 
 class Span(NamedTuple):
-    """The numbers that are allowed; None is no bound. Neither nan nor an infinite number ever is."""
+    """Range of allowed values; None is no bound. nan and infinite values are never allowed."""
 
     low: float | None
     high: float | None = None
     above: bool = False
-    """The lower bound itself is not allowed."""
+    """Whether the lower bound itself is excluded."""
     below: bool = False
-    """The upper bound itself is not allowed."""
+    """Whether the upper bound itself is excluded."""
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is a finite number inside."""
+        """Whether `value` is finite and inside the range."""
         low = self.low is None or (value > self.low if self.above else value >= self.low)
         high = self.high is None or (value < self.high if self.below else value <= self.high)
         return bool(low and high and abs(value) < math.inf)
@@ -48,28 +48,28 @@ class Span(NamedTuple):
 
 
 Bounds: TypeAlias = Span | tuple[float | None, float | None]
-"""A Span, or (low, high) with both bounds allowed."""
+"""A Span, or (low, high) including both bounds."""
 
 
 def above(low: float, high: float | None = None) -> Span:
-    """Numbers above `low`."""
+    """Values above `low`."""
     return Span(low, high, above=True)
 
 
 def below(high: float, low: float = 0) -> Span:
-    """Numbers from `low` on that are below `high`."""
+    """Values from `low` (included) to `high` (excluded)."""
     return Span(low, high, below=True)
 
 
 SEEDS = Span(0, 2**64 - 1)
-"""Seeds of a run, which torch takes for its weights as well."""
+"""Allowed seeds of a run; torch accepts them too."""
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
 def nearest(word: object, allowed: Iterable[str], count: int = 3) -> str:
-    """The allowed names that are most like `word`, separated by commas; where none is like it, all of them."""
+    """The allowed names most similar to `word`, separated by commas; all names if none is similar."""
     names = list(allowed)
     near = difflib.get_close_matches(str(word), names, n=count)
     if near or len(names) <= MANY:
@@ -78,7 +78,7 @@ def nearest(word: object, allowed: Iterable[str], count: int = 3) -> str:
 
 
 def advice(word: object, allowed: Iterable[str], count: int = 3) -> str:
-    """The end of a message about a name that does not exist: those that are like it, or which there are."""
+    """End of a message about an unknown name: the similar names, or all names that exist."""
     names = list(allowed)
     near = difflib.get_close_matches(str(word), names, n=count)
     if near:
@@ -114,7 +114,7 @@ OTHER_NAMES = {
     "env_name": "env",
     "environment": "env",
 }
-"""Settings of a run by the names that they have in other libraries: what is meant where a name is unknown."""
+"""Settings of a run by their names in other libraries, for advice on unknown names."""
 
 
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
@@ -124,16 +124,16 @@ def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
         raise EngramError(f"unknown {kind} {name!r}; {advice(name, names)}")
 
 
-def check_keys(owner: str, kind: str, given: Iterable[object], allowed: Iterable[str]) -> None:
-    """Raise EngramError with the nearest names for the first of `given` that is not one of `allowed`."""
+def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
+    """Raise EngramError with the nearest names for the first of `keys` that is not one of `allowed`."""
     names = list(allowed)
-    for key in given:
+    for key in keys:
         if key not in names:
             raise EngramError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
 
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:
-    """Raise EngramError naming the parameter if `path` is a directory, has no such ending, or no directory to be in."""
+    """Raise EngramError naming the parameter if `path` is a directory, has another ending or lacks its directory."""
     file = Path(path)
     if path and file.is_dir():
         raise EngramError(f"{name} is {path!r}, which is a directory; expected: a file")
@@ -149,11 +149,11 @@ def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
         raise EngramError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------------------------
 
 
 def check_range(name: str, value: object, low: float | None, high: float | None = None, *, above: bool = False) -> None:
-    """Raise EngramError naming the parameter, its value and its range unless it is a finite number inside low..high."""
+    """Raise EngramError naming the parameter, its value and its range unless it is finite and inside low..high."""
     check_span(name, value, Span(low, high, above))
 
 
@@ -165,10 +165,10 @@ def check_span(name: str, value: object, span: Span) -> None:
 
 
 def check_finite(value: Any, name: str = "") -> None:
-    """Raise EngramError naming the first number in a configuration that is nan or infinite."""
+    """Raise EngramError naming the first value in a configuration that is nan or infinite."""
     if is_dataclass(value):
-        for each in fields(value):
-            check_finite(getattr(value, each.name), f"{name}.{each.name}" if name else each.name)
+        for entry in fields(value):
+            check_finite(getattr(value, entry.name), f"{name}.{entry.name}" if name else entry.name)
     elif isinstance(value, dict):
         for key, part in value.items():
             check_finite(part, f"{name}.{key}")
@@ -180,14 +180,14 @@ def check_finite(value: Any, name: str = "") -> None:
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
-    """`check_range` for a whole number; without `high` it is at most LARGEST."""
+    """`check_range` for an integer; without `high` it is at most LARGEST."""
     check_whole(name, value, low, high)
     if high is None:
         check_whole(name, value, low, LARGEST)
 
 
 def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
-    """`check_range` for a whole number of any size, such as a seed."""
+    """`check_range` for an integer of any size, such as a seed."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise EngramError(f"{name} is {value!r}; expected an integer")
     if not Span(low, high).holds(int(value)):
@@ -201,20 +201,20 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
-    """`check_range` for fields of a configuration, by name: `check_fields(self, discount=(0, 1), lr=above(0))`.
+    """`check_range` for fields of a configuration by name: `check_fields(self, discount=(0, 1), lr=above(0))`.
 
     Args:
-        config: whose attributes are checked.
+        config: configuration to check.
         prefix: written before the names in messages, e.g. "pbt.".
         bounds: for each field (low, high), None for no bound, or a Span.
     """
-    for name, given in bounds.items():
-        span = given if isinstance(given, Span) else Span(*given)
+    for name, bound in bounds.items():
+        span = bound if isinstance(bound, Span) else Span(*bound)
         check_span(prefix + name, getattr(config, name), span)
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
-    """The range that a parameter means, given as a number or as (smallest, largest); both inside low..high."""
+    """Range of a parameter given as one value or as (smallest, largest); both inside low..high."""
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
     whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
     if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
@@ -225,25 +225,25 @@ def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[
 
 
 def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
-    """`values` as an integer array [length], each in 0..n-1; else ValueError naming them."""
-    numbers = np.asarray(values)
-    if numbers.shape != (length,) or not np.issubdtype(numbers.dtype, np.integer):
+    """`values` as an integer array [length], each in 0..n-1. Raises ValueError naming them otherwise."""
+    array = np.asarray(values)
+    if array.shape != (length,) or not np.issubdtype(array.dtype, np.integer):
         raise EngramError(f"{name} is {values!r}; expected {length} integers")
-    if ((numbers < 0) | (numbers >= n)).any():
+    if ((array < 0) | (array >= n)).any():
         raise EngramError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
-    return numbers
+    return array
 
 
-# -- exceptions in code of a user's own --------------------------------------------------------------------------------
+# -- exceptions in user-defined code -----------------------------------------------------------------------------------
 
 
 def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: tuple[type[Exception], ...] = ()) -> T:
-    """The result of `call`. An exception inside it becomes a ValueError with the frames that are the user's own.
+    """Call user-defined code; an exception inside it becomes an EngramError with the frames of the user's code.
 
     Args:
-        what: the call in words.
-        call: calls code of a user's own.
-        outside: folders whose frames are not the user's own.
+        what: description of the call.
+        call: calls the user-defined code.
+        outside: folders whose frames are left out.
         passing: exceptions that are raised as they are.
     """
     try:
@@ -251,23 +251,23 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
     except passing:
         raise
     except (Exception, SystemExit) as problem:
-        kept = [
+        user_frames = [
             frame
             for frame in traceback.extract_tb(problem.__traceback__)
             if frame.filename != __file__
             and not frame.filename.startswith("<frozen")
             and not any(Path(frame.filename).is_relative_to(place) for place in outside)
         ]
-        frames = "".join(traceback.format_list(kept)).rstrip()
-        said = f"{what} raised {type(problem).__name__}: {problem}"
-        raise EngramError(f"{said}\n{frames}" if frames else said) from problem
+        frames = "".join(traceback.format_list(user_frames)).rstrip()
+        message = f"{what} raised {type(problem).__name__}: {problem}"
+        raise EngramError(f"{message}\n{frames}" if frames else message) from problem
 
 
-# -- quantities in words ----------------------------------------------------------------------------------------------
+# -- readable quantities -----------------------------------------------------------------------------------------------
 
 
 def size_in_words(number: float) -> str:
-    """Bytes in three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
+    """Bytes with three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
     units = ["B", "kB", "MB", "GB", "TB", "PB"]
     while len(units) > 1 and number >= 999.5:
         number /= 1000
@@ -276,7 +276,7 @@ def size_in_words(number: float) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """A time span in its two largest units: 8 s, 3 min 20 s, 5 h 2 min, 4 days 1 h."""
+    """Duration in its two largest units: 8 s, 3 min 20 s, 5 h 2 min, 4 days 1 h."""
     whole = round(seconds)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if minutes < 1:

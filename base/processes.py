@@ -1,4 +1,4 @@
-"""Processes on this machine: which one it is, its tree, its memory and processor time, and the cores it may use."""
+"""Processes on this machine: their identity, tree, memory, CPU time and usable cores."""
 
 import ctypes
 import functools
@@ -15,11 +15,11 @@ from typing import NoReturn
 import psutil
 
 HEAP_BYTES = 2**30
-"""The heap is asked for so much at once, in addresses only: memory comes when it is used."""
+"""Size by which the heap grows at once; only addresses are reserved until the memory is used."""
 KEPT_BYTES = 2**31 - 1
-"""Free memory at the top of the heap that is not handed back to the system: the largest number glibc takes."""
+"""Free memory at the top of the heap that is not returned to the system: the largest value glibc accepts."""
 LARGEST_HEAP_BLOCK = 2**25
-"""Blocks up to this size (the largest glibc allows) come from the heap and can be kept when freed."""
+"""Blocks up to this size (the largest glibc allows) come from the heap, which can keep them when they are freed."""
 HUGE_PAGE = 2**21
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def shell_command(name: str) -> str:
-    """A command of this Python environment as a shell finds it: by its name, or by its path where PATH lacks it."""
+    """Command of this Python environment for a shell: its name, or its path if PATH does not contain it."""
     installed, other = Path(sys.executable).with_name(name), shutil.which(name)
     if not installed.exists() or (other is not None and os.path.samefile(other, installed)):
         return name
@@ -36,12 +36,12 @@ def shell_command(name: str) -> str:
 
 
 def num_cores() -> int:
-    """CPU cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Process `pid` and all that descend from it; empty if it has ended."""
+    """Process `pid` and its descendants; empty if it has ended."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -49,10 +49,10 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def end_children() -> None:
-    """Kill all processes that descend from this one."""
-    for each in tree(os.getpid())[1:]:
+    """Kill all descendants of this process."""
+    for process in tree(os.getpid())[1:]:
         with suppress(psutil.Error):
-            each.kill()
+            process.kill()
 
 
 def end_with_parent() -> None:
@@ -62,14 +62,14 @@ def end_with_parent() -> None:
 
 
 def tree_memory(pid: int) -> int:
-    """Bytes resident in process `pid` and its descendants, each shared page counted once; 0 if it has ended.
+    """Resident bytes of process `pid` and its descendants, each shared page counted once; 0 if it has ended.
 
-    The proportional set size is summed, so Ray's object store, mapped by all of them, is in the sum once. Where the
-    system has no such number, the unique set size is.
+    The proportional set size is summed, so Ray's object store, which all of them map, counts once. Where the
+    system lacks it, the unique set size is used.
     """
     total = 0
     for process in tree(pid):
-        with suppress(psutil.Error):  # it ended while we looked
+        with suppress(psutil.Error):  # it ended meanwhile
             memory = process.memory_full_info()
             total += getattr(memory, "pss", memory.uss)
     return total
@@ -78,7 +78,7 @@ def tree_memory(pid: int) -> int:
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for the next step; False where there is no glibc.
 
-    By default it gives the activations of a step back to the system and asks for them again at the next one, a
+    By default it returns the activations of a step to the system and requests them again at the next one, a
     page fault per 4 KiB: a third of the time of a memory core's step for 128 environments.
     """
     mallopt = getattr(_libc(), "mallopt", None)
@@ -89,10 +89,10 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages() -> bool:
-    """Have the heap's next gigabyte in pages of 2 MiB; False where the system has none to give.
+    """Use pages of 2 MiB for the heap's next gigabyte; False where the system has none available.
 
-    The processor remembers where a few thousand pages lie. Looking up one of 4 KiB costs most in a virtual machine,
-    whose tables have tables of their own: there small operations of a memory core took up to four times as long.
+    The CPU caches the addresses of a few thousand pages. Looking up one of 4 KiB costs most in a virtual machine,
+    whose page tables are nested: small operations of a memory core took up to four times as long there.
     """
     libc = _libc()
     if libc is None or not Path("/sys/kernel/mm/transparent_hugepage").exists():
@@ -111,7 +111,7 @@ def use_huge_pages() -> bool:
 
 @functools.cache
 def on_intel() -> bool:
-    """Whether the processor is Intel's, as far as the system tells."""
+    """Whether the CPU is made by Intel, as far as the system reports it."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -123,10 +123,10 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End this process without the clean-up that Ray would do and could wait in for ever.
+    """End this process without Ray's clean-up, which could block forever.
 
-    The orphan clean-up ends what it has started. Were that killed here first, Ray's threads in this process would
-    notice, and might end it with an exit code of their own.
+    The orphan clean-up ends its child processes. Killing them here first would alert Ray's threads in this process,
+    which might end it with another exit code.
     """
     sys.stdout.flush()
     sys.stderr.flush()

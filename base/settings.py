@@ -1,4 +1,4 @@
-"""A setting is declared once, as a field of a configuration: default, docstring, and in its metadata all else."""
+"""Settings declared once, as a field of a configuration: default, docstring, and everything else in its metadata."""
 
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass
@@ -15,36 +15,36 @@ def setting(
     passive: bool = False,
     file: str | None = None,
 ) -> Any:
-    """A field of a `Settings` dataclass.
+    """Declare a field of a `Settings` dataclass.
 
     Args:
-        default: its default.
-        allowed: bounds of a number, checked when a configuration is made.
+        default: default value.
+        allowed: bounds of a numeric value, checked when a configuration is created.
         resumable: whether `--resume` may change it.
-        passive: whether it leaves alone what is learned, so that nothing reports it as a difference between runs.
-        file: the value is a path of a file to write, "" for none, whose name ends so.
+        passive: whether it has no effect on learning, so that it is not reported as a difference between runs.
+        file: required file name ending where the value is a path to write; "" for other values.
     """
     declared = {"allowed": allowed, "resumable": resumable, "passive": passive, "file": file}
     return field(default=default, metadata=declared)
 
 
 class Settings:
-    """Base class of configuration dataclasses; a configuration is checked when it is made. Raises EngramError."""
+    """Base class of configuration dataclasses; a configuration is checked when it is created. Raises EngramError."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # pyright: ignore[reportArgumentType]
-            bounds = each.metadata.get("allowed")
-            if bounds is not None and getattr(self, each.name) is not None:
-                check_fields(self, **{each.name: bounds})
-            if (ending := each.metadata.get("file")) is not None:
-                check_new_file(each.name, getattr(self, each.name), ending)
+        for entry in fields(self):  # pyright: ignore[reportArgumentType]
+            bounds = entry.metadata.get("allowed")
+            if bounds is not None and getattr(self, entry.name) is not None:
+                check_fields(self, **{entry.name: bounds})
+            if (ending := entry.metadata.get("file")) is not None:
+                check_new_file(entry.name, getattr(self, entry.name), ending)
 
 
 def declared(config: Any, what: str, prefix: str = "") -> Iterator[str]:
     """Dotted names of the settings of a configuration and its parts that are `resumable` or `passive`."""
-    for each in fields(config):
-        value = getattr(config, each.name)
+    for entry in fields(config):
+        value = getattr(config, entry.name)
         if is_dataclass(value):
-            yield from declared(value, what, f"{prefix}{each.name}.")
-        elif each.metadata.get(what):
-            yield prefix + each.name
+            yield from declared(value, what, f"{prefix}{entry.name}.")
+        elif entry.metadata.get(what):
+            yield prefix + entry.name

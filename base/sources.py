@@ -1,4 +1,4 @@
-"""Which sources a compiled function depends on: when one of them changes, what is on disk is out of date."""
+"""Source files that a compiled function depends on; a change in any of them invalidates its compiled code on disk."""
 
 import ast
 import contextlib
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def stamp(function: Callable[..., Any]) -> str:
-    """Hash of every file that `function` may be compiled from.
+    """Hash of all files that `function` may be compiled from.
 
-    These are its own file, and all that its module imports, directly or not, of engram or of the module's own package:
-    functions are inlined from there, and constants frozen.
+    These are its own file and all files of engram or of the module's package that its module imports, directly or not:
+    functions are inlined from them and constants are frozen.
     """
     files = {function.__code__.co_filename: None, **dict.fromkeys(sources(function.__module__))}
     content = hashlib.sha256()
@@ -32,16 +32,16 @@ def _content(file: str) -> bytes:
 
 @functools.cache
 def sources(module: str) -> tuple[str, ...]:
-    """Files of `module` and of all modules near it that it imports, directly or not."""
-    found: dict[str, str] = {}
+    """Files of `module` and of all related modules that it imports, directly or not."""
+    files: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         file = getattr(sys.modules.get(name), "__file__", None)
-        if name not in found and file is not None and file.endswith(".py"):
-            found[name] = file
+        if name not in files and file is not None and file.endswith(".py"):
+            files[name] = file
             waiting += [other for other in _imports(name, file) if _is_near(other, module)]
-    return tuple(found.values())
+    return tuple(files.values())
 
 
 def _is_near(name: str, module: str) -> bool:
@@ -52,7 +52,7 @@ def _is_near(name: str, module: str) -> bool:
 
 
 def _imports(name: str, file: str) -> Iterator[str]:
-    """Names of the modules that a module may have imported; those of things inside them are among them."""
+    """Names that may be modules imported by a module; names of objects inside those modules are included."""
     package = getattr(sys.modules[name], "__package__", None) or ""
     for node in ast.walk(ast.parse(Path(file).read_bytes())):
         if isinstance(node, ast.Import):
@@ -60,7 +60,7 @@ def _imports(name: str, file: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             origin = "." * node.level + (node.module or "")
             origin = importlib.util.resolve_name(origin, package) if node.level else origin
-            # `from package import module` runs the package's __init__, which compiles nothing into this module
+            # `from package import module` runs the package's __init__, but compiles nothing of it into this module
             inside = [f"{origin}.{alias.name}" for alias in node.names]
             modules = [each for each in inside if each in sys.modules]
             yield from (modules or [origin])

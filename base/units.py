@@ -1,4 +1,4 @@
-"""Units in values that users write: durations such as `90s`, `10m` and `2h`, counts such as `20k`, `1.5M` and `1B`."""
+"""Units in users' values: durations such as `90s`, `10m` and `2h`, counts such as `20k`, `1.5M` and `1B`."""
 
 import contextlib
 import math
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 else:
 
     class Seconds(float):
-        """Type of a field that is a duration; a number without a unit counts seconds."""
+        """Type of a field that is a duration; a value without a unit is in seconds."""
 
     class Minutes(float):
-        """Type of a field that is a duration; a number without a unit counts minutes."""
+        """Type of a field that is a duration; a value without a unit is in minutes."""
 
 
 DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,34 +30,34 @@ def is_duration(kind: Any) -> bool:
 
 
 def count(text: str) -> int:
-    """A whole number, also written like 20k, 1.5M, 2e6 or 1_000_000. Raises ValueError."""
+    """Parse an integer, also written like 20k, 1.5M, 2e6 or 1_000_000. Raises ValueError."""
     with contextlib.suppress(ValueError):
         return int(text)
-    found = _quantity(text, COUNTS)
-    if found is not None and found == int(found) and abs(found) < 2**53:
-        return int(found)
+    value = _quantity(text, COUNTS)
+    if value is not None and value == int(value) and abs(value) < 2**53:
+        return int(value)
     raise ValueError(f"{text!r} is not a whole number; allowed also: 20k, 1.5M, 2B, 1e6")
 
 
 def number(text: str) -> float:
-    """A finite number. Raises ValueError."""
-    found = _quantity(text, {})
-    if found is None:
+    """Parse a finite number. Raises ValueError."""
+    value = _quantity(text, {})
+    if value is None:
         raise ValueError(f"{text!r} is not a number")
-    return found
+    return value
 
 
 def duration(text: str, kind: Any) -> float:
-    """A duration in the unit of its field's type (Seconds or Minutes), with or without a unit. Raises ValueError."""
+    """Parse a duration in the unit of its field's type (Seconds or Minutes), with or without unit; raise ValueError."""
     own = _UNIT[kind]
-    found = _quantity(text, {"": DURATIONS[own], **DURATIONS})
-    if found is None:
+    value = _quantity(text, {"": DURATIONS[own], **DURATIONS})
+    if value is None:
         raise ValueError(f"{text!r} is not a duration; allowed: 90s, 10m, 2h, 1d, or a number of {_plain(own)}")
-    return found / DURATIONS[own]
+    return value / DURATIONS[own]
 
 
 def in_words(value: Any, kind: Any = None) -> str:
-    """A value as a user may write it: 60s and 10m for durations of that type, 20k and 1.5M for round whole numbers."""
+    """Format a value as a user may write it: 60s and 10m for durations, 20k and 1.5M for round integers."""
     if kind in _UNIT and isinstance(value, int | float):
         return f"{value:.15g}{_UNIT[kind]}" if value else "0"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -68,19 +68,19 @@ def in_words(value: Any, kind: Any = None) -> str:
 
 
 def _quantity(text: str, units: dict[str, Any]) -> float | None:
-    """The number before the unit times the unit; None if the text is no such thing or not finite."""
+    """Value before the unit times the unit; None if the text cannot be parsed or is not finite."""
     match = _QUANTITY.fullmatch(text)
     try:
         if match and match[2] in units:
             text, factor = match[1], units[match[2]]
         else:
             factor = units.get("", 1)
-        found = float(text)
+        value = float(text)
     except ValueError:
         return None
-    # 1.1 * 10**6 is not a whole number in floating point; as a decimal fraction it is.
-    found = round(found * factor, 6) if factor != 1 else found
-    return found if math.isfinite(found) else None
+    # 1.1 * 10**6 is not an integer in floating point; as a decimal fraction it is.
+    value = round(value * factor, 6) if factor != 1 else value
+    return value if math.isfinite(value) else None
 
 
 def _plain(unit: str) -> str:
