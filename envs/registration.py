@@ -1,6 +1,6 @@
-"""The table of environments, and how a name on a command line becomes a batch of them.
+"""The registry of engram's environments, and construction of a batch of environments by name.
 
-This module imports no game: Gymnasium loads one when it is first made.
+This module does not import environments: Gymnasium imports a class when the environment is first made.
 """
 
 import importlib
@@ -16,20 +16,20 @@ from ..base.messages import advice, check_keys
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment: its short name, its class and the parameters of its memory-free twin."""
+    """Registry entry of one environment: short name, class, and parameters of its memory-free variant (twin)."""
 
     name: str
     """Short name on command lines, e.g. "boxworld"."""
     class_name: str
-    """Class of the single environment, e.g. "BoxWorld"; the batched one is called `<class_name>Batch`."""
+    """Class of the single environment, e.g. "BoxWorld"; the batched class is `<class_name>Batch`."""
     module: str
-    """Module inside engram.envs that holds both classes."""
+    """Module in engram.envs that defines both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that make the memory-free control, the environment `<name>-twin`."""
+    """Parameters of `<name>-twin`, the same environment with the information that otherwise must be remembered."""
 
     @property
     def id(self) -> str:
-        """Gymnasium's id."""
+        """Gymnasium id, e.g. "engram/BoxWorld-v0"."""
         return f"engram/{self.class_name}-v0"
 
 
@@ -56,7 +56,7 @@ ENVIRONMENTS = {
 
 
 def register_envs() -> None:
-    """Register every environment with Gymnasium (once; importing engram does it)."""
+    """Register every environment with Gymnasium. Importing engram calls this; further calls have no effect."""
     for environment in ENVIRONMENTS.values():
         if environment.id not in gymnasium.registry:
             entry = f"{__package__}.{environment.module}:{environment.class_name}"
@@ -64,19 +64,19 @@ def register_envs() -> None:
 
 
 def environment_names() -> list[str]:
-    """Every short name, twins included."""
+    """Return all short names, including those of twins."""
     return [*ENVIRONMENTS, *(f"{name}-twin" for name, environment in ENVIRONMENTS.items() if environment.twin)]
 
 
 def is_environment(name: str) -> bool:
-    """Whether `name` is a short name or an id of our own environments."""
+    """Return whether `name` is a short name or Gymnasium id of one of engram's environments."""
     return name in environment_names() or name in (environment.id for environment in ENVIRONMENTS.values())
 
 
 def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
-    """The environment of a short name or engram id, with the parameters that the name stands for.
+    """Return the registry entry for a short name or engram id, and the parameters that the name implies (for twins).
 
-    Raises ValueError naming the nearest valid names.
+    Raises ValueError with the nearest valid names if the name is unknown.
     """
     short = next((environment.name for environment in ENVIRONMENTS.values() if environment.id == name), name)
     environment = ENVIRONMENTS.get(short.removesuffix("-twin"))
@@ -87,12 +87,12 @@ def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
 
 
 def batch_class(environment: Environment) -> type[Any]:
-    """The batched engine class of an environment (imports the game)."""
+    """Import and return the batched class of an environment."""
     return getattr(importlib.import_module(f".{environment.module}", __package__), f"{environment.class_name}Batch")
 
 
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:
-    """The parameters that an environment takes, by name."""
+    """Return the parameters of an environment's constructor, by name."""
     from .engine import parameter_names
 
     made = batch_class(environment)
@@ -101,7 +101,7 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
 
 
 def takes_workers(name: str) -> bool:
-    """Whether an environment is made by somebody else and steps alone, so that `env_workers` can step it."""
+    """Return whether `env_workers` applies: to foreign (not engram's) single environments, which step one at a time."""
     from .foreign.names import find_foreign, is_vector
 
     foreign = None if is_environment(name) else find_foreign(name)
@@ -109,7 +109,7 @@ def takes_workers(name: str) -> bool:
 
 
 def can_draw(name: str) -> bool:
-    """Whether an environment declares images (Gymnasium's metadata), or is one of engram's, all of which have them."""
+    """Return whether an environment renders images: by its Gymnasium metadata; all of engram's environments do."""
     from .foreign.names import draws, find_foreign
 
     foreign = None if is_environment(name) else find_foreign(name)
@@ -126,12 +126,18 @@ def make_batch(
     render_mode: str | None = None,
     **parameters: Any,
 ) -> Any:
-    """A batch of `num_envs` copies of the environment `name`, indices first_index and up.
+    """Make a batch of `num_envs` environments.
 
-    An environment's own `parameters` may be called `name`, `num_envs` or `first_index`.
-    With `env_workers`, a foreign environment is stepped in as many processes (0, 1: in this one).
-    `name` is a short name or engram id, any other Gymnasium id, or `module:Class`. Raises ValueError naming the nearest
-    valid names for an unknown environment or parameter.
+    Args:
+        name: short name, Gymnasium id, or `module:Class`.
+        num_envs: number of environments in the batch.
+        first_index: index of the first environment; the indices determine the random streams.
+        env_workers: number of processes that step a foreign environment; 0 and 1 step it in this process.
+        render_mode: None or "rgb_array".
+        parameters: passed to the environment's constructor. They may be called `name`, `num_envs` or `first_index`,
+            because these arguments are positional only.
+
+    Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """
     from .engine import BatchedEnv
     from .foreign import ForeignBatch
@@ -154,7 +160,7 @@ def make_batch(
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
     values = dict(parameters)
     if render_mode is not None or draws(make):
-        parameters["render_mode"] = render_mode or "rgb_array"  # costs nothing until an image is queried
+        parameters["render_mode"] = render_mode or "rgb_array"  # free until an image is requested
     if is_vector(make):
         return VectorBatch(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)
     if min(env_workers, num_envs) > 1:
