@@ -87,10 +87,10 @@ class TrainedAgent:
         if reward is None and self.needs_reward and not first.all():
             raise ValueError("reward is missing; expected: act(observation, reward), the core sees the last reward")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
-        none, seen = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
-        mask = self._mask(seen, action_mask, count)
+        none, inputs = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
+        mask = self._mask(inputs, action_mask, count)
         self._output, self._state = self.network.step(
-            EnvOutput(seen, torch.from_numpy(rewards.astype(np.float32)), none, none, mask),
+            EnvOutput(inputs, torch.from_numpy(rewards.astype(np.float32)), none, none, mask),
             self._state._replace(over=torch.from_numpy(first)),
             self._generator,
         )
@@ -133,11 +133,11 @@ class TrainedAgent:
         """The return that the agent last expected, [] or [B]."""
         return self._own(self._last().value)
 
-    def _mask(self, seen: Any, given: Any, count: int) -> torch.Tensor | None:
+    def _mask(self, observed: Any, action_mask: Any, count: int) -> torch.Tensor | None:
         """The action mask as a tensor [B, A], None if there is none."""
-        if given is None and self.needs_action_mask and isinstance(seen, dict) and KEY in seen:
-            given = seen[KEY].numpy()
-        if given is None:
+        if action_mask is None and self.needs_action_mask and isinstance(observed, dict) and KEY in observed:
+            action_mask = observed[KEY].numpy()
+        if action_mask is None:
             if self.needs_action_mask:
                 raise ValueError("action_mask is missing; expected: act(observation, action_mask=info['action_mask'])")
             return None
@@ -146,7 +146,7 @@ class TrainedAgent:
             raise ValueError(
                 f"action_mask is given for the action space {self.action_space}; supported: Discrete, MultiDiscrete"
             )
-        mask = flat_masks(self.config.env, np.reshape(given, (count, -1)), spec.num_outputs)
+        mask = flat_masks(self.config.env, np.reshape(action_mask, (count, -1)), spec.num_outputs)
         check_masks(self.config.env, mask, spec.choices)
         return torch.from_numpy(np.array(mask, order="C"))
 
@@ -197,10 +197,10 @@ def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
     """Raise ValueError for an array that integers of the space cannot represent, such as an image scaled to 0..1."""
     if isinstance(space, spaces.Dict | spaces.Tuple) or not np.issubdtype(space.dtype, np.integer):
         return
-    given = np.asarray(values)
+    array = np.asarray(values)
     with np.errstate(invalid="ignore"):
-        if given.dtype.kind not in "biuf" or not np.array_equal(given.astype(space.dtype), given):
-            raise ValueError(f"observation of {given.dtype} is cast to other values; expected those of {space}")
+        if array.dtype.kind not in "biuf" or not np.array_equal(array.astype(space.dtype), array):
+            raise ValueError(f"observation of {array.dtype} is cast to other values; expected those of {space}")
 
 
 def _column(name: str, values: Any, count: int, dtype: Any) -> Array:

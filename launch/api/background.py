@@ -31,10 +31,10 @@ def started(config: RunConfig) -> "Background":
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
         file.write_text(as_toml(to_dict(config) | {"run_dir": None}).decode())
-        words = ["--config", str(file), "--run-dir", str(path)]
+        arguments = ["--config", str(file), "--run-dir", str(path)]
         if config.checkpoint_url:  # which is written down without its secrets
-            words += ["--checkpoint-url", config.checkpoint_url]
-        return Background(path, words)
+            arguments += ["--checkpoint-url", config.checkpoint_url]
+        return Background(path, arguments)
 
 
 def resumed(path: Path, settings: Sequence[str]) -> "Background":
@@ -52,10 +52,10 @@ class Background:
     Raises what keeps the run from beginning.
     """
 
-    def __init__(self, path: Path, words: Sequence[str]) -> None:
+    def __init__(self, path: Path, arguments: Sequence[str]) -> None:
         self.path, self.reason = path, ""
         self._output = tempfile.TemporaryFile()
-        self._words = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *words]
+        self._command = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments]
         self._made = threading.Event()
         # A thread that lives as long as the process: Linux ends the process with the thread that started it.
         threading.Thread(target=self._hold, daemon=True).start()
@@ -72,7 +72,7 @@ class Background:
     def _hold(self) -> None:
         try:
             self.process = subprocess.Popen(
-                self._words,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -106,6 +106,6 @@ class Background:
         if code == 2:
             raise EngramError(text.splitlines()[-1].removeprefix("rl-train: "))
         if code:
-            raise RuntimeError(f"{shlex.join(['rl-train', *self._words[4:]])} ended with {code}: {text[-TAIL:]}")
+            raise RuntimeError(f"{shlex.join(['rl-train', *self._command[4:]])} ended with {code}: {text[-TAIL:]}")
         ends = re.findall(r"^(?:stopped \((.*?)\)|finished) ", text, re.MULTILINE)
         self.reason = self.reason or (ends[-1] if ends else "") or "done"

@@ -30,9 +30,9 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
         raise ValueError(f"env is {env!r}; expected a name, such as boxworld, or module:Class")
     foreign = None if is_environment(env) else find_foreign(env)
     if foreign is None:
-        environment, given = find_environment(env)
+        environment, preset_parameters = find_environment(env)
         check_keys(env, "parameter", parameters, environment_parameters(environment))
-        options: dict[str, Any] = given | parameters | {"render_mode": render_mode}
+        options: dict[str, Any] = preset_parameters | parameters | {"render_mode": render_mode}
         if num_envs is None:
             return gymnasium.make(environment.id, disable_env_checker=True, **options)
         return gymnasium.make_vec(environment.id, num_envs=num_envs, **options)

@@ -142,7 +142,7 @@ class Run:
         if wait:
             return _in_this_process(config, self.path, show, callbacks)
         _check_background(config, callbacks)
-        process = resumed(self.path, [word for name, value in settings.items() for word in _flag(name, value)])
+        process = resumed(self.path, [argument for name, value in settings.items() for argument in _flag(name, value)])
         return Run(self.path, process=process)
 
     def evaluate(self, **options: Any) -> Summary:
@@ -172,10 +172,10 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     if not isinstance(settings.get("config"), str | Path | None):
         raise EngramError(f"config is {settings['config']!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    given = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
-    if given.get("ray_address") is not None and given.get("local"):
-        raise EngramError(f"ray_address is {given['ray_address']!r}; allowed: with local=False")
-    config = with_settings(given)
+    chosen = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
+    if chosen.get("ray_address") is not None and chosen.get("local"):
+        raise EngramError(f"ray_address is {chosen['ray_address']!r}; allowed: with local=False")
+    config = with_settings(chosen)
     if is_environment(config.env):  # of another one only making it tells what it takes
         with user_errors():
             check_keys(

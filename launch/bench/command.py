@@ -55,14 +55,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     seconds = _seconds(value_of("--seconds", arguments) or "30")
     target = value_of("--json", arguments)
-    words = without(arguments, OWN_FLAGS)
-    config = parse_run(words, other_flags=OWN_FLAGS)
-    if value_of("--env", words) is None and value_of("--config", words) is None:
-        words = ["--env", config.env, *words]  # rl-train has no default
+    train_arguments = without(arguments, OWN_FLAGS)
+    config = parse_run(train_arguments, other_flags=OWN_FLAGS)
+    if value_of("--env", train_arguments) is None and value_of("--config", train_arguments) is None:
+        train_arguments = ["--env", config.env, *train_arguments]  # rl-train has no default
     if target and not Path(target).parent.is_dir():
         raise EngramError(f"--json {target}: there is no directory {Path(target).parent}")
     console = make_console()
-    result = bench(config, words, seconds, console.print)
+    result = bench(config, train_arguments, seconds, console.print)
     show(result, console)
     if target:
         Path(target).write_text(json.dumps(result, indent=1) + "\n")
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bench(
-    config: RunConfig, words: Sequence[str], seconds: float, report: Callable[[str], None] = print
+    config: RunConfig, arguments: Sequence[str], seconds: float, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Rates of the parts and of training, ready for JSON.
 
@@ -87,7 +87,7 @@ def bench(
             report(f"measuring {', '.join(work)}")
             before = measure(work, part_seconds, SLICES)
             report(f"rl-train for {seconds:g} s")
-            speed = training_speed(words, seconds, min(MOST_WARM_UP, seconds / 4))
+            speed = training_speed(arguments, seconds, min(MOST_WARM_UP, seconds / 4))
             after = measure(work, part_seconds, SLICES)
     parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
     ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
@@ -97,7 +97,7 @@ def bench(
     }
     memory = speed.memory_mb[:: max(1, len(speed.memory_mb) // MEMORY_SAMPLES)]
     return provenance() | {
-        "command": ["rl-train", *words],
+        "command": ["rl-train", *arguments],
         "seed": config.seed,
         "configuration": to_dict(replace(config, run_dir=None, envs_per_update=config.columns)),
         "steps_per_second": {name: round(rate, 1) for name, rate in rates.items()},

@@ -39,7 +39,7 @@ class TrainingSpeed(NamedTuple):
     """(seconds since the command was started, MB of the whole tree of processes)."""
 
 
-def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
+def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
     """Run `rl-train` with these words for `seconds` after `warm_up` seconds that follow its first row of metrics.
 
     It lasts longer where so few updates are made that there are no ROWS. Raises EngramError if it hangs, or ends by
@@ -49,8 +49,8 @@ def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> Trai
     memory: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         path, started = Path(folder) / "run", time.time()
-        with _last_words():
-            run = Background(path, [*without(words, OWN_FLAGS), *often, "--run-dir", str(path)])
+        with _last_lines():
+            run = Background(path, [*without(arguments, OWN_FLAGS), *often, "--run-dir", str(path)])
         try:
             startup = _rows(run, started, memory)[0]["time"] - started
             begin = time.time() + warm_up
@@ -69,7 +69,7 @@ def training_speed(words: Sequence[str], seconds: float, warm_up: float) -> Trai
 
 
 @contextmanager
-def _last_words() -> Generator[None]:
+def _last_lines() -> Generator[None]:
     try:
         yield
     except RuntimeError as problem:  # `rl-train` failed
@@ -91,7 +91,7 @@ def _rows(
         if len(rows) >= number and time.time() >= until:
             return rows
         if not run.running:
-            with _last_words():
+            with _last_lines():
                 run.wait()
         if not run.running or time.time() > deadline:
             raise EngramError(f"rl-train hangs or ended: {len(rows)} rows of metrics of {number}")

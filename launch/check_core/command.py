@@ -69,8 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as problem:
         raise EngramError(str(problem)) from problem
     except (TypeError, RuntimeError) as problem:
-        given = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
-        raise EngramError(f"cannot make core {config.core!r} with {given or 'its defaults'}: {problem}") from problem
+        options = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
+        raise EngramError(f"cannot make core {config.core!r} with {options or 'its defaults'}: {problem}") from problem
     parameters, state_bytes = core_size(core)
     console.print(
         f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per row, "
@@ -104,18 +104,18 @@ def probes(config: CheckConfig, console: Console) -> None:
     """Print what the core reaches in a short training on each of PROBES, beside chance."""
     recipe = SupervisedConfig(lr=PROBE_LR)
     for name, task, arguments in PROBES:
-        found = learn(task, config.core, config.core_args, recipe, PROBE_UPDATES, config.seed, **arguments)
-        low, high = found.interval()
+        score = learn(task, config.core, config.core_args, recipe, PROBE_UPDATES, config.seed, **arguments)
+        low, high = score.interval()
         chance = make_task(task, 1, arguments).chance
-        said = f"{found.accuracy:.0%} right ({low:.0%}..{high:.0%}), chance {chance:.0%}, {PROBE_UPDATES} updates"
-        console.print(Text.assemble(("  note  ", "yellow"), f"{name:<32}", (said, "dim")), soft_wrap=True)
+        text = f"{score.accuracy:.0%} right ({low:.0%}..{high:.0%}), chance {chance:.0%}, {PROBE_UPDATES} updates"
+        console.print(Text.assemble(("  note  ", "yellow"), f"{name:<32}", (text, "dim")), soft_wrap=True)
 
 
 def show(line: Line, console: Console) -> None:
     """One line of the certificate."""
-    word, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
+    verdict, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
     detail = (line.detail, "dim" if line.passed else style)
-    console.print(Text.assemble((f"  {word}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
+    console.print(Text.assemble((f"  {verdict}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
 
 
 def state_travels(probe: Probe) -> str:

@@ -55,14 +55,14 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
 
 def processes() -> list[Process]:
     """All processes that are not zombies (Linux; none elsewhere)."""
-    found: list[Process] = []
+    result: list[Process] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # The name in parentheses may hold spaces; what follows it does not: state, parent, ..., start time.
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-            if words[0] != "Z":
-                found.append(Process(int(folder.name), words[19], int(words[1])))
-    return found
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                result.append(Process(int(folder.name), fields[19], int(fields[1])))
+    return result
 
 
 def descendants(root: int) -> set[tuple[int, str]]:

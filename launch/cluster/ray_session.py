@@ -68,12 +68,12 @@ def start_ray(
 
 def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
     """Raise EngramError if Ray's machines have no GPUs for so many actors, which would wait for ever."""
-    there = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
+    num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
     # A GPU is shared by whole actors: two of 0.6 do not fit on one.
-    room = there * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
+    room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
     if room < num_actors:
         raise EngramError(
-            f"--actor-gpus {gpus_per_actor:g}: Ray has {there} GPUs, with room for {room} such actors; allowed: at "
+            f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: at "
             f"least {num_actors} that fit, or --actor-gpus 0"
         )
 
@@ -250,19 +250,19 @@ def _join(address: str) -> None:
 
     Raises EngramError for an address that cannot be one, or with NOT_AVAILABLE if nobody answers there now.
     """
-    found = address
+    resolved = address
     if address == "auto":  # the one that `ray start` has noted; Ray itself would take any that runs, a private one too
-        found = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
-    if found in (None, "", "auto", "local"):
+        resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
+    if resolved in (None, "", "auto", "local"):
         raise EngramError(_no_cluster(address, "Ray runs no cluster on this machine"))
-    host, _, port = found.rpartition(":")
+    host, _, port = resolved.rpartition(":")
     if not host or not port.isdecimal():
         raise EngramError(_no_cluster(address, "that is no HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
         with without_signal_handlers():
             ray.init(
-                address=found,
+                address=resolved,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": ONE_THREAD},

@@ -155,8 +155,8 @@ def _end(job: J, code: int, report: Callable[[J, str], None]) -> list[str]:
     """Complete a job whose process has ended; returns the reason if that failed."""
     try:
         if code:
-            said = job.log.read_text(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(said) if line.strip()), "")[:LAST_LINE]
+            lines = job.log.read_text(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
             raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
         job.complete()
     except RunFailedError as problem:

@@ -45,13 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     """Compare as the words say; returns the exit code."""
     config = parse(CompareConfig, arguments, "rl-compare", _HELP)
     comparison = compare(load(config.runs), config.by, config.metric)
-    found, console = results(comparison), make_console()
-    show(comparison, found, console)
+    compared, console = results(comparison), make_console()
+    show(comparison, compared, console)
     if config.out:
-        files = draw(comparison, found)
-        files["md"] = markdown(comparison, found, f"{Path(config.out).name}.png").encode()
-        files["csv"] = comma_separated(found).encode()
-        files["tex"] = latex(comparison, found).encode()
+        files = draw(comparison, compared)
+        files["md"] = markdown(comparison, compared, f"{Path(config.out).name}.png").encode()
+        files["csv"] = comma_separated(compared).encode()
+        files["tex"] = latex(comparison, compared).encode()
         for ending, content in files.items():
             with file_errors(f"--out: cannot write {config.out}.{ending}"):
                 replace_file(Path(f"{config.out}.{ending}"), content)

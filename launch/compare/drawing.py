@@ -14,7 +14,7 @@ MANY = 10
 """Curves from which on lines are dashed, since colors repeat."""
 
 
-def draw(comparison: Comparison, found: Sequence[Result]) -> dict[str, bytes]:
+def draw(comparison: Comparison, results: Sequence[Result]) -> dict[str, bytes]:
     """The figure as PNG and SVG, by file ending."""
     import matplotlib
 
@@ -28,7 +28,7 @@ def draw(comparison: Comparison, found: Sequence[Result]) -> dict[str, bytes]:
         try:
             for axes, place in zip(panels[0], places, strict=False):
                 _draw_curves(axes, comparison, place)
-            _draw_means(panels[0][-1], comparison, found)
+            _draw_means(panels[0][-1], comparison, results)
             figure.tight_layout()
             return {ending: _saved(figure, ending) for ending in ("png", "svg")}
         finally:
@@ -55,10 +55,10 @@ def _draw_curve(axes: Any, steps: Any, cell: Cell, curve: str, number: int) -> N
         axes.plot(steps, cell.values.T, color=color, alpha=0.3, linewidth=0.5)
 
 
-def _draw_means(axes: Any, comparison: Comparison, found: Sequence[Result]) -> None:
+def _draw_means(axes: Any, comparison: Comparison, results: Sequence[Result]) -> None:
     """Final interquartile means, of several environments over all of them."""
     curves = list(comparison.cells)
-    for result in found:
+    for result in results:
         last = list(comparison.cells[result.curve])[-1] if len(comparison.environments) == 1 else "all"
         if result.versus or result.environment != last:
             continue

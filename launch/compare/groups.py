@@ -71,7 +71,7 @@ def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Compar
         places.setdefault(" ".join([run.settings["env"], *(_pair(run, name) for name in where)]), []).append(run)
     # Presets differ between environments: what is the same for all runs of each makes no curve.
     varied = dict.fromkeys(name for together in places.values() for name in _varied(together))
-    which = by or _telling(list(varied), places) or ["agent.core"]
+    which = by or _distinguishing(list(varied), places) or ["agent.core"]
     others = sorted(set(varied) - set(which))
     notes = [f"runs also differ in {', '.join(others)}"] if others else []
     curves: dict[str, dict[str, list[LoadedRun]]] = {}
@@ -141,32 +141,32 @@ def _varied(runs: Sequence[LoadedRun]) -> list[str]:
     ]
 
 
-def _telling(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
+def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
     """As few of the settings as tell apart what all of them do; the core and the algorithm come first."""
 
     def curves(names: Sequence[str]) -> int:
         return sum(len({_label(run, names) for run in together}) for together in places.values())
 
-    kept: list[str] = []
+    chosen: list[str] = []
     for name in sorted(names, key=lambda name: name not in ("agent.core", "learner.algorithm")):
-        if curves([*kept, name]) > curves(kept):
-            kept.append(name)
-    return kept
+        if curves([*chosen, name]) > curves(chosen):
+            chosen.append(name)
+    return chosen
 
 
 def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
     """The dotted name of a setting that `--by` names as a flag of `rl-train` does, or in full."""
     flags = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()}
     dotted = dict.fromkeys(setting for run in runs for setting in run.settings)
-    wanted = name.removeprefix("--").replace("-", "_")
-    if wanted in dotted:
-        return wanted
-    if wanted in flags:
-        return flags[wanted]
-    ends = [setting for setting in dotted if setting.rpartition(".")[2] == wanted]
+    requested = name.removeprefix("--").replace("-", "_")
+    if requested in dotted:
+        return requested
+    if requested in flags:
+        return flags[requested]
+    ends = [setting for setting in dotted if setting.rpartition(".")[2] == requested]
     if len(ends) == 1:
         return ends[0]
-    raise EngramError(f"by names {name!r}, which is no setting of the runs; {advice(wanted, [*flags, *dotted])}")
+    raise EngramError(f"by names {name!r}, which is no setting of the runs; {advice(requested, [*flags, *dotted])}")
 
 
 def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:

@@ -51,7 +51,7 @@ class LoadedRun(NamedTuple):
 def load(places: Sequence[str]) -> list[LoadedRun]:
     """Every run at these places. Raises EngramError for a place without runs, or one that cannot be read."""
     defaults = dict(flat_settings(RunConfig()))
-    found: dict[str, LoadedRun] = {}
+    loaded: dict[str, LoadedRun] = {}
     for place in places:
         try:
             files, root = url_to_fs(place)
@@ -65,8 +65,8 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
             raise EngramError(
                 f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some"
             )
-        found |= {run.name: run for run in runs}
-    return list(found.values())
+        loaded |= {run.name: run for run in runs}
+    return list(loaded.values())
 
 
 def _folders(files: Any, root: str, depth: int) -> Iterator[str]:

@@ -45,18 +45,18 @@ class Result(NamedTuple):
 
 def results(comparison: Comparison) -> list[Result]:
     """Interquartile means by environment and over all, then probabilities of improvement of every pair."""
-    found: list[Result] = []
+    compared: list[Result] = []
     for curve, cells in comparison.cells.items():
         for name in [*cells, *([ALL] if len(cells) > 1 else [])]:
             among = comparison.shared(curve) if name == ALL else [name]
             strata = comparison.strata(curve, among)
-            found.append(Result("IQM", curve, "", name, sum(map(len, strata)), interquartile_mean_of(strata)))
+            compared.append(Result("IQM", curve, "", name, sum(map(len, strata)), interquartile_mean_of(strata)))
     for curve, other in permutations(comparison.cells, 2):
         if among := comparison.shared(curve, other):
             x, y = (comparison.strata(name, among) for name in (curve, other))
             place = among[0] if len(among) == 1 else ALL
-            found.append(Result("P(better)", curve, other, place, sum(map(len, x)), improvement_of(x, y)))
-    return found
+            compared.append(Result("P(better)", curve, other, place, sum(map(len, x)), improvement_of(x, y)))
+    return compared
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -73,17 +73,17 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines + comparison.notes
 
 
-def tables(found: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]]:
+def tables(compared: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]]:
     """Header and rows of the means, and of the probabilities if there are several curves."""
-    means = [[each.curve, each.environment, f"{each.runs}", each.text] for each in found if not each.versus]
-    pairs = [[each.curve, each.versus, each.environment, each.text] for each in found if each.versus]
+    means = [[each.curve, each.environment, f"{each.runs}", each.text] for each in compared if not each.versus]
+    pairs = [[each.curve, each.versus, each.environment, each.text] for each in compared if each.versus]
     parts = [(["curve", "environment", "runs", "IQM"], means)]
     return [*parts, (["curve", "versus", "environment", "P(better)"], pairs)] if pairs else parts
 
 
-def show(comparison: Comparison, found: Sequence[Result], console: Console) -> None:
+def show(comparison: Comparison, compared: Sequence[Result], console: Console) -> None:
     """Print the tables."""
-    for header, rows in tables(found):
+    for header, rows in tables(compared):
         table = Table(box=box.SIMPLE_HEAD)
         for name in header:
             table.add_column(name, overflow="fold")
@@ -94,29 +94,29 @@ def show(comparison: Comparison, found: Sequence[Result], console: Console) -> N
         console.print(line, soft_wrap=True)
 
 
-def markdown(comparison: Comparison, found: Sequence[Result], picture: str) -> str:
+def markdown(comparison: Comparison, compared: Sequence[Result], image: str) -> str:
     """A page with the picture, the tables and the remarks."""
-    lines = [f"![{comparison.metric}]({picture})", ""]
-    for header, rows in tables(found):
+    lines = [f"![{comparison.metric}]({image})", ""]
+    for header, rows in tables(compared):
         cells = [[each.replace("|", "\\|") for each in row] for row in rows]
         lines += [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells)] + [""]
     return "\n".join([*lines, *(f"- {line}" for line in remarks(comparison)), ""])
 
 
-def comma_separated(found: Sequence[Result]) -> str:
+def comma_separated(compared: Sequence[Result]) -> str:
     """A row per statistic, in full precision; empty where there is no value."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["statistic", "curve", "versus", "environment", "runs", "value", "low", "high"])
-    for each in found:
+    for each in compared:
         writer.writerow([*each[:-1], *("" if math.isnan(x) else repr(x) for x in each.estimate)])
     return out.getvalue()
 
 
-def latex(comparison: Comparison, found: Sequence[Result]) -> str:
+def latex(comparison: Comparison, compared: Sequence[Result]) -> str:
     """Tables for the package booktabs, with the remarks as comments."""
     lines = [f"% {line}" for line in remarks(comparison)]
-    for header, rows in tables(found):
+    for header, rows in tables(compared):
         lines += [rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule"]
         lines += [" & ".join(map(_escaped, header)) + r" \\", r"\midrule"]
         lines += [" & ".join(map(_escaped, row)) + r" \\" for row in rows]

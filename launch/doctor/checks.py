@@ -82,24 +82,24 @@ def examine(
 ) -> list[Finding]:
     """All findings; `here` is the learner's machine, `nodes` all machines, `pace` of an environment from elsewhere."""
     needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
-    found = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
-    found += [] if pace is None else environment(config, pace, nodes, actors)
-    said = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
+    findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
+    findings += [] if pace is None else environment(config, pace, nodes, actors)
+    value = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
     advice = "unset OMP_NUM_THREADS: actors then take one thread each"
-    found.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", said, advice))
+    findings.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", value, advice))
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
-        said = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
-        found.append(_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", said, LESS))
-        found.append(shared_memory(config, node, estimate))
-        said = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
+        value = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
+        findings.append(_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", value, LESS))
+        findings.append(shared_memory(config, node, estimate))
+        value = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
         advice = "ulimit -n 65536, or nofile in /etc/security/limits.conf"
-        found.append(_if(node.files < needed, "open files", "problem", said, advice))
-    return [*found, run_disk(config, estimate), home(), token(config), *gpu()]
+        findings.append(_if(node.files < needed, "open files", "problem", value, advice))
+    return [*findings, run_disk(config, estimate), home(), token(config), *gpu()]
 
 
-def _if(wrong: bool, what: str, verdict: Verdict, found: str, advice: str) -> Finding:
-    return Finding(what, found, verdict, advice) if wrong else Finding(what, found, "ok")
+def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
+    return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
@@ -121,10 +121,10 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     """Whether there is a core for every actor."""
     cores = sum(node.cores for node in nodes)
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
-    said = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
+    value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
     verdict: Verdict = "problem" if config.ray_address else "warning"
     why = "the others wait for ever" if config.ray_address else "they take turns"
-    return _if(actors * config.actor_cpus > cores, "processors", verdict, said, f"--num-actors {cores}: {why}")
+    return _if(actors * config.actor_cpus > cores, "processors", verdict, value, f"--num-actors {cores}: {why}")
 
 
 def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
@@ -153,8 +153,8 @@ def environment(config: RunConfig, pace: Pace, nodes: Sequence[Facts], actors: i
     free = min(cores, config.actor_envs)
     if config.env_workers > 1 or free < 2 or pace.step < SLOW_STEP or not takes_workers(config.env):
         return []
-    found = f"{1000 * pace.step:.2g} ms per step, {config.actor_envs} environments one after the other"
-    return [Finding("environment", found, "warning", f"--env-workers {free} steps them in {free} processes per actor")]
+    value = f"{1000 * pace.step:.2g} ms per step, {config.actor_envs} environments one after the other"
+    return [Finding("environment", value, "warning", f"--env-workers {free} steps them in {free} processes per actor")]
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
@@ -171,13 +171,13 @@ def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding
     if config.in_process:
         return Finding("shared memory", "not used with --local", "ok")
     needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
-    found = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
+    value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
     if estimate.object_store > OBJECT_STORE_BYTES and not config.ray_address:
-        found += f", {size_in_words(OBJECT_STORE_BYTES)} allowed"
-        return Finding("shared memory", found, "problem", LESS)
+        value += f", {size_in_words(OBJECT_STORE_BYTES)} allowed"
+        return Finding("shared memory", value, "problem", LESS)
     gigabytes = max(2, round(1.5 * needed / 2**30))
     advice = f"docker run --shm-size={gigabytes}g, or Ray uses slow files"
-    return _if(node.shared_memory < needed, "shared memory", "warning", found, advice)
+    return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
 
 
 def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
@@ -188,9 +188,9 @@ def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
     if not os.access(place, os.W_OK):
         return Finding("run directory", f"{place} cannot be written", "problem", "another --run-dir")
     free = shutil.disk_usage(place).free
-    found = f"{size_in_words(free)} free under {place}, {size_in_words(estimate.disk)} for checkpoints"
+    value = f"{size_in_words(free)} free under {place}, {size_in_words(estimate.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
-    return _if(free < estimate.disk + 2**28, "run directory", "problem", found, advice)
+    return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
 
 
 def home() -> Finding:
@@ -208,14 +208,14 @@ def home() -> Finding:
 def token(config: RunConfig) -> Finding:
     """Whether Ray asks for its token, and whether others can read it."""
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
-        found = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
-        return Finding("token", found, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
+        value = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
+        return Finding("token", value, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
     file = token_file()
     if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
-        found = f"{file} cannot be read or written"
+        value = f"{file} cannot be read or written"
         if config.ray_address:
-            return Finding("token", found, "problem", "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head")
-        return Finding("token", f"{found}; each private Ray gets another one", "ok")
+            return Finding("token", value, "problem", "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head")
+        return Finding("token", f"{value}; each private Ray gets another one", "ok")
     if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
         return Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
     return Finding("token", "asked for", "ok")

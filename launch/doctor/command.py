@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments and not arguments[0].startswith("-"):
         return examine_run(arguments[0], arguments[1:])
-    config = parse_run([word for word in arguments if word != "--json"], other_flags=("--json",))
+    config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
     prepare_process(1)
     here = look()
     nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
@@ -74,24 +74,24 @@ def main(arguments: Sequence[str]) -> int:
     return int(worst(findings) == "problem")
 
 
-def examine_run(path: str, words: Sequence[str]) -> int:
+def examine_run(path: str, arguments: Sequence[str]) -> int:
     """Say what looks wrong in a run's metrics, of a population in those of every member; 1 if something does."""
-    if wrong := [word for word in words if word != "--json"]:
+    if wrong := [argument for argument in arguments if argument != "--json"]:
         raise EngramError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
     of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
     with file_errors(f"cannot read the metrics of {run.path}"):
-        found = [
+        findings = [
             finding._replace(what=whose + finding.what)
             for whose, each in of.items()
             for finding in symptoms(read_rows(each.metrics_file), config)
         ]
-    if "--json" in words:
-        print(json.dumps({"verdict": worst(found), "findings": [each._asdict() for each in found]}, indent=1))
+    if "--json" in arguments:
+        print(json.dumps({"verdict": worst(findings), "findings": [each._asdict() for each in findings]}, indent=1))
     else:
-        show_findings(found, make_console())
-    return int(worst(found) != "ok")
+        show_findings(findings, make_console())
+    return int(worst(findings) != "ok")
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
@@ -103,20 +103,20 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     from ..cluster.ray_session import start_ray
 
     start_ray(0, address)
-    asked: dict[str, tuple[dict[str, int], Any]] = {}
+    pending: dict[str, tuple[dict[str, int], Any]] = {}
     for node in ray.nodes():
         if node["Alive"]:
-            there: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look)
+            strategy: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
             own = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
-            asked[node["NodeManagerAddress"]] = own, remote.remote()
+            pending[node["NodeManagerAddress"]] = own, remote.remote()
     facts: list[Facts] = []
     lost: list[Finding] = []
-    for name, (own, ref) in asked.items():
+    for name, (own, ref) in pending.items():
         try:
             # Ray may give actors fewer cores of a node than it has: none of a GPU head's.
-            seen: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(seen._replace(**own))
+            node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
+            facts.append(node_facts._replace(**own))
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
             advice = "install the same engram there (docs/tutorials/cluster.md)"
@@ -156,8 +156,8 @@ def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """A table of findings."""
     table = Table("what", "found", "", "what to do", box=None)
-    for what, found, verdict, advice in findings:
-        table.add_row(what, found, Text(verdict, _COLORS[verdict]), advice)
+    for what, value, verdict, advice in findings:
+        table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)
 
 

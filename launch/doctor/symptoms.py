@@ -32,8 +32,8 @@ Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
 def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
     """Everything that looks wrong; a single line that says so if nothing does, or if it is too early to say."""
     if len(rows) < FEWEST:
-        found = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
-        return [Finding("metrics", found, "ok", "wait, or a lower --log-every")]
+        description = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
+        return [Finding("metrics", description, "ok", "wait, or a lower --log-every")]
     findings = [finding for rule in RULES if (finding := rule(rows, config)) is not None]
     return findings or [Finding("metrics", f"{len(rows)} rows of metrics, nothing looks wrong", "ok")]
 
@@ -51,9 +51,9 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     flags = [] if config.agent.normalize_returns else ["--normalize-returns"]
     if most and norm is not None:
         flags.append(f"--max-grad-norm {2 * norm:.2g}")
-    found = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy"
+    description = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy"
     advice = ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
-    return Finding("value loss", found, "warning", advice)
+    return Finding("value loss", description, "warning", advice)
 
 
 def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
@@ -79,10 +79,12 @@ def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     norms = [row["learner/grad_norm"] for row in _late(rows) if "learner/grad_norm" in row]
     if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
         return None
-    found = f"norm {median(norms):.3g}, clipped to {most:g} at every update"
+    description = f"norm {median(norms):.3g}, clipped to {most:g} at every update"
     value, prediction = (_typical(_late(rows), f"loss/{name}") or 0.0 for name in ("value", "prediction"))
     cost = "prediction" if prediction > value else "value"
-    return Finding("gradient", found, "warning", f"--max-grad-norm {2 * median(norms):.2g}, or a lower --{cost}-cost")
+    return Finding(
+        "gradient", description, "warning", f"--max-grad-norm {2 * median(norms):.2g}, or a lower --{cost}-cost"
+    )
 
 
 def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
@@ -92,18 +94,18 @@ def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
         return None
     for cause in ("observation", "reward"):
         if any(f"learner/skipped_{cause}" in row for row in rows):
-            found = f"{number:.0f} left out because {config.env} returned a {cause} that is nan or inf"
-            return Finding("updates", found, "warning", f"mend the environment {config.env}, which returned it")
-    found = f"{number:.0f} left out because the loss was not finite"
-    return Finding("updates", found, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
+            description = f"{number:.0f} left out because {config.env} returned a {cause} that is nan or inf"
+            return Finding("updates", description, "warning", f"mend the environment {config.env}, which returned it")
+    description = f"{number:.0f} left out because the loss was not finite"
+    return Finding("updates", description, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
 
 
 def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     """The weights that act are much older than those that learn."""
-    found = _mean(_late(rows), "perf/policy_lag")
-    if found is None or found <= OLD:
+    mean_lag = _mean(_late(rows), "perf/policy_lag")
+    if mean_lag is None or mean_lag <= OLD:
         return None
-    return Finding("policy lag", f"{found:.1f} updates", "warning", "--max-lag 1, or fewer --num-actors")
+    return Finding("policy lag", f"{mean_lag:.1f} updates", "warning", "--max-lag 1, or fewer --num-actors")
 
 
 def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
@@ -111,8 +113,8 @@ def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     if any("episode/length" in row for row in rows):
         return None
     each = rows[-1]["step"] / max(config.num_members * config.columns, 1)
-    found = f"none has ended in about {each:,.0f} steps of every environment"
-    return Finding("episodes", found, "warning", "a step limit: --env-args max_episode_steps=500 (max_steps)")
+    description = f"none has ended in about {each:,.0f} steps of every environment"
+    return Finding("episodes", description, "warning", "a step limit: --env-args max_episode_steps=500 (max_steps)")
 
 
 def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
@@ -122,10 +124,10 @@ def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     if len(values) < FEWEST or _rising(rows) or (solved is not None and solved >= SOLVED):
         return None
     quarter = len(values) // 4
-    found = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
+    description = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
     more = "" if config.agent.prediction_size else "--prediction-size 128, "
     return Finding(
-        "return", found, "warning", f"see the other lines; else {more}more steps, or an easier environment first"
+        "return", description, "warning", f"see the other lines; else {more}more steps, or an easier environment first"
     )
 
 

@@ -180,15 +180,15 @@ def study(
     with console.status("playing"):
         if config.intervene:
             settings = {"episodes": config.episodes, "batch": EVALUATED_TOGETHER, "seed": config.seed}
-            found = intervention_study(make, config.intervene, sweep=config.sweep, every=config.every, **settings)
+            outcome = intervention_study(make, config.intervene, sweep=config.sweep, every=config.every, **settings)
         else:
-            found = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
-    found.show(title, console)
+            outcome = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
+    outcome.show(title, console)
     if config.picture:
         with file_errors(f"cannot write {config.picture}"):
-            found.draw(title, Path(config.picture))
+            outcome.draw(title, Path(config.picture))
     if config.json:
-        facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": found.plain}
+        facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": outcome.plain}
         _write_json(config.json, facts)
 
 

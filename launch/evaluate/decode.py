@@ -56,7 +56,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
     """
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
-    found: list[Reading] = []
+    readings: list[Reading] = []
     pending: tuple[int, Ints, Flags] | None = None
 
     def read(step: int, state: AgentState, playing: Flags) -> AgentState:
@@ -68,7 +68,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
                 numbers = [leaf.reshape(len(leaf), -1)[:, where.flatten()] for leaf, where in leaves]
             else:
                 numbers = list(core.describe(state.core).values())
-            found.append(reading(before, torch.cat(numbers, 1).float().numpy()[chosen], classes[chosen]))
+            readings.append(reading(before, torch.cat(numbers, 1).float().numpy()[chosen], classes[chosen]))
         pending = None
         if step % every == 0 and playing.sum() >= FEWEST:
             pending = step, fact_values(batch, fact, playing), playing.copy()
@@ -76,7 +76,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
     if state_leaves(actor.state.core):
         play_first(actor, read)
-    return found
+    return readings
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
@@ -116,14 +116,14 @@ def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
     gram = scaled @ scaled.T
     targets = 2.0 * np.eye(len(values))[indices] - 1
     fold = np.random.default_rng(0).permutation(count) % FOLDS
-    found = np.empty(count, np.int64)
+    predictions = np.empty(count, np.int64)
     for k in range(FOLDS):
         train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         inner = fold[train] == (k + 1) % FOLDS
         scores = [_accuracy(gram, targets, indices, train[~inner], train[inner], ridge) for ridge in RIDGES]
         best = RIDGES[int(np.argmax(scores))]
-        found[test] = values[_scores(gram, targets, train, test, best).argmax(1)]
-    return found
+        predictions[test] = values[_scores(gram, targets, train, test, best).argmax(1)]
+    return predictions
 
 
 def _accuracy(gram: Matrix, targets: Matrix, indices: Ints, train: Ints, test: Ints, ridge: float) -> float:
@@ -131,8 +131,8 @@ def _accuracy(gram: Matrix, targets: Matrix, indices: Ints, train: Ints, test: I
 
 
 def _scores(gram: Matrix, targets: Matrix, train: Ints, test: Ints, ridge: float) -> Matrix:
-    known = gram[np.ix_(train, train)]
-    penalty = max(ridge * float(np.trace(known)) / len(train), 1e-9)
+    train_gram = gram[np.ix_(train, train)]
+    penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
     mean = targets[train].mean(0)
-    weights = np.linalg.solve(known + penalty * np.eye(len(train)), targets[train] - mean)
+    weights = np.linalg.solve(train_gram + penalty * np.eye(len(train)), targets[train] - mean)
     return gram[np.ix_(test, train)] @ weights + mean

@@ -77,8 +77,8 @@ class Summary(NamedTuple):
 
     def __str__(self) -> str:
         """All episodes in a line."""
-        said = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
-        return f"{self.all.episodes:,} episodes: {', '.join(said)}"
+        parts = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
+        return f"{self.all.episodes:,} episodes: {', '.join(parts)}"
 
 
 def summarize(
@@ -95,14 +95,14 @@ def summarize(
     """
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))
-    there = dict(zip(names, known(episodes[:, 1:]).T, strict=True))
+    reported = dict(zip(names, known(episodes[:, 1:]).T, strict=True))
     outcomes = {name: column for name, column in columns.items() if name not in level_fields}
 
     def group(chosen: NDArray[np.bool_]) -> Group:
-        counted = {name: column[chosen & there[name]] for name, column in outcomes.items()}
+        counted = {name: column[chosen & reported[name]] for name, column in outcomes.items()}
         kinds = {name: rate_interval if name in RATES else mean_interval for name in outcomes}
         if by_environment:
-            counted = {name: _means(x, episodes[chosen & there[name], 0]) for name, x in counted.items()}
+            counted = {name: _means(x, episodes[chosen & reported[name], 0]) for name, x in counted.items()}
             kinds = dict.fromkeys(outcomes, mean_interval)
         return Group(int(chosen.sum()), {name: kinds[name](values) for name, values in counted.items() if len(values)})
 

@@ -54,9 +54,9 @@ def _moments(actor: Actor, episodes: int) -> Iterator[_Moment]:
     for number in range(1, episodes + 1):
         total, step, over = 0.0, 0, False
         while True:
-            words = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
-            seen, board = (_picture(actor.batch, full) for full in (False, True))
-            yield _Moment(seen, board, words, LAST_MILLISECONDS if over else MILLISECONDS)
+            caption = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
+            view, board = (_image(actor.batch, full) for full in (False, True))
+            yield _Moment(view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS)
             row = actor.unroll().env
             if over:
                 break  # this step was the one whose action is ignored: the board is the next episode's
@@ -67,13 +67,13 @@ def _moments(actor: Actor, episodes: int) -> Iterator[_Moment]:
 def _frame(moment: _Moment, once: bool) -> Image.Image:
     """Both pictures of a moment, or one where they are the same, and a line of words."""
     arrays = [moment.board] if once else [moment.seen, moment.board]
-    pictures = [_of_height(Image.fromarray(array)) for array in arrays]
-    width = sum(picture.width for picture in pictures) + MARGIN * (len(pictures) + 1)
+    images = [_of_height(Image.fromarray(array)) for array in arrays]
+    width = sum(image.width for image in images) + MARGIN * (len(images) + 1)
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
     left = MARGIN
-    for picture in pictures:
-        frame.paste(picture, (left, MARGIN))
-        left += picture.width + MARGIN
+    for panel in images:
+        frame.paste(panel, (left, MARGIN))
+        left += panel.width + MARGIN
     pen = ImageDraw.Draw(frame)
     pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.words, WORDS, ImageFont.load_default(TEXT))
     return frame.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
@@ -83,7 +83,7 @@ def _of_height(image: Image.Image) -> Image.Image:
     return image.resize((round(image.width * HEIGHT / image.height), HEIGHT), Image.Resampling.BILINEAR)
 
 
-def _picture(batch: Any, full: bool) -> Array:
+def _image(batch: Any, full: bool) -> Array:
     if not hasattr(batch, "draw"):
         raise ValueError("this environment draws no pictures")
     try:

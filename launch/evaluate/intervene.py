@@ -53,12 +53,12 @@ def parsed(text: str) -> Intervention:
     kind, at, rest = text.partition("@")
     if kind not in KINDS:
         raise ValueError(f"intervene is {text!r}; did you mean: {nearest(kind, KINDS)} at a step, such as wipe@120?")
-    words = rest.split(":") if at else []
-    part = words.pop() if words and "=" in words[-1] else ""
+    fields = rest.split(":") if at else []
+    part = fields.pop() if fields and "=" in fields[-1] else ""
     form = f"{kind}@" + ":".join(("STEP", *KINDS[kind])) + "[:PART=WHICH]"
-    if len(words) != 1 + len(KINDS[kind]) or not words[0].isdigit():
+    if len(fields) != 1 + len(KINDS[kind]) or not fields[0].isdigit():
         raise ValueError(f"intervene is {text!r}; expected {form}")
-    step, more = int(words[0]), words[1] if len(words) > 1 else ""
+    step, more = int(fields[0]), fields[1] if len(fields) > 1 else ""
     if kind == "freeze" and not (more.isdigit() and int(more) >= step):
         raise ValueError(f"intervene is {text!r}; expected {form} with an END of at least {step}")
     if kind == "noise" and not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", more):
@@ -131,7 +131,7 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
         least: episodes of the batch that must last to it; with fewer none counts.
     """
     n = actor.batch.num_envs
-    playing, reached, kept, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
+    playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
     while playing.any():
         if t == step:
             reached = playing & (playing.sum() >= least)
@@ -141,9 +141,9 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
             index = int(episode[0]) - actor.first_index
             if playing[index]:
                 playing[index] = False
-                kept[index] = episode
+                outcomes[index] = episode
         t += 1
-    return Played(np.stack([kept[index] for index in range(n)]), reached)
+    return Played(np.stack([outcomes[index] for index in range(n)]), reached)
 
 
 def play_all(
@@ -158,10 +158,10 @@ def play_all(
         what: None plays undisturbed.
         seed: of the noise.
     """
-    found: list[Played] = []
+    played: list[Played] = []
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
             before = None if what is None else Interference(actor.agent.core, what, seed + first)
             least = 2 if what and what.kind == "swap" else 1  # there is nobody to swap with
-            found.append(play_first(actor, before, 0 if what is None else what.step, least))
-    return Played(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+            played.append(play_first(actor, before, 0 if what is None else what.step, least))
+    return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))

@@ -66,10 +66,10 @@ def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, descripti
 def recorded(actor: Actor, episodes: int) -> list[dict[str, Any]]:
     """`episodes` episodes: arrays of L + 1 observations, and of L actions, rewards, terminations and truncations."""
     n = actor.batch.num_envs
-    wanted = episodes // n + (np.arange(n) < episodes % n)
+    quota = episodes // n + (np.arange(n) < episodes % n)
     unrolls: list[Any] = []
     ended = np.zeros(n, np.int64)
-    while (ended < wanted).any():
+    while (ended < quota).any():
         unrolls.append(actor.unroll())
         env = unrolls[-1].env
         ended += (env.terminated[1:] | env.truncated[1:]).sum(0).numpy()
@@ -77,12 +77,12 @@ def recorded(actor: Actor, episodes: int) -> list[dict[str, Any]]:
     first = map_leaves(lambda part: part[:1].numpy(), unrolls[0].env)
     env = map_leaves(lambda start, rest: np.concatenate([start, rest]), first, env)
     actions = torch.cat([unroll.agent.action for unroll in unrolls]).numpy()
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for b in range(n):
         # The entry after an episode's last action has its flag; the next entry starts an episode.
-        ends = np.flatnonzero(env.terminated[:, b] | env.truncated[:, b])[: wanted[b]]
+        ends = np.flatnonzero(env.terminated[:, b] | env.truncated[:, b])[: quota[b]]
         for start, end in zip([0, *(ends + 1)], ends, strict=False):
-            found.append(
+            result.append(
                 {
                     "observations": map_leaves(lambda x, s=start, e=end, b=b: x[s : e + 1, b], env.observation),
                     "actions": actions[start:end, b],
@@ -91,4 +91,4 @@ def recorded(actor: Actor, episodes: int) -> list[dict[str, Any]]:
                     "truncations": env.truncated[start + 1 : end + 1, b],
                 }
             )
-    return found
+    return result

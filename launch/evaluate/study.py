@@ -175,10 +175,10 @@ def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Study:
     if episodes < FEWEST:
         raise EngramError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
     with user_errors("--decode"):
-        found = decode(actor, fact, every, part)
-    if not found:
+        decoded = decode(actor, fact, every, part)
+    if not decoded:
         raise EngramError("--decode: this core has no state to decode from")
-    return readings(found)
+    return readings(decoded)
 
 
 def _finite(estimate: Estimate) -> dict[str, Any]:

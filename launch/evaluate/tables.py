@@ -70,9 +70,11 @@ def zoo_table() -> Table:
     for column in ("name", "environment", "core", "return", "steps"):
         table.add_column(column, no_wrap=column == "name")
     for name in zoo.names():
-        found = zoo.facts(name)
-        mean, low, high = (found["evaluation"]["return"][key] for key in ("mean", "low", "high"))
-        environment = zoo.environment(found)
-        said = f"{mean:.3g} [{low:.3g}, {high:.3g}]"
-        table.add_row(f"zoo:{name}", environment, found["core"], said, f"{found['provenance']['steps'] / 1e6:,.1f} M")
+        facts = zoo.facts(name)
+        mean, low, high = (facts["evaluation"]["return"][key] for key in ("mean", "low", "high"))
+        environment = zoo.environment(facts)
+        interval = f"{mean:.3g} [{low:.3g}, {high:.3g}]"
+        table.add_row(
+            f"zoo:{name}", environment, facts["core"], interval, f"{facts['provenance']['steps'] / 1e6:,.1f} M"
+        )
     return table

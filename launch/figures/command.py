@@ -95,10 +95,10 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     """The runs that are asked for, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
     curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
-    known = {"curve": list(curves), "seed": list(setting.seeds)}
-    for kind, wanted in (("curve", config.curves), ("seed", config.seeds)):
-        if unknown := [each for each in wanted if each not in known[kind]]:
-            allowed = ", ".join(map(str, known[kind]))
+    allowed_names = {"curve": list(curves), "seed": list(setting.seeds)}
+    for kind, requested in (("curve", config.curves), ("seed", config.seeds)):
+        if unknown := [each for each in requested if each not in allowed_names[kind]]:
+            allowed = ", ".join(map(str, allowed_names[kind]))
             raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
     return [
         FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
@@ -116,8 +116,8 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
     line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."
     if speed := setting.steps_per_second:
         hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))
-        said = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-        line += f" About {said} with {config.jobs} at a time, at {speed:,.0f} steps/s and core."
+        duration = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+        line += f" About {duration} with {config.jobs} at a time, at {speed:,.0f} steps/s and core."
     return f"{line}\n{setting.note}" if setting.note else line
 
 
@@ -156,11 +156,11 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
         shown = document["curves"].get(run.curve.name, {"runs": {}})["runs"].get(str(run.seed))
         if shown and 0 < run.steps() < shown["steps"]:
             console.print(f"{run.label}: the recorded run went further, {shown['steps']:,} steps, and stays")
-    picture = config.results / f"{stem}.png"
+    image = config.results / f"{stem}.png"
     try:
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
-        results.draw(document, figure.title, picture)
+        results.draw(document, figure.title, image)
     except OSError as problem:
         raise EngramError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)

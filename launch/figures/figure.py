@@ -145,11 +145,11 @@ def _setting(data: Any, size: str, figure: Figure) -> Setting:
 def _curves(shared: list[str], curves: dict[str, list[str]], tasks: dict[str, list[str]]) -> tuple[Curve, ...]:
     """Curves of a setting; with tasks, every curve on every task, task by task."""
     if not tasks:
-        return tuple(Curve(name, (*shared, *words)) for name, words in curves.items())
+        return tuple(Curve(name, (*shared, *flags)) for name, flags in curves.items())
     return tuple(
-        Curve(f"{core}.{task}", (*shared, *own, *words), core, task)
+        Curve(f"{core}.{task}", (*shared, *own, *flags), core, task)
         for task, own in tasks.items()
-        for core, words in curves.items()
+        for core, flags in curves.items()
     )
 
 

@@ -47,16 +47,16 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
         if curve.task:
             entry |= {"core": curve.core, "task": curve.task, "window": curve.config.log_every}
-        found: dict[str, Any] = dict(entry["runs"])
+        by_seed: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
-            now, before = _run(run), found.get(str(run.seed))
+            now, before = _run(run), by_seed.get(str(run.seed))
             if not before or now["steps"] >= before["steps"]:
                 if before and before.get("begun") != now["begun"]:
                     replaced.append(_replaced(curve.name, str(run.seed), before, entry["command"]))
-                found[str(run.seed)] = now
+                by_seed[str(run.seed)] = now
                 entry = entry | {"settings": _settings(curve)}
-        if found:
-            curves[curve.name] = entry | {"runs": dict(sorted(found.items(), key=lambda run: int(run[0])))}
+        if by_seed:
+            curves[curve.name] = entry | {"runs": dict(sorted(by_seed.items(), key=lambda run: int(run[0])))}
     return provenance() | {
         "figure": figure.name,
         "size": size,
@@ -98,8 +98,8 @@ def _command(curve: Curve) -> str:
 
 def _settings(curve: Curve) -> dict[str, Any]:
     """Values of the command that differ from the defaults, by dotted name, in the types that JSON keeps."""
-    found = {name: now for name, _, now in differences(RunConfig(), curve.config)}
-    return json.loads(json.dumps(found))
+    changed = {name: now for name, _, now in differences(RunConfig(), curve.config)}
+    return json.loads(json.dumps(changed))
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
@@ -108,8 +108,8 @@ def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
     In a figure with tasks: by core, the interquartile mean of its scores and how many there are.
     """
     if any("task" in curve for curve in document["curves"].values()):
-        found = tasks.scores(document)
-        return {core: (mean.value, sum(map(len, found[core].values()))) for core, mean in tasks.ranking(found)}
+        scores = tasks.scores(document)
+        return {core: (mean.value, sum(map(len, scores[core].values()))) for core, mean in tasks.ranking(scores)}
     means: dict[str, tuple[float, int]] = {}
     for name, curve in document["curves"].items():
         values = [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
@@ -156,13 +156,13 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
 def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Curves by panel, and the label of each: CORE in the panel CUT for CORE-CUT, else all in one panel called ""."""
     every = {name: name for name in names}
-    found: dict[str, dict[str, str]] = {}
+    by_cut: dict[str, dict[str, str]] = {}
     for name in every:
         match = _CUT.fullmatch(name)
         if match is None:
             return {"": every}
-        found.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
-    return {cut: found[cut] for cut in sorted(found, key=int, reverse=True)} if len(found) > 1 else {"": every}
+        by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
+    return {cut: by_cut[cut] for cut in sorted(by_cut, key=int, reverse=True)} if len(by_cut) > 1 else {"": every}
 
 
 def _titled(title: str, document: dict[str, Any]) -> str:

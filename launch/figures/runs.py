@@ -86,15 +86,15 @@ class FigureRun(Job):
 
     def checkpoint_step(self) -> int:
         """Steps that the newest intact checkpoint holds; 0 without one."""
-        found = self.checkpoint()
-        return checkpoints.step_of(found) if found else 0
+        newest = self.checkpoint()
+        return checkpoints.step_of(newest) if newest else 0
 
     def check(self) -> None:
         """Raise EngramError if the run was begun with settings that are not the curve's."""
         if not self.begun:
             return
-        wanted = replace(self.curve.config, seed=self.seed)
-        for name, then, now in fixed_differences(self._config(), wanted):
+        expected = replace(self.curve.config, seed=self.seed)
+        for name, then, now in fixed_differences(self._config(), expected):
             raise EngramError(
                 f"{self.folder} was trained with {name} = {then!r}, curve {self.curve.name} has {now!r} now; "
                 "move the directory away, or choose another one with --runs"
@@ -112,10 +112,10 @@ class FigureRun(Job):
     def command(self) -> list[str]:
         """The words that start the run, or continue it, to the curve's end if that is later now than it was."""
         if self.begun:
-            words, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
-            return [*words, "--total-steps", str(steps)] if steps > self._config().total_steps else words
-        words = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
-        return [tool("rl-train"), *words]
+            arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
+            return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
+        arguments = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
+        return [tool("rl-train"), *arguments]
 
     def complete(self) -> None:
         """Play fresh levels with the newest weights, of a population its best member's, and note the result.
@@ -123,20 +123,20 @@ class FigureRun(Job):
         A run with `--eval-every` plays the weights that were best in its evaluations, whose levels were others.
         """
         raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
-        words = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
-        words += ["--checkpoint", "best" if self._has_best() else str(step)]
+        arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
+        arguments += ["--checkpoint", "best" if self._has_best() else str(step)]
         if self.figure.evaluation:
-            words += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
+            arguments += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
         with self.log.open("a") as log:
-            done = subprocess.run(words, stdout=log, stderr=log, check=False, preexec_fn=lower_priority)
+            done = subprocess.run(arguments, stdout=log, stderr=log, check=False, preexec_fn=lower_priority)
         if done.returncode:
             raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
-        found = json.loads(raw.read_text())
-        if self.figure.measure not in found["all"]:
-            names = ", ".join(name for name in found["all"] if name != "episodes")
+        evaluation = json.loads(raw.read_text())
+        if self.figure.measure not in evaluation["all"]:
+            names = ", ".join(name for name in evaluation["all"] if name != "episodes")
             raise RunFailedError(f"{self.label}: measure is {self.figure.measure!r}; rl-eval reports: {names}")
-        found |= {"step": step, "weights_step": checkpoints.step_of(Path(found["checkpoint"]))}
-        replace_file(self.evaluation_file, json.dumps(found, indent=1).encode())
+        evaluation |= {"step": step, "weights_step": checkpoints.step_of(Path(evaluation["checkpoint"]))}
+        replace_file(self.evaluation_file, json.dumps(evaluation, indent=1).encode())
         raw.unlink()
 
     def outcome(self, event: str) -> str:

@@ -20,14 +20,14 @@ Scores = dict[str, dict[str, NDArray[np.float64]]]
 
 def scores(document: dict[str, Any]) -> Scores:
     """By core and task: the scores [seeds] of finished runs."""
-    found: Scores = {}
+    result: Scores = {}
     for curve in document["curves"].values():
         runs = [run for run in curve["runs"].values() if run["steps"] >= run["planned_steps"] and run["curve"]["step"]]
         if runs:
-            found.setdefault(curve["core"], {})[curve["task"]] = np.array(
+            result.setdefault(curve["core"], {})[curve["task"]] = np.array(
                 [score(run, document["measure"], curve.get("window", 1)) for run in runs]
             )
-    return found
+    return result
 
 
 def score(run: dict[str, Any], measure: str, window: int) -> float:
@@ -46,13 +46,13 @@ def tasks_of(document: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(curve["task"] for curve in document["curves"].values()))
 
 
-def ranking(found: Scores) -> list[tuple[str, Estimate]]:
+def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
     """Cores by the interquartile mean of their scores, best first; without cores that lack a task that others have.
 
     The bootstrap resamples seeds within each task. Scores are not normalized: POPGym's returns lie between -1 and 1.
     """
-    tasks = {task for by_task in found.values() for task in by_task}
-    complete = {core: by_task for core, by_task in found.items() if by_task.keys() == tasks}
+    tasks = {task for by_task in by_core.values() for task in by_task}
+    complete = {core: by_task for core, by_task in by_core.items() if by_task.keys() == tasks}
     means = [(core, interquartile_mean_of(list(by_task.values()))) for core, by_task in complete.items()]
     return sorted(means, key=lambda each: -each[1].value)
 

@@ -132,16 +132,16 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
         raise EngramError(f"--level: {str(problem).partition(chr(10))[0]}") from problem
     if not names:
         raise EngramError(f"--level: environment {factory.env} has no facts of its levels")
-    wanted = {}
+    requested = {}
     for name, value in config.level.items():
         if name not in names:
             raise EngramError(f"--level: unknown fact {name!r}; {advice(name, names)}")
-        wanted[name] = number_of(name, value, names[name])
+        requested[name] = number_of(name, value, names[name])
     compiled: Any = factory.make_batch(num_envs=MOST_LEVELS)
     with closing(compiled) as batch:
         batch.reset(seed=seed)
         facts = batch.facts()
-    fits = np.logical_and.reduce([facts[name] == number for name, number in wanted.items()])
+    fits = np.logical_and.reduce([facts[name] == number for name, number in requested.items()])
     if not fits.any():
         raise EngramError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax()), {}

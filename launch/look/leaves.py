@@ -23,10 +23,10 @@ def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
     """The arrays of environment 0 in step 0 of an unroll, by name; dots join keys of nested dicts."""
     if isinstance(observation, Tensor):
         return {name or SINGLE: observation[0, 0].numpy()}
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for key, part in observation.items():
-        found |= named_arrays(part, f"{name}.{key}" if name else str(key))
-    return found
+        arrays |= named_arrays(part, f"{name}.{key}" if name else str(key))
+    return arrays
 
 
 def is_image(array: NDArray[Any]) -> bool:

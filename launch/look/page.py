@@ -104,14 +104,14 @@ class Images:
     def index(self, pixels: Picture) -> int:
         """The index of an image, uint8 [height, width, 3 or 4], among the files."""
         key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-        found = self._indices.setdefault(key, len(self.files))
-        if found == len(self.files):
+        index = self._indices.setdefault(key, len(self.files))
+        if index == len(self.files):
             file = io.BytesIO()
             Image.fromarray(pixels).save(file, "WEBP", lossless=True, method=2)
             self.files.append(file.getvalue())
-        return found
+        return index
 
-    def layers(self, pictures: Sequence[Picture]) -> list[list[int]]:
+    def layers(self, images: Sequence[Picture]) -> list[list[int]]:
         """A background, which most of an episode's images share, and what differs from it, for every image.
 
         Args:
@@ -120,23 +120,23 @@ class Images:
         Returns:
             [background, patch, left, top] per step: indices of files (a patch of -1 is none), and the patch's pixel.
         """
-        if not pictures:
+        if not images:
             return []
-        small = [_small(picture) for picture in pictures]
-        if len({picture.shape for picture in small}) > 1:
-            return [[self.index(picture), -1, 0, 0] for picture in small]
+        small = [_small(image) for image in images]
+        if len({image.shape for image in small}) > 1:
+            return [[self.index(image), -1, 0, 0] for image in small]
         samples = [small[i] for i in np.linspace(0, len(small) - 1, SAMPLES).round().astype(int)]
         background = np.sort(np.stack(samples), axis=0)[SAMPLES // 2]
-        patches = [self._patch(picture, background) for picture in small]
+        patches = [self._patch(image, background) for image in small]
         shared = -1 if all(patch is None for patch in patches) else self.index(background)
         return [
-            [self.index(picture), -1, 0, 0] if patch is None else [shared, *patch]
-            for picture, patch in zip(small, patches, strict=True)
+            [self.index(image), -1, 0, 0] if patch is None else [shared, *patch]
+            for image, patch in zip(small, patches, strict=True)
         ]
 
-    def _patch(self, picture: Picture, background: Picture) -> tuple[int, int, int] | None:
+    def _patch(self, image: Picture, background: Picture) -> tuple[int, int, int] | None:
         """Part that differs from the background: its index, left, top; None where that is most of the image."""
-        red, green, blue = np.moveaxis(picture != background, 2, 0)
+        red, green, blue = np.moveaxis(image != background, 2, 0)
         differs = red | green | blue
         if not differs.any():
             return -1, 0, 0
@@ -146,16 +146,16 @@ class Images:
         inside = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
         opaque = differs[inside]
         patch = np.zeros((*opaque.shape, 4), np.uint8)
-        patch[opaque, :3], patch[opaque, 3] = picture[inside][opaque], 255
+        patch[opaque, :3], patch[opaque, 3] = image[inside][opaque], 255
         return self.index(patch), int(columns[0]), int(rows[0])
 
 
-def _small(picture: Picture) -> Picture:
+def _small(image: Picture) -> Picture:
     """An image of at most WIDEST pixels in width."""
-    if picture.shape[1] <= WIDEST:
-        return picture
-    size = (WIDEST, round(picture.shape[0] * WIDEST / picture.shape[1]))
-    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
+    if image.shape[1] <= WIDEST:
+        return image
+    size = (WIDEST, round(image.shape[0] * WIDEST / image.shape[1]))
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
 
 
 def _plain(value: Any) -> Any:

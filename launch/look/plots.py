@@ -30,8 +30,8 @@ def figure(panels: Sequence[Panel], title: str = "", marks: Sequence[Mark] = ())
     """Panels over the steps 0..T-1 of an episode, one below the other; tables of a single step are left out."""
     shown = [panel for panel in panels if panel.kind != "matrix"]
     heights = [CURVES if each.kind == "lines" else np.clip(0.1 * len(each.labels), LOWEST, HIGHEST) for each in shown]
-    drawn = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), 100, layout="constrained")
-    axes = drawn.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    plot = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), 100, layout="constrained")
+    axes = plot.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for panel, axis in zip(shown, axes, strict=True):
         low, high = span(panel)
         values = finite(panel.values, low, high)
@@ -50,13 +50,13 @@ def figure(panels: Sequence[Panel], title: str = "", marks: Sequence[Mark] = ())
             axis.axvline(mark.step, color=MARKED, linewidth=0.8)
     events = "   ".join(f"{mark.step}: {mark.text}" for mark in marks)[:150]
     if title or events:
-        drawn.suptitle(f"{title}\n{events}", fontsize=8, parse_math=False)
-    return drawn
+        plot.suptitle(f"{title}\n{events}", fontsize=8, parse_math=False)
+    return plot
 
 
-def png(drawn: Figure) -> tuple[bytes, int, int]:
+def png(plot: Figure) -> tuple[bytes, int, int]:
     """A figure as a PNG file, its width and its height in pixels."""
-    image = Image.fromarray(_pixels(drawn))
+    image = Image.fromarray(_pixels(plot))
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue(), image.width, image.height
@@ -69,12 +69,12 @@ def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     policy, outcome, *memory = panels
     # Heat maps first: they say which part of the recurrent state it was.
     chosen = sorted((p for p in memory if p.kind != "matrix"), key=lambda p: p.kind != "heat")[:MOST_PANELS]
-    drawn = figure([policy, outcome, *chosen])
-    strips = Image.fromarray(_pixels(drawn))
+    plot = figure([policy, outcome, *chosen])
+    strips = Image.fromarray(_pixels(plot))
     steps = range(0, len(recording.values), -(-len(recording.values) // MOST_FRAMES))
     frames: list[Image.Image] = []
     for step in steps:
-        boards = [_sized(pictures[step]) for pictures in (recording.boards, recording.views) if pictures]
+        boards = [_sized(images[step]) for images in (recording.boards, recording.views) if images]
         height = max(strips.height, sum(board.height for board in boards) + 20)
         frame = Image.new("RGB", (strips.width + BOARD, height), BACKGROUND)
         frame.paste(strips, (BOARD, 0))
@@ -84,7 +84,7 @@ def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
             top += board.height
         total = float(recording.rewards[1 : step + 1].sum())
         pen.text((6, top + 4), f"step {step}   value {recording.values[step]:.2f}   return {total:.3g}", "white")
-        x = BOARD + float(drawn.axes[0].transData.transform((step, 0))[0])
+        x = BOARD + float(plot.axes[0].transData.transform((step, 0))[0])
         pen.line((x, 0, x, strips.height), MARKED, 2)
         frames.append(frame.quantize(PALETTE, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
     durations = [MILLISECONDS] * (len(frames) - 1) + [LAST_MILLISECONDS]
@@ -93,13 +93,13 @@ def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     return file.getvalue()
 
 
-def _pixels(drawn: Figure) -> Picture:
-    canvas = FigureCanvasAgg(drawn)
+def _pixels(plot: Figure) -> Picture:
+    canvas = FigureCanvasAgg(plot)
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 
-def _sized(picture: Picture) -> Image.Image:
-    image = Image.fromarray(picture)
+def _sized(pixels: Picture) -> Image.Image:
+    image = Image.fromarray(pixels)
     scale = BOARD / max(image.height, image.width)
     return image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)

@@ -56,23 +56,23 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
     spec = actor.agent.action_spec
     boards: list[Picture] = []
     views: list[Picture] = []
-    seen: list[dict[str, NDArray[Any]]] = []
+    observations: list[dict[str, NDArray[Any]]] = []
     rows: list[tuple[NDArray[Any], ...]] = []
     facts: list[dict[str, NDArray[np.int64]]] = []
     fields: dict[str, float] = {}
     with recorded(actor.agent.core) as calls:
         while len(rows) < most:
-            for found, full in ((boards, True), (views, False)):
+            for images, full in ((boards, True), (views, False)):
                 if (
                     pictures
                     and (full or getattr(batch, "draws_views", True))
-                    and (picture := drawn(batch, full)) is not None
+                    and (image := drawn(batch, full)) is not None
                 ):
-                    found.append(picture)
+                    images.append(image)
             facts.append(batch.facts() if hasattr(batch, "facts") else {})
             unroll = actor.unroll()
             env, agent = unroll.env, unroll.agent
-            seen.append(named_arrays(env.observation))
+            observations.append(named_arrays(env.observation))
             rows.append(
                 (
                     _policy(log_policy(spec, agent.logits[0, 0]), isinstance(spec, BoxSpec)),
@@ -91,7 +91,7 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
     return Recording(
         boards,
         views,
-        {name: np.stack([each[name] for each in seen]) for name in seen[0]},
+        {name: np.stack([each[name] for each in observations]) for name in observations[0]},
         probabilities,
         actions,
         values,
@@ -125,7 +125,7 @@ class Mark(NamedTuple):
 
 def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
     """Every change of a fact with named values that mostly keeps them, and every reward that is not the usual one."""
-    found: list[Mark] = []
+    result: list[Mark] = []
     for name, series in recording.facts.items():
         if not values.get(name):
             continue
@@ -133,12 +133,12 @@ def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark
         if len(changes) > len(series) // 2:
             continue  # where the agent is, not what happens to it
         for step in changes:
-            found.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
+            result.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
     rewards = recording.rewards
     usual = float(np.median(rewards))
     large = np.abs(rewards - usual) > 0.1 * max(1e-9, float(np.abs(rewards - usual).max(initial=0.0)))
     large &= rewards != 0
     large[0] = False
     if np.count_nonzero(large) <= len(rewards) // 4:
-        found += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in np.flatnonzero(large)]
-    return sorted(found)
+        result += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in np.flatnonzero(large)]
+    return sorted(result)

@@ -17,7 +17,7 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
     policy = recording.probabilities.T.copy()
     gaussian = recording.actions.dtype.kind == "f"
     note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
-    found = [
+    panels = [
         Panel("policy", note, "heat", policy, tuple(options), "signed" if gaussian else "share"),
         Panel(
             "value and reward",
@@ -29,17 +29,17 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
     ]
     for name, array in ({} if recording.views else recording.observations).items():
         if array[0].size > 1 and not is_image(array):
-            found.append(_heat(name, array))
-    return found
+            panels.append(_heat(name, array))
+    return panels
 
 
 def _heat(name: str, array: NDArray[Any]) -> Panel:
     """The entries of an array [T, ...] that change most."""
     series = array.reshape(len(array), -1).T.astype(np.float32)
-    kept = liveliest(series, MOST_ROWS)
-    labels = tuple(f"number {i}" for i in kept)
+    chosen = liveliest(series, MOST_ROWS)
+    labels = tuple(f"number {i}" for i in chosen)
     title = name if name == SINGLE else f"{SINGLE}: {name}"
-    return Panel(title, "What the agent sees.", "heat", series[kept], labels, "signed")
+    return Panel(title, "What the agent sees.", "heat", series[chosen], labels, "signed")
 
 
 def seen_images(recording: Recording) -> dict[str, list[Image]]:

@@ -110,9 +110,9 @@ class Watcher:
         if member.writer is None:
             return
         shown = [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
-        found = marks(recording, dict(getattr(actor.batch, "fact_values", {})))
+        timeline = marks(recording, dict(getattr(actor.batch, "fact_values", {})))
         title = f"{self.name}, step {member.learner.steps:,}, return {recording.rewards[1:].sum():.3g}"
-        made = png(figure(shown, title, found))
+        made = png(figure(shown, title, timeline))
         self.pictures += 1
         member.writer.show(events.picture(member.learner.steps, TAG, *made))
 

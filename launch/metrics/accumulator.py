@@ -59,7 +59,7 @@ class Accumulator:
         self._window: deque[list[float]] = deque(maxlen=max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor))
         self.begin_episodes()
         self._steps = 0
-        self._failures = self._failures_told = 0
+        self._failures = self._failures_reported = 0
         self._stored: int | None = None
         self._begin()
 
@@ -140,8 +140,8 @@ class Accumulator:
         metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
         metrics |= {f"perf/{name}": timer.seconds / wall for name, timer in self._timers.items()}
         metrics["perf/actors"] = float(self.num_actors)
-        metrics["perf/actor_failures"] = float(self._failures - self._failures_told)
-        self._failures_told = self._failures
+        metrics["perf/actor_failures"] = float(self._failures - self._failures_reported)
+        self._failures_reported = self._failures
         if self._stored is not None:
             metrics["perf/object_store_mb"] = self._stored / 1e6
         if self._unrolls:
@@ -226,8 +226,8 @@ class Accumulator:
 
 def _arranged(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
     """Values of the first names of `before`, in the order of `names`."""
-    given = dict(zip(before, values, strict=False))
-    return [given.get(name, missing) for name in names]
+    by_name = dict(zip(before, values, strict=False))
+    return [by_name.get(name, missing) for name in names]
 
 
 def _lists(rows: Iterable[list[float]]) -> list[list[float]]:

@@ -157,12 +157,12 @@ class Member:
 
     def read(self) -> None:
         """Note the metrics of all updates so far; waits for the learner's device."""
-        for metrics, known in zip(self.learner.read(), self._unread, strict=True):
+        for metrics, extra in zip(self.learner.read(), self._unread, strict=True):
             self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
             if self.failing and not self._skipped:
                 self.notices.append(left_out(self.learner.cause or "loss", self.config.env))
             self._skipped = metrics["learner/skipped"]
-            self.accumulator.add_update(metrics | known)
+            self.accumulator.add_update(metrics | extra)
         self._unread = []
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:

@@ -45,7 +45,7 @@ def slow_environment(config: RunConfig, pace: Pace, cores: int) -> Slow | None:
     whole, resets = length * turns * pace.step, turns * pace.reset
     if whole + resets < SLOW_SECONDS:
         return None
-    found = (
+    description = (
         f"{pace.step:.2g} s per step, {pace.reset:.2g} s per reset: an unroll of {length} steps x {envs} environments "
         f"takes about {_seconds(whole)}, the first one {_seconds(whole + resets)}"
     )
@@ -56,7 +56,7 @@ def slow_environment(config: RunConfig, pace: Pace, cores: int) -> Slow | None:
     shorter = max(LEAST_STEPS, int(SLOW_SECONDS / (turns * pace.step))) if pace.step else length
     if shorter < length:
         ways.append(f"--unroll-length {shorter}: about {_seconds(shorter * turns * pace.step)}, at the same steps/s")
-    return Slow(found, "; ".join(ways) or "fewer --envs-per-actor")
+    return Slow(description, "; ".join(ways) or "fewer --envs-per-actor")
 
 
 def _seconds(seconds: float) -> str:

@@ -68,7 +68,7 @@ class Panel:
         self._returns: deque[float] = deque(maxlen=HISTORY)
         self._solved: deque[float] = deque(maxlen=HISTORY)
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
-        self._drawn_at, self._drawn_step = -math.inf, step
+        self._rendered_at, self._rendered_step = -math.inf, step
         self._entered = self._phase_began = self._clock()
         self._phase = "starting"
         """What happens before the first update; empty from then on."""
@@ -89,7 +89,7 @@ class Panel:
         if self._ticker.is_alive():
             self._ticker.join()
         try:
-            if self._live or self._drawn_step != self._step:
+            if self._live or self._rendered_step != self._step:
                 self._refresh()
                 self._draw()
         finally:
@@ -101,7 +101,7 @@ class Panel:
         with self._lock:
             self._note(step, metrics)
             pause = REDRAW_SECONDS if self._live else LINE_SECONDS
-            if (metrics or self._live) and self._clock() - self._drawn_at >= pause:
+            if (metrics or self._live) and self._clock() - self._rendered_at >= pause:
                 self._refresh()
                 self._draw()
 
@@ -136,7 +136,7 @@ class Panel:
             with self._lock:
                 if self._over.is_set():
                     return
-                if self._live and self._clock() - self._drawn_at >= TICK_SECONDS:
+                if self._live and self._clock() - self._rendered_at >= TICK_SECONDS:
                     self._draw()
                 elif self._phase and not self._live:
                     self.message(self._phase_row())
@@ -145,7 +145,7 @@ class Panel:
         """Called in the caller's thread before it draws."""
 
     def _draw(self) -> None:
-        self._drawn_at, self._drawn_step = self._clock(), self._step
+        self._rendered_at, self._rendered_step = self._clock(), self._step
         if self._live:
             self._live.update(self._box(), refresh=True)
         else:

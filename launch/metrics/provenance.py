@@ -45,7 +45,7 @@ def commit() -> str | None:
     if not (here / ".git").exists():
         return None
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty"],
             cwd=here,
             capture_output=True,
@@ -54,7 +54,7 @@ def commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 def _from_proc(file: str, key: str) -> str | None:

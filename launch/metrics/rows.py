@@ -29,8 +29,8 @@ def read_rows(file: Path) -> list[Row]:
     rows: list[Row] = []
     for line in file.read_bytes().splitlines():
         try:
-            found: Any = json.loads(line)
-            step, metrics = found["step"], found["metrics"]
+            row: Any = json.loads(line)
+            step, metrics = row["step"], row["metrics"]
             rows.append({"step": float(step)} | {k: float(v) for k, v in metrics.items() if _is_number(v)})
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
@@ -69,18 +69,18 @@ def last_step(file: Path) -> int:
 def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Columns `step`, `time` (s since 1970), `wall_s` (s) and every metric; nan where a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    found = {key: np.array([row[key] for row in rows], np.float64) for key in ("step", "time", "wall_s")}
+    table = {key: np.array([row[key] for row in rows], np.float64) for key in ("step", "time", "wall_s")}
     for name in names:
         values = [row["metrics"].get(name) for row in rows]
-        found[name] = np.array([np.nan if x is None else x for x in values], np.float64)
-    return found
+        table[name] = np.array([np.nan if x is None else x for x in values], np.float64)
+    return table
 
 
 def series(table: Table, metric: str) -> tuple[Array, Array]:
     """Steps [K] and values [K] of a metric, without the rows where it is nan."""
     values = table.get(metric, np.zeros(0))
-    there = np.isfinite(values)
-    return (table["step"][there], values[there]) if there.any() else (np.zeros(0), np.zeros(0))
+    finite = np.isfinite(values)
+    return (table["step"][finite], values[finite]) if finite.any() else (np.zeros(0), np.zeros(0))
 
 
 def final_value(steps: Array, values: Array, end: float) -> float:

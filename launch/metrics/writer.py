@@ -59,8 +59,8 @@ class MetricsWriter:
         wall = 0.0
         try:
             last = abandon_after(directory.metrics_file, step)
-            said = last.get("wall_s") if last else 0.0
-            wall = said if isinstance(said, int | float) and math.isfinite(said) else 0.0
+            recorded = last.get("wall_s") if last else 0.0
+            wall = recorded if isinstance(recorded, int | float) and math.isfinite(recorded) else 0.0
         except OSError as problem:
             self._warn(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
         self._started = time.monotonic() - wall  # the clock on the wall may be set

@@ -120,11 +120,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def replay(run: RunDirectory, console: Console) -> int:
     """Check a log; 0 if every decision comes out as it was written down, else 1."""
-    found = Replay(read(run))
-    for difference in found.differences:
+    replayed = Replay(read(run))
+    for difference in replayed.differences:
         console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
-    made = f"{found.decisions} decisions of {found.evaluations} evaluations and {found.copies} copies replayed"
-    number = len(found.differences)
+    made = f"{replayed.decisions} decisions of {replayed.evaluations} evaluations and {replayed.copies} copies replayed"
+    number = len(replayed.differences)
     console.print(f"{made}: " + (f"{number} disagreement{'s' * (number > 1)}" if number else "all as in the log"))
     return 1 if number else 0
 
@@ -144,8 +144,8 @@ def show(population: Population, console: Console) -> None:
         console.print(schedules_table(population))
     if population.copies:
         console.print(copies_table(population))
-        said = "; ".join(f"{founder}: {', '.join(map(str, now))}" for founder, now in families(lineage).items())
-        console.print(f"families (first member: members that descend from it now)  {said}", soft_wrap=True)
+        text = "; ".join(f"{founder}: {', '.join(map(str, now))}" for founder, now in families(lineage).items())
+        console.print(f"families (first member: members that descend from it now)  {text}", soft_wrap=True)
 
 
 def _counted(number: int, what: str, one: str = "", more: str = "s") -> str:

@@ -47,7 +47,7 @@ class PopulationWriter:
         self.lineage = Lineage(past)
         # TensorBoard gives every run one color, whatever its curves are: so each of the three is a run.
         self._spread = {name: writer.beside(f"spread/{name}") for name in SPREAD}
-        self._drawn_at, self._new = -math.inf, False
+        self._rendered_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
         # Written again by every process, so that deleted files come back whole.
         self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
@@ -56,16 +56,16 @@ class PopulationWriter:
         """The next event, as it stands in the log."""
         self.lineage.add(event)
         self._new = True
-        if event["event"] != "start" and self._clock() - self._drawn_at >= PICTURE_SECONDS:
+        if event["event"] != "start" and self._clock() - self._rendered_at >= PICTURE_SECONDS:
             self._draw()
 
     def row(self, step: int, returns: Sequence[float | None], others: Mapping[str, float]) -> None:
         """Write a row: the spread of the members' mean returns (None before there are enough episodes), and others."""
-        found = spread(returns)
-        self.writer.write(step, found | dict(others))
+        values = spread(returns)
+        self.writer.write(step, values | dict(others))
         for name, own in self._spread.items():
-            if found:
-                own.show(events.scalars(step, {SPREAD_TAG: found[f"population/{name}_return"]}))
+            if values:
+                own.show(events.scalars(step, {SPREAD_TAG: values[f"population/{name}_return"]}))
 
     def close(self) -> None:
         """Draw what has not been drawn yet."""
@@ -75,7 +75,7 @@ class PopulationWriter:
             own.close()
 
     def _draw(self) -> None:
-        self._drawn_at, self._new = self._clock(), False
+        self._rendered_at, self._new = self._clock(), False
         lineage = self.lineage
         width, height = size(lineage)
         self.writer.show(events.picture(lineage.step, "population/lineage", picture(lineage), width, height))
@@ -84,10 +84,10 @@ class PopulationWriter:
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
     """Best, median and worst of the members that have a return; nothing if none has."""
-    known = [x for x in returns if x is not None and math.isfinite(x)]
-    if not known:
+    finite = [x for x in returns if x is not None and math.isfinite(x)]
+    if not finite:
         return {}
-    values = {"best": max(known), "median": statistics.median(known), "worst": min(known)}
+    values = {"best": max(finite), "median": statistics.median(finite), "worst": min(finite)}
     return {f"population/{name}_return": value for name, value in values.items()}
 
 

@@ -130,12 +130,14 @@ class PopulationHost:
 
     def rows(self) -> list[MemberRow]:
         """All members as a table has them."""
-        seen = self.controller
+        controller = self.controller
         rows: list[MemberRow] = []
         for each in self.members:
             i, mean = each.number, each.accumulator.window()
             means = mean.get("return"), mean.get("solved")
-            rows.append(MemberRow(i, each.steps, seen.episodes[i], *means, seen.values[i], seen.ancestors[i]))
+            rows.append(
+                MemberRow(i, each.steps, controller.episodes[i], *means, controller.values[i], controller.ancestors[i])
+            )
         return rows
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -191,15 +193,20 @@ class PopulationHost:
         return min((member.updates for member in self.members if not member.done), default=-1)
 
     def _evaluate(self, due: list[int]) -> list[int]:
-        seen = self.controller.evaluate(due)
+        evaluation = self.controller.evaluate(due)
         steps = [member.steps for member in self.members]
-        decisions = [decision._asdict() for decision in seen.decisions]
-        facts = {"generation": seen.generation, "evaluated": seen.evaluated, "scores": seen.scores}
-        facts |= {"member_steps": steps, "episodes": seen.episodes, "values": seen.values, "decisions": decisions}
+        decisions = [decision._asdict() for decision in evaluation.decisions]
+        facts = {"generation": evaluation.generation, "evaluated": evaluation.evaluated, "scores": evaluation.scores}
+        facts |= {
+            "member_steps": steps,
+            "episodes": evaluation.episodes,
+            "values": evaluation.values,
+            "decisions": decisions,
+        }
         self._event("evaluation", **facts)
         changed: list[int] = []
-        for decision, effective in self._carry_out(seen.decisions):
-            copy = {"generation": seen.generation, "member": decision.member, "from": decision.opponent}
+        for decision, effective in self._carry_out(evaluation.decisions):
+            copy = {"generation": evaluation.generation, "member": decision.member, "from": decision.opponent}
             self._event("copy", **copy, effective=effective)
             changed.append(decision.member)
         return changed

@@ -73,10 +73,10 @@ class Lineage:
 
     def surviving(self) -> set[int]:
         """Indices of the stretches that some member's present weights come from."""
-        found = set(range(len(self.closed), len(self.closed) + self.members))
+        result = set(range(len(self.closed), len(self.closed) + self.members))
         for stretch in self._open:
-            found.update(self._before(stretch))
-        return found
+            result.update(self._before(stretch))
+        return result
 
     def ancestry(self, member: int) -> list[Stretch]:
         """The stretches that a member's present weights come from, newest first, the present one included."""
@@ -125,10 +125,10 @@ def mean(scores: Sequence[float]) -> float:
 
 def families(lineage: Lineage) -> dict[int, list[int]]:
     """The members of now by the member of the start that they descend from, largest family first."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for member in range(lineage.members):
-        found.setdefault(lineage.founder(member), []).append(member)
-    return dict(sorted(found.items(), key=lambda family: (-len(family[1]), family[0])))
+        result.setdefault(lineage.founder(member), []).append(member)
+    return dict(sorted(result.items(), key=lambda family: (-len(family[1]), family[0])))
 
 
 def descent(lineage: Lineage, member: int) -> str:

@@ -73,8 +73,8 @@ class PopulationPanel(Panel):
 
     def _best(self) -> int | None:
         """The member with the highest score, if any has one."""
-        known = [row for row in self._rows if row.score is not None and not math.isnan(row.score)]
-        return max(known, key=lambda row: (row.score, -row.member)).member if known else None
+        scored = [row for row in self._rows if row.score is not None and not math.isnan(row.score)]
+        return max(scored, key=lambda row: (row.score, -row.member)).member if scored else None
 
 
 def _number(score: float | None) -> str:

@@ -65,9 +65,9 @@ class Replay:
         if event["generation"] != self.evaluations:
             self._differ(entry, None, f"generation is {event['generation']} in the log, {self.evaluations} by counting")
         self._take_values(entry, "value before the evaluation")
-        given = event["generation"], event["evaluated"], event["scores"], event["values"]
+        inputs = event["generation"], event["evaluated"], event["scores"], event["values"]
         logged = {decision["member"]: decision for decision in event["decisions"]}
-        for made in decide(self._config, self._seed, *given):
+        for made in decide(self._config, self._seed, *inputs):
             self.decisions += 1
             if made.copy:
                 self._due[made.member] = (entry.line, made)
@@ -92,8 +92,8 @@ class Replay:
         event, member = entry.event, entry.event["member"]
         self.decisions += 1
         self.copies += 1
-        given = event["step"], [member], event["healthy"], event["scores"], self.values
-        for made in replace_failing(self._config, self._seed, *given):
+        inputs = event["step"], [member], event["healthy"], event["scores"], self.values
+        for made in replace_failing(self._config, self._seed, *inputs):
             expected = {"from": made.opponent, "reason": made.reason, "old": made.old, "new": made.new}
             self._compare(entry, member, event, expected)
         self.values[member] = dict(event["new"])
@@ -115,11 +115,11 @@ class Replay:
         logged: list[Values] = entry.event["values"]
         if len(logged) != len(self.values):
             self._differ(entry, None, f"values of {len(logged)} members in the log, {len(self.values)} by replay")
-        for member, (found, expected) in enumerate(zip(logged, self.values, strict=False)):
-            for name in sorted(found.keys() | expected.keys()):
-                if not same(found.get(name), expected.get(name)):
-                    told = f"{found.get(name)!r} in the log, {expected.get(name)!r} by replay"
-                    self._differ(entry, member, f"{what}: {name} is {told}")
+        for member, (recorded, expected) in enumerate(zip(logged, self.values, strict=False)):
+            for name in sorted(recorded.keys() | expected.keys()):
+                if not same(recorded.get(name), expected.get(name)):
+                    difference = f"{recorded.get(name)!r} in the log, {expected.get(name)!r} by replay"
+                    self._differ(entry, member, f"{what}: {name} is {difference}")
         self.values = [dict(values) for values in logged]
 
     def _differ(self, entry: Entry, member: int | None, what: str) -> None:

@@ -29,30 +29,32 @@ MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))
 
 def main(arguments: Sequence[str]) -> int:
     """Probe as the words say; returns the exit code."""
-    words = dashed(arguments)
-    if words[:1] == ["--list"]:
+    argv = dashed(arguments)
+    if argv[:1] == ["--list"]:
         list_tasks(make_console())
         return 0
-    if words[:1] == ["suite"]:
+    if argv[:1] == ["suite"]:
         from .suite import main as suite  # its pictures take a second to import
 
-        return suite(words[1:])
-    resume = value_of("--resume", words)
+        return suite(argv[1:])
+    resume = value_of("--resume", argv)
     if resume is not None:
         with RunDirectory.open(Path(resume)) as directory:
-            return probe(resumed(directory, without(words, ("--resume",))), directory)
-    return probe(parsed(words), None)
+            return probe(resumed(directory, without(argv, ("--resume",))), directory)
+    return probe(parsed(argv), None)
 
 
-def parsed(words: Sequence[str]) -> ProbeConfig:
+def parsed(arguments: Sequence[str]) -> ProbeConfig:
     """The configuration that the words stand for; the first is the task."""
-    if not words or words[0].startswith("-"):
-        if not {"--help", "-h"} & set(words):
+    if not arguments or arguments[0].startswith("-"):
+        if not {"--help", "-h"} & set(arguments):
             raise EngramError("which task? rl-probe TASK, or rl-probe --list to see them all")
-        return parse(ProbeConfig, words, "rl-probe", _HELP)
+        return parse(ProbeConfig, arguments, "rl-probe", _HELP)
     with user_errors():
-        default = recipe(words[0], value_of("--core", words) or ProbeConfig.core)
-    return _until(parse(ProbeConfig, words[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume")))
+        default = recipe(arguments[0], value_of("--core", arguments) or ProbeConfig.core)
+    return _until(
+        parse(ProbeConfig, arguments[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume"))
+    )
 
 
 def _until(config: ProbeConfig) -> ProbeConfig:
@@ -60,11 +62,11 @@ def _until(config: ProbeConfig) -> ProbeConfig:
     return replace(config, minutes=0.0) if config.updates else config
 
 
-def resumed(directory: RunDirectory, words: Sequence[str]) -> ProbeConfig:
+def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
     """A run's own configuration with the few settings that may be given on resuming it."""
     with user_errors(f"{directory.path / 'config.toml'} is not of a probe"):
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
-    new = _until(parse(ProbeConfig, words, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
+    new = _until(parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
     for name, before, after in differences(old, new):
         if name not in MAY_CHANGE:
             raise EngramError(

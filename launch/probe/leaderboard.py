@@ -11,7 +11,7 @@ Results = dict[tuple[str, str], dict[str, Any]]
 """Results by (task, core)."""
 
 
-def found_results(out: Path) -> Results:
+def read_results(out: Path) -> Results:
     """All finished cells of a suite."""
     every = [
         json.loads(path.read_text()) for path in sorted(out.glob(f"*/*/{RESULT}")) if path.parent.name[:3] != "lr-"
@@ -21,7 +21,7 @@ def found_results(out: Path) -> Results:
 
 def write_leaderboard(out: Path, minutes: float) -> None:
     """leaderboard.txt, .md, .json and .png of the cells that are finished."""
-    results = found_results(out)
+    results = read_results(out)
     if not results:
         return
     tasks, cores = ranked(results)
@@ -52,7 +52,7 @@ def ranked(results: Results) -> tuple[list[str], list[str]]:
     return tasks, sorted(means, key=lambda core: (-means[core], core))
 
 
-def _said(result: dict[str, Any] | None) -> str:
+def _cell(result: dict[str, Any] | None) -> str:
     """An accuracy with half the width of its interval, in percent."""
     if result is None:
         return "-"
@@ -68,7 +68,7 @@ def rows(results: Results, tasks: list[str], cores: list[str]) -> list[list[str]
         sizes = sorted(result["parameters"] for result in own)
         size = f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,}..{sizes[-1]:,}"
         speed = sum(result["ms_per_update"] for result in own) / len(own)
-        table.append([core, size, f"{speed:.1f}", *(_said(results.get((task, core))) for task in tasks)])
+        table.append([core, size, f"{speed:.1f}", *(_cell(results.get((task, core))) for task in tasks)])
     return table
 
 

@@ -216,15 +216,15 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
     take_weights(learner.model, saved["learner"]["model"], path)
 
 
-def described(found: Score) -> dict[str, Any]:
+def described(score: Score) -> dict[str, Any]:
     """A score for result.json."""
-    low, high = found.interval()
+    low, high = score.interval()
     return {
-        "accuracy": found.accuracy,
+        "accuracy": score.accuracy,
         "low": low,
         "high": high,
-        "perfect": found.perfect_share,
-        "nats": found.mean_nats,
-        "asked": found.asked,
-        "sequences": found.sequences,
+        "perfect": score.perfect_share,
+        "nats": score.mean_nats,
+        "asked": score.asked,
+        "sequences": score.sequences,
     }

@@ -22,7 +22,7 @@ from ...base.units import Minutes
 from ...envs.tasks.registry import find_task, make_task
 from ..run.command_line import make_console, parse
 from .config import recipe
-from .leaderboard import found_results, write_leaderboard
+from .leaderboard import read_results, write_leaderboard
 from .run import RESULT, STOPPED, make_tests
 
 CHEAP = (
@@ -96,9 +96,9 @@ class Cell(NamedTuple):
     core: str
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the suite that the words say; returns the exit code."""
-    config = parse(SuiteConfig, words, "rl-probe suite", __doc__ or "")
+    config = parse(SuiteConfig, arguments, "rl-probe suite", __doc__ or "")
     cells = cells_of(config)
     out, console = Path(config.out), make_console()
     out.mkdir(parents=True, exist_ok=True)
@@ -114,15 +114,15 @@ def main(words: Sequence[str]) -> int:
                     failed.append(f"{cell.task} with {cell.core}: {problem}")
                 else:
                     result = json.loads((out / cell.task / cell.core / RESULT).read_text())
-                    said = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
-                    console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {said}", highlight=False)
+                    text = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
+                    console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {text}", highlight=False)
                 write_leaderboard(out, config.minutes)
         except KeyboardInterrupt:  # the probes at work hear it as well and stop; no other begins
             workers.shutdown(cancel_futures=True)
             raise
     for line in failed:
         print(f"rl-probe: {line}", file=sys.stderr)
-    if found_results(out):
+    if read_results(out):
         console.print((out / "leaderboard.txt").read_text(), highlight=False, soft_wrap=True)
     return 1 if failed else 0
 
@@ -150,10 +150,10 @@ def _keep_settings(config: SuiteConfig, out: Path) -> None:
     common |= {"task_args": config.task_args}
     file = out / "suite.json"
     if file.exists():
-        for name, there in json.loads(file.read_text()).items():
-            if there != common[name]:
+        for name, previous in json.loads(file.read_text()).items():
+            if previous != common[name]:
                 raise EngramError(
-                    f"{out} holds a suite with {name} = {there!r}, not {common[name]!r}; choose another --out"
+                    f"{out} holds a suite with {name} = {previous!r}, not {common[name]!r}; choose another --out"
                 )
     file.write_text(json.dumps(common))
 
@@ -187,10 +187,10 @@ def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float
         return _go_on(run, minutes)
     args = _task_args(config, cell.task)
     sizes = SMALL.get(cell.core, {}) if config.small else {}
-    words = [cell.task, "--core", cell.core, "--lr", str(lr), "--minutes", str(minutes), "--seed", str(config.seed)]
-    words += ["--test-sequences", str(config.test_sequences), "--run-dir", str(run)]
-    words += ["--core-args", *_pairs(sizes)] if sizes else []
-    return _call([*words, *(["--task-args", *_pairs(args)] if args else [])])
+    arguments = [cell.task, "--core", cell.core, "--lr", str(lr), "--minutes", str(minutes), "--seed", str(config.seed)]
+    arguments += ["--test-sequences", str(config.test_sequences), "--run-dir", str(run)]
+    arguments += ["--core-args", *_pairs(sizes)] if sizes else []
+    return _call([*arguments, *(["--task-args", *_pairs(args)] if args else [])])
 
 
 def _task_args(config: SuiteConfig, task: str) -> dict[str, Any]:
@@ -207,11 +207,11 @@ def _pairs(values: dict[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def _call(words: list[str]) -> str:
+def _call(arguments: list[str]) -> str:
     """`rl-probe` with these words in a process of its own; its last words if it failed or was stopped."""
     code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
     # -P: the working directory is not before the libraries; `run` appends it.
-    done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True)
     if done.returncode == 0:
         return next((line for line in done.stdout.splitlines() if line.startswith(STOPPED)), "")
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

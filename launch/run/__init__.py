@@ -1,1 +1,1 @@
-"""The parts of a run that all commands share: configuration, presets, command line, run directory and its content."""
+"""The parts of a run that all commands share: configuration, presets, command line, run directory and its files."""

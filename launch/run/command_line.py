@@ -1,4 +1,4 @@
-"""From command-line words to a configuration dataclass, and from a user's mistake to one clear line.
+"""Parse command-line arguments into a configuration dataclass; report a user's mistake in one clear line.
 
 Flags are made by tyro from the fields of a configuration dataclass. Every command's entry point is `run_command`.
 """
@@ -30,9 +30,9 @@ FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
 TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
 WIDE = 1000
-"""Columns where output is no terminal."""
+"""Columns of the output if it is not a terminal."""
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells count it."""
+"""Exit code after Ctrl-C, by the convention of shells."""
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"[\s|│─━-]*")
@@ -40,24 +40,24 @@ Config = TypeVar("Config")
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line's `main` and exit; an EngramError is one line and its exit code.
+    """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code.
 
-    Ctrl-C where nobody else heeds it ends with 130. `module:Class` is found in the working directory.
+    An unhandled Ctrl-C exits with 130. The working directory is searched for `module:Class`.
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code shows the Python line
+        faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code prints the Python line
     if writable_home() is None:
         with contextlib.suppress(OSError):
             os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
-    with contextlib.suppress(OSError):  # it may have been removed
+    with contextlib.suppress(OSError):  # the working directory may have been removed
         if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # last: a user's module must not replace one of a library
-    if VERSION in words:
+            sys.path.append(os.getcwd())  # last: a user's module must not shadow a library's module
+    if VERSION in argv:
         print(f"{name} {version()}")
         sys.exit(0)
     try:
-        code = main(words)
+        code = main(argv)
     except EngramError as problem:
         print(f"{name}: {printable(str(problem))}", file=sys.stderr)
         code = problem.exit_code
@@ -70,9 +70,9 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """A console for tables: as wide as the terminal, or where output is no terminal as wide as the tables are.
+    """A console for tables: as wide as the terminal, or as the tables if the output is not a terminal.
 
-    Brackets are what they are, for names of files and messages of other libraries have them.
+    Brackets are not markup: file names and messages of other libraries contain them.
     """
     console = Console(highlight=False, markup=False)
     wide = console.is_terminal or "COLUMNS" in os.environ
@@ -80,12 +80,12 @@ def make_console() -> Console:
 
 
 def version() -> str:
-    """The version of engram that runs."""
+    """The installed version of engram."""
     return sys.modules[__name__.partition(".")[0]].__version__
 
 
 def printable(text: str) -> str:
-    """A text that every terminal takes: bytes of a file name that are no text, and control characters, as escapes."""
+    """A text that every terminal prints: undecodable bytes of file names and control characters become escapes."""
     escaped = text.encode(sys.stderr.encoding or "utf-8", "backslashreplace").decode(sys.stderr.encoding or "utf-8")
     return "".join(c if c.isprintable() or c in "\n " else c.encode("unicode_escape").decode() for c in escaped)
 
@@ -99,40 +99,40 @@ def parse(
     default: Config | None = None,
     other_flags: tuple[str, ...] = (),
 ) -> Config:
-    """A configuration dataclass from words; `--help` prints and exits, as tyro does.
+    """Parse arguments into a configuration dataclass; `--help` prints and exits, as in tyro.
 
     Args:
-        cls: the dataclass; without `default`, its own defaults hold.
-        description: what `--help` says first.
-        default: what holds where no flag is given.
-        other_flags: flags that the command reads by itself, to be named where an unknown one comes near.
+        cls: the dataclass; without `default`, its own defaults apply.
+        description: the first text of `--help`.
+        default: the values of settings without a flag.
+        other_flags: flags that the command parses itself; an error message suggests them for similar unknown flags.
 
     Raises:
-        EngramError: an unknown flag or word, a bad value, or a combination of values that is not allowed.
+        EngramError: an unknown flag or argument, a bad value, or a combination of values that is not allowed.
     """
-    given: dict[str, Any] = {} if default is None else {"default": default}
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
     unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
-    known = {*flags_of(cls), *other_flags, VERSION, "--help"}
-    words = dashed(arguments)
-    with _complaints(words, known, prog):
+    flags = {*flags_of(cls), *other_flags, VERSION, "--help"}
+    argv = dashed(arguments)
+    with _complaints(argv, flags, prog):
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
             description=_wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
-            args=words,
-            **given,
+            args=argv,
+            **keywords,
             return_unknown_args=True,
             registry=_registry(),
         )
     if unknown:
-        raise EngramError(unknown_word(unknown[0], known, prog))
+        raise EngramError(unknown_word(unknown[0], flags, prog))
     return config
 
 
 def _wrapped(text: str) -> str:
-    """Paragraphs as wide as the terminal, at most 100 columns; those in columns keep their lines.
+    """Wrap paragraphs to the terminal's width, at most 100 columns; tables keep their lines.
 
-    Every line begins with a space: tyro puts lines that begin with a letter behind one another.
+    Every line begins with a space, since tyro joins lines that begin with a letter.
     """
     width = min(100, shutil.get_terminal_size().columns) - 2
     lines: list[str] = []
@@ -143,53 +143,53 @@ def _wrapped(text: str) -> str:
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """The words with `-` for `_` in the names of flags."""
-    words: list[str] = []
-    for word in arguments:
-        name, equals, value = word.partition("=")
-        words.append(name.replace("_", "-") + equals + value if FLAG.fullmatch(name) else word)
-    return words
+    """The arguments with `-` for `_` in the names of flags."""
+    result: list[str] = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        result.append(name.replace("_", "-") + equals + value if FLAG.fullmatch(name) else argument)
+    return result
 
 
-def value_of(flag: str, words: Sequence[str]) -> str | None:
-    """The word that follows the last `flag` (or `flag=word`), or None. Raises EngramError without a value."""
-    found: str | None = None
-    for i, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-        elif word == flag:
-            missing = i + 1 == len(words) or FLAG.fullmatch(words[i + 1])
-            found = "" if missing else words[i + 1]
+def value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """The value of the last `flag` (`flag value` or `flag=value`), or None. Raises EngramError without a value."""
+    value: str | None = None
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            value = argument.partition("=")[2]
+        elif argument == flag:
+            missing = i + 1 == len(arguments) or FLAG.fullmatch(arguments[i + 1])
+            value = "" if missing else arguments[i + 1]
         else:
             continue
-        if not found:
+        if not value:
             raise EngramError(f"{flag} needs a value")
-    return found
+    return value
 
 
-def without(words: Sequence[str], flags: tuple[str, ...]) -> list[str]:
-    """The words without these flags and their values."""
-    kept: list[str] = []
+def without(arguments: Sequence[str], flags: tuple[str, ...]) -> list[str]:
+    """The arguments without these flags and their values."""
+    remaining: list[str] = []
     skip = False
-    for word in words:
+    for argument in arguments:
         if skip:
             skip = False
-        elif word in flags:
+        elif argument in flags:
             skip = True
-        elif not word.startswith(tuple(f"{flag}=" for flag in flags)):
-            kept.append(word)
-    return kept
+        elif not argument.startswith(tuple(f"{flag}=" for flag in flags)):
+            remaining.append(argument)
+    return remaining
 
 
-def key_values(words: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` words as a dict; values are Python literals where they look like one, else strings."""
+def key_values(pairs: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` arguments as a dict; a value that is a Python literal is parsed, any other one is a string."""
     values: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
         if not (key and equals):
-            raise ValueError(f"{word!r} is not of the form KEY=VALUE")
+            raise ValueError(f"{pair!r} is not of the form KEY=VALUE")
         if (name := key.replace("-", "_")) in values:
-            raise ValueError(f"{name} is given twice, last as {word!r}; allowed: once")
+            raise ValueError(f"{name} is given twice, last as {pair!r}; allowed: once")
         values[name] = _literal(text)
     return values
 
@@ -204,46 +204,46 @@ def _literal(text: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def unknown_word(word: str, known: set[str], prog: str) -> str:
-    """Message for a word that no flag takes, with the flags that come near."""
-    name = word.partition("=")[0]
+def unknown_word(argument: str, flags: set[str], prog: str) -> str:
+    """Message for an argument that belongs to no flag, with the most similar flags."""
+    name = argument.partition("=")[0]
     dashes = name.startswith("-")
-    said = f"unknown flag {name!r}" if dashes else f"unexpected word {word!r}"
+    message = f"unknown flag {name!r}" if dashes else f"unexpected word {argument!r}"
     plain = name.lstrip("-").lower()
     meant = "--" + OTHER_NAMES.get(plain.replace("-", "_"), "").replace("_", "-")
-    near = [meant] if meant in known else difflib.get_close_matches(f"--{plain}", sorted(known), n=3)
-    if near and (dashes or "=" in word):
-        return f"{said}; did you mean: {', '.join(near)}?"
-    return f"{said}; {prog} --help names the flags"
+    near = [meant] if meant in flags else difflib.get_close_matches(f"--{plain}", sorted(flags), n=3)
+    if near and (dashes or "=" in argument):
+        return f"{message}; did you mean: {', '.join(near)}?"
+    return f"{message}; {prog} --help names the flags"
 
 
 def flags_of(cls: Any) -> set[str]:
-    """Every flag of a configuration dataclass."""
+    """All flags of a configuration dataclass."""
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 
 Path = tuple[str, ...]
-"""Names of fields, from a configuration down to one of its parts'."""
+"""Names of nested fields, from the configuration to a field of one of its parts."""
 
 
 def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
-    """Where each setting of a configuration dataclass is, field by field, by the name that its user writes.
+    """Paths of the settings of a configuration dataclass, by the names that users write.
 
-    Annotated parts (OmitArgPrefixes) put no prefix before all of theirs.
+    Parts annotated with OmitArgPrefixes add no prefix to their settings.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(inner):
             omit = bare or inner is not hint
-            found |= settings_of(inner, "" if omit else f"{prefix}{name}.", omit, (*path, name))
+            paths |= settings_of(inner, "" if omit else f"{prefix}{name}.", omit, (*path, name))
         else:
-            found[prefix + name] = (*path, name)
-    return found
+            paths[prefix + name] = (*path, name)
+    return paths
 
 
 def _registry() -> ConstructorRegistry:
-    """Tells tyro how numbers and free dicts (KEY=VALUE words) are written."""
+    """tyro's rules for parsing numbers and free dicts (KEY=VALUE arguments)."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -278,33 +278,33 @@ def _registry() -> ConstructorRegistry:
 
 
 @contextlib.contextmanager
-def _complaints(words: Sequence[str], known: set[str], prog: str) -> Generator[None]:
-    """Turn what tyro prints before it exits with 2, a box of several lines, into a EngramError of one."""
-    said = io.StringIO()
+def _complaints(arguments: Sequence[str], flags: set[str], prog: str) -> Generator[None]:
+    """Turn tyro's error, a box of several lines before it exits with 2, into an EngramError of one line."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(output):
             yield
     except ValueError as problem:
         raise EngramError(str(problem)) from problem
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        # A word that no flag takes is often the cause of what tyro finds missing.
-        for word in words:
-            if FLAG.fullmatch(name := word.partition("=")[0]) and name not in known and not _negated(name, known):
-                raise EngramError(unknown_word(word, known, prog)) from None
-        raise EngramError(_one_line(said.getvalue())) from None
+        # An argument that belongs to no flag is often the cause of a missing argument in tyro's error.
+        for argument in arguments:
+            if FLAG.fullmatch(name := argument.partition("=")[0]) and name not in flags and not _negated(name, flags):
+                raise EngramError(unknown_word(argument, flags, prog)) from None
+        raise EngramError(_one_line(output.getvalue())) from None
 
 
-def _negated(flag: str, known: set[str]) -> bool:
-    """Whether it is the --no- form of a switch."""
+def _negated(flag: str, flags: set[str]) -> bool:
+    """Whether the flag is the --no- form of a switch."""
     group, dot, name = flag.rpartition(".")
     name = name if dot else flag.removeprefix("--")
-    return name.startswith("no-") and f"{group}{dot}{name[3:]}".removeprefix("--") in {x[2:] for x in known}
+    return name.startswith("no-") and f"{group}{dot}{name[3:]}".removeprefix("--") in {x[2:] for x in flags}
 
 
 def _one_line(box: str) -> str:
-    """The sentence in tyro's box, without the flag's help and the title; the box as it is if it is another one."""
+    """The sentence in tyro's box, without the flag's help and the title; the unchanged box if it has another form."""
     lines = [_COLORS.sub("", line) for line in box.splitlines()]
     inside = [] if len(lines) < 3 else lines[1:-1]
     sentence: list[str] = []

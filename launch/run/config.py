@@ -1,4 +1,4 @@
-"""A run's configuration: one frozen dataclass that the command line, presets and saved files all make.
+"""A run's configuration: one frozen dataclass for the command line, presets and saved files.
 
 Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets/ holds
 the papers' values for each pairing of environment and core.
@@ -44,9 +44,9 @@ class RunConfig(Settings):
     learner: OmitArgPrefixes[LearnerConfig] = LearnerConfig()
     """Algorithm and optimizer."""
     levels: OmitArgPrefixes[LevelsConfig] = LevelsConfig()
-    """Which levels are played when."""
+    """The stages of the curriculum."""
     population: int = 0
-    """Members that learn at once and from each other; 0: a single learner."""
+    """Members that learn concurrently and from each other; 0: a single learner."""
     pbt: PopulationConfig = PopulationConfig()
     """How the members of a population learn from each other."""
     total_steps: int = setting(1_000_000_000, (1, None), resumable=True)
@@ -54,7 +54,7 @@ class RunConfig(Settings):
     num_actors: int | Literal["auto"] = setting(1, resumable=True)
     """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
     envs_per_actor: int | Literal["auto"] = "auto"
-    """Environments that each actor steps together; auto: those of an update, shared out among the actors."""
+    """Environments that each actor steps together; auto: those of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
     """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
     num_learners: int = setting(1, resumable=True)
@@ -66,8 +66,8 @@ class RunConfig(Settings):
     """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
     num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = "auto"
-    """Updates that the weights that acted may be old when they are learned from; auto: the least that lets actors work
-    while the learner does, which is 1 unless an actor has more environments than an update."""
+    """Largest age, in updates, of the acting weights when their data is learned from; auto: the least that lets
+    actors work while the learner does, which is 1 unless an actor has more environments than an update."""
     device: str = setting("auto", resumable=True, passive=True)
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
     learner_threads: int | Literal["auto"] = setting("auto", resumable=True)
@@ -77,23 +77,24 @@ class RunConfig(Settings):
     sync: bool = False
     """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
     local: bool = setting(False, resumable=True, passive=True)
-    """Everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
+    """Run everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: actor processes act (with --local this one, in turn); cpu, cuda: a thread of this process acts, on it."""
     run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = setting(None, passive=True)
-    """Run directory whose best weights the networks begin with, zoo:NAME, or the folder or URL of a card."""
+    """Source of the initial weights: a run directory (its best weights), zoo:NAME, or the folder or URL of a card."""
     checkpoint_url: str | None = setting(None, resumable=True, passive=True)
-    """Where finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. No secret may be in its path."""
+    """URL to which finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. Its path must contain no
+    secret."""
     time_limit: Minutes = setting(0.0, (0, None), resumable=True, passive=True)
-    """Stop with a checkpoint after so long, such as 90s, 10m or 2h; a plain number counts minutes, 0 has no limit."""
+    """Stop with a checkpoint after this time, such as 90s, 10m or 2h; a plain number is in minutes, 0 sets no limit."""
     log_every: int = setting(20_000, (1, None), resumable=True, passive=True)
     """Steps between two rows of metrics."""
     log_seconds: Seconds = setting(10.0, (0, None), resumable=True, passive=True)
-    """Time after which a row of metrics is written before --log-every steps are over; 0 has no limit."""
+    """Time after which a row of metrics is written before --log-every steps are over; 0 sets no limit."""
     track: str | None = setting(None, resumable=True, passive=True)
-    """Tracker that also gets every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
+    """Tracker that also receives every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
     the group engram.trackers, or module:Class."""
     eval_every: int = setting(0, (0, None), resumable=True)
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
@@ -104,21 +105,22 @@ class RunConfig(Settings):
     eval_episodes: int = setting(100, (1, None), resumable=True)
     """Episodes of an evaluation, at least 1."""
     checkpoint_every: Seconds = setting(60.0, (0, None), resumable=True, passive=True)
-    """Time between checkpoints; a plain number counts seconds."""
+    """Time between checkpoints; a plain number is in seconds."""
     keep_checkpoints: int = setting(3, (1, None), resumable=True, passive=True)
-    """Checkpoints kept besides the best one, at least 1."""
+    """Number of checkpoints to keep in addition to the best one, at least 1."""
     max_actor_failures: int = setting(10, (0, None), resumable=True, passive=True)
-    """Failures in a row of one actor that are made good; 50 unrolls of its replacement end the row."""
+    """Consecutive failures of one actor after which it is still replaced; 50 unrolls of its replacement reset the
+    count."""
     actor_timeout: Seconds = setting(120.0, (1, None), resumable=True, passive=True)
     """Time without an answer or a step of its environments after which an actor is replaced; a plain
-    number counts seconds."""
+    number is in seconds."""
     stall_timeout: Minutes = setting(10.0, (0, None), resumable=True, passive=True)
-    """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number counts
-    minutes, 0 has no limit."""
+    """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number is in
+    minutes, 0 sets no limit."""
     actor_cpus: float = setting(1.0, (0, None), resumable=True, passive=True)
     """Ray CPUs that each actor claims."""
     actor_gpus: float = setting(0.0, resumable=True)
-    """Part of a GPU that each Ray actor claims, 0..1; above 0 its network is asked there."""
+    """Part of a GPU that each Ray actor claims, 0..1; above 0 its network runs there."""
     ray_address: str | None = setting(None, resumable=True, passive=True)
     """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
 
@@ -170,9 +172,9 @@ class RunConfig(Settings):
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
         flags |= {"--pbt.together on": self.pbt.together == "on"}
         flags |= {"--device cuda": self.device.startswith("cuda"), "--replay-ratio": self.learner.replay_ratio > 0}
-        if flag := next((flag for flag, given in flags.items() if given), None):
+        if flag := next((flag for flag, active in flags.items() if active), None):
             raise EngramError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
-        if self.population:  # members are dealt to learners
+        if self.population:  # members are distributed over the learners
             limits = {"population": self.population}
         elif self.fixed_actors is None:
             raise EngramError(f"num_learners is {self.num_learners}; allowed with --num-actors auto: 1")
@@ -195,7 +197,7 @@ class RunConfig(Settings):
 
     @staticmethod
     def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Settings that an earlier version may have written, by today's names."""
+        """Settings of earlier versions, translated to the current names."""
         return upgraded(data, LearnerConfig.algorithm)
 
     @property
@@ -207,7 +209,7 @@ class RunConfig(Settings):
 
     @property
     def in_process(self) -> bool:
-        """Whether no Ray is needed."""
+        """Whether the run works without Ray."""
         return self.local or self.act_on != "auto"
 
     @property
@@ -217,12 +219,12 @@ class RunConfig(Settings):
 
     @property
     def name(self) -> str:
-        """Name of a run of this configuration."""
+        """Default name of a run with this configuration."""
         return f"{self.env}-{self.agent.core}".replace("/", "-").replace(":", "-")
 
     @property
     def synchronous(self) -> bool:
-        """Whether batches are gathered from all actors at once."""
+        """Whether every batch has one unroll of every actor."""
         return self.sync or self.learner.method.on_policy
 
     @property
@@ -232,26 +234,26 @@ class RunConfig(Settings):
 
     @property
     def shares(self) -> list[Share]:
-        """The part of each learner in actors and updates."""
+        """Each learner's share of the actors and of an update."""
         columns = None if self.synchronous else self.envs_per_update
         learners = 1 if self.population else self.num_learners
         return deal(learners, self.fixed_actors or 1, columns, self.actor_envs)
 
     @property
     def share_envs(self) -> int:
-        """Environments per update of the learner with the fewest."""
+        """Environments per update of the learner with the smallest share."""
         return self.envs_per_update // (1 if self.population else self.num_learners)
 
     @property
     def actor_envs(self) -> int:
-        """Environments per actor; for a number of actors that changes, as for ELASTIC_ACTORS of them."""
+        """Environments per actor; with an elastic number of actors, the value for ELASTIC_ACTORS."""
         if self.envs_per_actor != "auto":
             return self.envs_per_actor
         return -(-self.envs_per_update // (self.fixed_actors or ELASTIC_ACTORS))
 
     @property
     def lag_bound(self) -> int:
-        """The most updates that the weights that acted may be old."""
+        """Largest allowed age of the acting weights, in updates."""
         if self.synchronous:
             return 0
         return usual_max_lag(self.share_envs, self.actor_envs) if self.max_lag == "auto" else self.max_lag
@@ -289,6 +291,6 @@ class RunConfig(Settings):
 
 
 RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
-"""Settings that may be given with --resume: they do not change what is learned (but for --num-actors with --sync)."""
+"""Settings allowed with --resume: they do not change what is learned (except --num-actors with --sync)."""
 PASSIVE = frozenset(declared(RunConfig(), "passive"))
-"""Settings that nothing reports as a difference between runs or from a preset."""
+"""Settings that are never reported as a difference between runs or from a preset."""

@@ -1,4 +1,4 @@
-"""The device that a learner is on, and its precision there."""
+"""The learner's device and its precision there."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from ...learners.device.precision import chosen
 
 
 def check_device(name: str) -> None:
-    """Raise ValueError unless `name` is the name of a device, there or not."""
+    """Raise ValueError unless `name` is the name of a device, whether it exists or not."""
     kind, _, index = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
         raise ValueError(f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
@@ -27,13 +27,13 @@ def find_device(name: str) -> torch.device:
 
 
 def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
-    """The configuration with the precision that "auto" stands for there. Raises EngramError for one that is missing."""
+    """The configuration with "auto" replaced by a precision. Raises EngramError for one that the device lacks."""
     with user_errors():
         return replace(config, precision=chosen(config.precision, device))
 
 
 def devices() -> list[str]:
-    """The devices of this machine that a learner can be on."""
+    """The devices of this machine on which a learner can run."""
     return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
 
 

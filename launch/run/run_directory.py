@@ -1,14 +1,14 @@
-"""A run's directory: what it holds, and the rule that one directory belongs to one run.
+"""A run's directory: its files, and the rule that one directory belongs to one run.
 
     config.toml         the resolved configuration
     checkpoints/        step-*/
     metrics.jsonl       every row of metrics (docs/reference/metrics.md)
-    tensorboard/        the same numbers as events
-    population.jsonl    what population-based training did
+    tensorboard/        the same metrics as TensorBoard events
+    population.jsonl    the events of population-based training
     members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
-    .lock               held by the process that is training here
+    .lock               locked by the process that trains in this directory
 
-Nothing that is already in a directory is overwritten: a second run, another configuration or somebody else's files are
+Existing files are never overwritten: a second run, another configuration or unrelated files are
 reported instead.
 """
 
@@ -40,9 +40,9 @@ _SHOWN_DIFFERENCES = 3
 
 
 class RunDirectory:
-    """A directory that holds a run. Made by `create` or `open`; `close` it, or use it in a `with` statement.
+    """Directory of a run, made by `create` or `open`. Call `close`, or use it in a `with` statement.
 
-    The lock belongs to the process: it ends with `close` or with the process, however that dies.
+    The lock belongs to the process: `close` or the end of the process releases it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,15 +53,15 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path | None, config: dict[str, Any], *, name: str) -> "RunDirectory":
-        """A locked directory for a new run, with its configuration written down.
+        """Create and lock a directory for a new run, and write its configuration.
 
         Args:
-            path: the directory, made with its parents; None makes `runs/<name>-<date>-<time>`.
-            config: nested dicts of plain values; None values are left out.
-            name: what to call a directory that has no given path.
+            path: the directory, created with its parents; None creates `runs/<name>-<date>-<time>`.
+            config: nested dicts of plain values; None values are omitted.
+            name: name of the directory if `path` is None.
 
         Raises:
-            EngramError: the directory is in use, holds a run or other files, or cannot be written.
+            EngramError: the directory is in use, contains a run or other files, or cannot be written.
         """
         text = as_toml(config)
         run = cls(Path(path) if path is not None else new_path(name))
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path, *, lock: bool = True) -> "RunDirectory":
-        """The directory of an existing run: locked, to go on with it, or with `lock=False` only to read from it."""
+        """Open the directory of an existing run: locked to resume it, or with `lock=False` to read from it."""
         run = cls(Path(path))
         if CONFIG not in _names(run.path):
             state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
@@ -106,7 +106,7 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     def member(self, number: int) -> "RunDirectory":
-        """Where the metrics of a member of a population are."""
+        """Directory of the metrics of a population's member."""
         return RunDirectory(self.path / "members" / str(number))
 
     @property
@@ -115,13 +115,13 @@ class RunDirectory:
         return self.path / "population.jsonl"
 
     def config(self) -> dict[str, Any]:
-        """The configuration as it was given, without the None values; tuples have become lists."""
+        """The configuration as saved: without None values, with lists for tuples."""
         file = self.path / CONFIG
-        found = read_toml(file, f"cannot read {file}", f"{file} is damaged")
+        values = read_toml(file, f"cannot read {file}", f"{file} is damaged")
         with user_errors(str(file)):
-            refuse_inside(found, self.path)
-        announce_imports(found, file)
-        return found
+            refuse_inside(values, self.path)
+        announce_imports(values, file)
+        return values
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Replace the configuration, such as when a resumed run is extended."""
@@ -129,7 +129,7 @@ class RunDirectory:
             replace_file(self.path / CONFIG, as_toml(config))
 
     def restore(self, config: dict[str, Any]) -> None:
-        """Make the directory and its configuration again if they were removed during the run.
+        """Recreate the directory and its configuration if they were removed during the run.
 
         Raises EngramError if it cannot be written.
         """
@@ -143,7 +143,7 @@ class RunDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process is training here."""
+        """Whether a process is training in the directory."""
         try:
             with (self.path / LOCK).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -164,7 +164,7 @@ class RunDirectory:
         self.close()
 
     def _acquire(self) -> None:
-        """Take the lock, or say who has it. The file stays when the lock is released: removing it would be a race."""
+        """Take the lock, or report its owner. The file remains after the release: removing it would be a race."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +175,7 @@ class RunDirectory:
                 f"{self.path} is in use by {holder}; wait for it, stop it, or choose another --run-dir"
             ) from problem
         except OSError as problem:
-            # Some network file systems have no locks at all; training there is still better than not training.
+            # Some network file systems have no locks; train without one there.
             if problem.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 os.close(lock)
                 raise
@@ -186,7 +186,7 @@ class RunDirectory:
 
 
 def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
-    """Raise EngramError if `RunDirectory.create` would, as far as can be told without making anything."""
+    """Raise EngramError if `RunDirectory.create` would, as far as can be checked without creating anything."""
     if path is None:
         return
     run = RunDirectory(Path(path))
@@ -203,13 +203,13 @@ def resume_command(run: Path | str) -> str:
 
 
 def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
-    """Why a new run cannot have the directory of an old one."""
-    found = [each for each in differences(run.config(), config, whole=False) if each[0] != "run_dir"]
-    if not found:
+    """The reason that a new run cannot use the directory of an old one."""
+    changes = [each for each in differences(run.config(), config, whole=False) if each[0] != "run_dir"]
+    if not changes:
         return f"{run.path} contains this very run; to continue it: {resume_command(run.path)}"
-    words = [["unset" if value is None else repr(value) for value in pair] for _, *pair in found]
-    shown = [f"{name} is {old} there and {new} here" for (name, *_), (old, new) in zip(found, words, strict=True)]
-    more = f" (and {len(found) - _SHOWN_DIFFERENCES} more)" if len(found) > _SHOWN_DIFFERENCES else ""
+    texts = [["unset" if value is None else repr(value) for value in pair] for _, *pair in changes]
+    shown = [f"{name} is {old} there and {new} here" for (name, *_), (old, new) in zip(changes, texts, strict=True)]
+    more = f" (and {len(changes) - _SHOWN_DIFFERENCES} more)" if len(changes) > _SHOWN_DIFFERENCES else ""
     return (
         f"{run.path} contains a run of another configuration: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more}; "
         f"to continue that run: {resume_command(run.path)}; for a new one choose another --run-dir"
@@ -230,14 +230,14 @@ def _names(path: Path) -> list[str]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise EngramError if a directory holds files but no run; what a broken start leaves behind is no matter."""
+    """Raise EngramError if a directory contains files but no run; files of a failed start are ignored."""
     names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
     if names and CONFIG not in names:
         raise EngramError(f"{path} is not empty and holds no run ({names[0]!r} is there); choose another --run-dir")
 
 
 def free_path(name: str) -> Path:
-    """`runs/<name>-<date>-<time>`, numbered if that exists; what does not belong in a file name becomes '-'."""
+    """`runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
     return next(path for path in _paths(name) if not path.exists())
 
 
@@ -249,7 +249,7 @@ def _paths(name: str) -> Iterator[Path]:
 
 
 def new_path(name: str) -> Path:
-    """Make a `free_path`."""
+    """Create a `free_path`."""
     for path in _paths(name):
         with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
@@ -258,19 +258,19 @@ def new_path(name: str) -> Path:
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
-    """The tables of a TOML file. Raises EngramError that begins with one of the texts."""
+    """The tables of a TOML file. Raises an EngramError whose message begins with `unreadable` or `wrong`."""
     with file_errors(unreadable), user_errors(wrong):
         try:
-            found = tomllib.loads(file.read_text("utf-8"))
+            values = tomllib.loads(file.read_text("utf-8"))
         except RecursionError as problem:
             raise EngramError(str(problem)) from problem
-        if not found:
+        if not values:
             raise EngramError("it is empty")
-        return found
+        return values
 
 
 def as_toml(config: dict[str, Any]) -> bytes:
-    """A configuration as it is written down. Raises EngramError for what TOML cannot represent."""
+    """A configuration as TOML text. Raises EngramError for values that TOML cannot represent."""
     return tomli_w.dumps(_plain(config, "")).encode()
 
 

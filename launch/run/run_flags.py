@@ -1,4 +1,4 @@
-"""The words of `rl-train`, or the settings of a call in Python, as a run's configuration.
+"""A run's configuration from the arguments of `rl-train` or the settings of a call in Python.
 
 Flags of the network and the learner need no prefix (`--core`, `--lr`), those of a population have one
 (`--pbt.interval`); in Python `lr=1e-3` and `pbt={"interval": 5}`. The order of precedence: flags, then --config FILE,
@@ -29,7 +29,7 @@ from .settings.plain import differences, from_dict, typed
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
 """Flags of `rl-train` for several runs in one directory."""
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
-"""Flags of `rl-train` that are no settings of a run."""
+"""Flags of `rl-train` that are not settings of a run."""
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 """End of a message to a user who names no environment."""
 
@@ -41,70 +41,70 @@ def parse_run(
     *,
     env_required: bool = False,
 ) -> RunConfig:
-    """The configuration that `rl-train` words stand for.
+    """The configuration for arguments of `rl-train`.
 
     Args:
         base: replaces presets and defaults (for --resume).
-        other_flags: flags that the command reads by itself.
-        env_required: whether words that name no environment are refused.
+        other_flags: flags that the command parses itself.
+        env_required: whether arguments without an environment are refused.
     """
-    words = dashed(arguments)
-    default = base or _default(words)
-    named = base is not None or value_of("--env", words) or value_of("--config", words)
-    if env_required and not named and {"-h", "--help"} & {*words}:
+    argv = dashed(arguments)
+    default = base or _default(argv)
+    named = base is not None or value_of("--env", argv) or value_of("--config", argv)
+    if env_required and not named and {"-h", "--help"} & {*argv}:
         default = replace(default, env=tyro.MISSING)  # shown as required
-    known = (*OTHER_FLAGS, *other_flags)
-    given = _refuse_elsewhere(words, default, {*flags_of(RunConfig), *known})
-    words = without(words, ("--preset", "--config"))
-    config = parse(RunConfig, words, "rl-train", _HELP, default=default, other_flags=known)
-    address = value_of("--ray-address", words)
+    extra_flags = (*OTHER_FLAGS, *other_flags)
+    chosen = _refuse_elsewhere(argv, default, {*flags_of(RunConfig), *extra_flags})
+    argv = without(argv, ("--preset", "--config"))
+    config = parse(RunConfig, argv, "rl-train", _HELP, default=default, other_flags=extra_flags)
+    address = value_of("--ray-address", argv)
     if config.local and address is not None:
         raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     if env_required and not named:
         raise EngramError(f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
-    return _finished(config, default, given)
+    return _finished(config, default, chosen)
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
-    """The configuration that settings by their flags' names stand for, `--num-actors` being `num_actors`.
+    """The configuration for settings by their flags' names, such as `num_actors` for `--num-actors`.
 
-    `preset` and `config` (a file) count among them; `base` replaces presets and defaults (to go on with a run). Raises
-    EngramError naming the setting, what is allowed and the nearest name.
+    `preset` and `config` (a file) are settings, too; `base` replaces presets and defaults (to resume a run). Raises
+    EngramError naming the setting, the allowed values and the nearest name.
     """
-    given = dict(settings)
+    remaining = dict(settings)
     default = base
     if base is None:
-        chosen = {name: given.pop(name, None) for name in ("preset", "config")}
-        if given.get("env") is None and chosen["config"] is None:
+        chosen = {name: remaining.pop(name, None) for name in ("preset", "config")}
+        if remaining.get("env") is None and chosen["config"] is None:
             raise EngramError(f"env is missing; {NO_ENV}")
-        default = _default_of(**chosen, **{name: given.get(name) for name in ("env", "core", "algorithm")})
-        if given.get("population") == 0:
+        default = _default_of(**chosen, **{name: remaining.get(name) for name in ("env", "core", "algorithm")})
+        if remaining.get("population") == 0:
             default = _alone(default)
     assert default is not None
     with user_errors():
-        values = _by_path(given, default)
+        values = _by_path(remaining, default)
         config = _replaced(default, values)
-    return _finished(config, default, given)
+    return _finished(config, default, remaining)
 
 
 def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str, ...], Any]:
-    """Values of settings by where they are in a RunConfig."""
-    known = settings_of(RunConfig)
-    groups = {name.partition(".")[0] for name in known if "." in name}
+    """Values of settings by their paths in a RunConfig."""
+    paths = settings_of(RunConfig)
+    groups = {name.partition(".")[0] for name in paths if "." in name}
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         group = name in groups and isinstance(value, Mapping)
         flat |= {f"{name}.{key}": each for key, each in value.items()} if group else {name: value}
     for name in flat:
-        if name not in known:
+        if name not in paths:
             chosen = {each: str(settings.get(each) or of) for each, of in _parts(default).items()}
-            found = in_python(meaning(name, **chosen))
-            raise EngramError(f"unknown setting {name!r}; {found or advice(OTHER_NAMES.get(name, name), known)}")
-    return {known[name]: value for name, value in flat.items()}
+            hint = in_python(meaning(name, **chosen))
+            raise EngramError(f"unknown setting {name!r}; {hint or advice(OTHER_NAMES.get(name, name), paths)}")
+    return {paths[name]: value for name, value in flat.items()}
 
 
 def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """A configuration with the values at these places, of the types that their fields declare."""
+    """A configuration with these values at these paths, converted to the types of their fields."""
     hints, changed = get_type_hints(type(config)), dict[str, Any]()
     for each in fields(config):
         inside = {path[1:]: value for path, value in values.items() if path[0] == each.name}
@@ -115,47 +115,47 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
     return replace(config, **changed)
 
 
-def _finished(config: RunConfig, default: RunConfig, given: Collection[str]) -> RunConfig:
-    """The configuration with the default's parameters of environment, core and algorithm, where these are the same.
+def _finished(config: RunConfig, default: RunConfig, chosen: Collection[str]) -> RunConfig:
+    """The configuration with the default's parameters of environment, core and algorithm if these are unchanged.
 
-    `given` are the settings that the user names.
+    `chosen` are the settings that the user sets.
     """
-    _refuse_unused(config, given)
+    _refuse_unused(config, chosen)
     with user_errors():
         return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
 
 
 _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
-"""Settings that one optimizer alone reads."""
+"""Settings that only one optimizer uses."""
 
 
-def _refuse_unused(config: RunConfig, given: Collection[str]) -> None:
-    """Raise EngramError for a setting that the user names and that the run would ignore."""
+def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
+    """Raise EngramError for a setting of the user that the run would ignore."""
     why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
-    if config.synchronous and "envs_per_update" in given and config.envs_per_update != config.columns:
+    if config.synchronous and "envs_per_update" in chosen and config.envs_per_update != config.columns:
         raise EngramError(
             f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
             f"num_actors * envs_per_actor, here {config.columns}"
         )
-    if config.synchronous and "max_lag" in given and config.max_lag not in ("auto", 0):
+    if config.synchronous and "max_lag" in chosen and config.max_lag not in ("auto", 0):
         raise EngramError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
     for name, optimizer in _OPTIMIZERS.items():
-        if name in given and optimizer != config.learner.optimizer:
+        if name in chosen and optimizer != config.learner.optimizer:
             raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
 
 
 def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
-    """Differences from the preset, or from the file of --config, in words; empty if nothing that matters differs."""
-    words = dashed(arguments)
-    plain = _default(words)
+    """Text listing the differences from the preset or the file of --config; empty if nothing relevant differs."""
+    argv = dashed(arguments)
+    plain = _default(argv)
     plain = replace(plain, learner=_complete(plain.learner, plain.learner))
-    found = [
+    changes = [
         f"{name} {_shown(new)} ({_shown(old)})"
         for name, old, new in differences(plain, config, whole=False)
         if name not in PASSIVE and name != "run_dir"
     ]
-    named = value_of("--config", words) or f"preset {value_of('--preset', words) or PRESETS[0]}"
-    return f"other than in {named}: {', '.join(found)}" if found else ""
+    named = value_of("--config", argv) or f"preset {value_of('--preset', argv) or PRESETS[0]}"
+    return f"other than in {named}: {', '.join(changes)}" if changes else ""
 
 
 def _shown(value: Any) -> str:
@@ -163,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
-    """The configuration with those parameters of environment and core that no word names as in `default`."""
+    """The configuration with unset parameters of environment and core taken from `default`."""
     if config.env == default.env:
         config = replace(config, env_args=default.env_args | config.env_args)
     if config.agent.core == default.agent.core:
@@ -176,50 +176,50 @@ def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
     return config
 
 
-def _refuse_elsewhere(words: Sequence[str], default: RunConfig, known: set[str]) -> set[str]:
-    """The settings that flags name. Raises EngramError for an unknown flag whose meaning is known."""
-    given: set[str] = set()
-    chosen = {name: value_of(f"--{name}", words) or of for name, of in _parts(default).items()}
-    for word in words:
-        flag = word.partition("=")[0]
+def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[str]) -> set[str]:
+    """The settings of the flags. Raises EngramError for an unknown flag with a known meaning."""
+    names: set[str] = set()
+    chosen = {name: value_of(f"--{name}", arguments) or of for name, of in _parts(default).items()}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
         if not FLAG.fullmatch(flag):
             continue
-        given.add(name := flag.removeprefix("--").replace("-", "_"))
-        if flag not in known and (found := meaning(name, **chosen)):
-            raise EngramError(f"unknown flag {flag!r}; {found}")
-    return given
+        names.add(name := flag.removeprefix("--").replace("-", "_"))
+        if flag not in flags and (hint := meaning(name, **chosen)):
+            raise EngramError(f"unknown flag {flag!r}; {hint}")
+    return names
 
 
 def _parts(config: RunConfig) -> dict[str, str]:
-    """Names of the parts whose options are no settings of a run."""
+    """Names of the parts whose options are not settings of a run."""
     return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
 
 
 def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:
-    """The learner's settings with all of the algorithm's: those that no word names are those of the default."""
+    """The learner's settings with all of the algorithm's; unset ones are those of the default."""
     if learner.algorithm == default.algorithm:
         learner = replace(learner, algorithm_args=default.algorithm_args | learner.algorithm_args)
     return learner.resolved()
 
 
 def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
-    """The same without the settings of its algorithm, if the words ask for another one, which has its own."""
+    """The configuration without its algorithm's settings if another algorithm is requested."""
     if algorithm is None or algorithm == config.learner.algorithm:
         return config
     with user_errors():
         return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
 
 
-def _default(words: Sequence[str]) -> RunConfig:
-    """Configuration before any flag."""
-    found = _default_of(
-        **{name: value_of(f"--{name}", words) for name in ("config", "preset", "env", "core", "algorithm")}
+def _default(arguments: Sequence[str]) -> RunConfig:
+    """The configuration before any flag."""
+    config = _default_of(
+        **{name: value_of(f"--{name}", arguments) for name in ("config", "preset", "env", "core", "algorithm")}
     )
-    return _alone(found) if value_of("--population", words) == "0" else found
+    return _alone(config) if value_of("--population", arguments) == "0" else config
 
 
 def _alone(config: RunConfig) -> RunConfig:
-    """A single learner instead of a population; what the population's members would have explored is left out."""
+    """A single learner instead of a population, without the population's settings to explore."""
     return replace(config, population=0, pbt=PopulationConfig())
 
 
@@ -233,8 +233,8 @@ def _default_of(
         return _for_algorithm(saved_config(Path(config)), algorithm)
     plain = RunConfig()
     with user_errors():
-        found = preset_of(preset or PRESETS[0], env or plain.env, core or plain.agent.core)
-    return _for_algorithm(found, algorithm)
+        defaults = preset_of(preset or PRESETS[0], env or plain.env, core or plain.agent.core)
+    return _for_algorithm(defaults, algorithm)
 
 
 def saved_config(file: Path) -> RunConfig:
@@ -242,8 +242,8 @@ def saved_config(file: Path) -> RunConfig:
     data = read_toml(file, f"cannot read --config {file}", f"--config {file}: expected TOML, as a run's config.toml")
     with user_errors(f"--config {file}"):
         if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
-            refuse_inside(data, file.parent)  # it is a run's
-            data.pop("run_dir", None)  # where that run is, not the new one
+            refuse_inside(data, file.parent)  # the file belongs to a run
+            data.pop("run_dir", None)  # the directory of that run, not of the new one
         announce_imports(data, file)
         return from_dict(RunConfig, data)
 

@@ -1,4 +1,4 @@
-"""The state in a run's checkpoints: checked, in today's layout, and the figures behind the best one."""
+"""The state in a run's checkpoints: checked, in the current layout, and the metrics of the best one."""
 
 import logging
 import math
@@ -14,30 +14,30 @@ _log = logging.getLogger(__name__)
 
 
 class Best(NamedTuple):
-    """The best checkpoint of a run, and the training episodes that made it so."""
+    """The best checkpoint of a run and the metrics by which it was chosen."""
 
     mean: float
     """Mean return of the episodes."""
     step: int
-    """Of the checkpoint, in steps of all members."""
+    """Step of the checkpoint, in steps of all members."""
     member: int = 0
     """The member of the population that played them."""
     episodes: int | None = None
-    """How many there were; None where an older run did not note it."""
+    """Number of episodes; None if an older run did not record it."""
     error: float | None = None
-    """Standard error of the mean; None where it was not noted, as of evaluations."""
+    """Standard error of the mean; None if it was not recorded."""
     version: int | None = None
-    """The member's weights that were evaluated; None of training episodes and where it was not noted."""
+    """Version of the evaluated weights; None for training episodes and if it was not recorded."""
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
-        """Whether a checkpoint of another mean, with its standard error, is the best one instead."""
-        if self.episodes is None or not math.isfinite(self.mean):  # of few episodes, or of one that was no number
+        """Whether a checkpoint with another mean and standard error is better."""
+        if self.episodes is None or not math.isfinite(self.mean):  # of few episodes, or not finite
             return True
-        # A mean of training episodes and one of an evaluation cannot be compared: the kind of now counts.
+        # Means of training and of evaluation episodes cannot be compared: the current kind wins.
         return mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:
-        """The figures in words."""
+        """The metrics as text."""
         if self.episodes is None:
             return f"mean return {self.mean:.3f} of few training episodes"
         if self.error is None:
@@ -46,9 +46,9 @@ class Best(NamedTuple):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in a checkpoint, in today's layout; `best` is a Best or None.
+    """The state in a checkpoint, in the current layout; `best` is a Best or None.
 
-    Raises CheckpointError if the checkpoint is damaged, or intact and not the state of a run.
+    Raises CheckpointError if the checkpoint is damaged or is not the state of a run.
     """
     state = checkpoints.load(path)
     try:
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Checkpoints and their states, newest first; those that cannot be used are named in a warning."""
+    """Checkpoints and their states, newest first; a warning names the unusable ones."""
     for path in checkpoints.intact(directory):
         try:
             yield path, read(path)
@@ -70,12 +70,12 @@ def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def upgraded(state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state in today's layout: before there were populations, a run had one learner and no members."""
+    """A checkpoint's state in the current layout: runs before populations had one learner and no members."""
     state = dict(state)
     if "members" not in state:
         member = {"learner": state.pop("learner"), "accumulator": state.pop("accumulator")}
         if "actors" in state:
-            # In this process an actor's state was by itself, in Ray's it stood under member 0.
+            # The actor's state was at the top level with --local, and under member 0 with Ray.
             state["actors"] = [actor if 0 in actor else {0: actor} for actor in state["actors"]]
         state |= {"members": [member | {"copies": 0, "own_from": 0, "failing": 0}], "population": None}
     if state["best"] is not None:
@@ -84,7 +84,7 @@ def upgraded(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(state: dict[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError if a state lacks what every command reads."""
+    """Raise TypeError, ValueError or KeyError if a state lacks entries that every command reads."""
     if not state["members"]:
         raise ValueError("it has no members")
     for member in state["members"]:

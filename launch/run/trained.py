@@ -27,7 +27,7 @@ from .urls import first_line, is_url, redacted
 _log = logging.getLogger(__name__)
 
 EVALUATION = 0xE7A1
-"""Key of the random streams of evaluations: whatever its seed, no training run has the same ones."""
+"""Key of the random streams of evaluations; no training run shares them, with any seed."""
 
 EVALUATED_TOGETHER = 128
 """Environments of an evaluation; more do not make inference faster."""
@@ -35,12 +35,12 @@ EVALUATED_TOGETHER = 128
 
 @dataclass(frozen=True, kw_only=True)
 class AgentChoice(Settings):
-    """Which trained agent: flags that several commands share."""
+    """Flags that select a trained agent, shared by several commands."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory, zoo:NAME for an agent that comes with engram, or folder or URL of a card."""
     checkpoint: str = "latest"
-    """Which checkpoint: latest, best (of the highest mean return in training) or the number of its step."""
+    """Which checkpoint: latest, best (highest mean return in training) or its step."""
     member: int = setting(-1, (-1, None))
     """Which member of a population; -1 is the one with the highest mean return in training."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -77,8 +77,8 @@ def open_run(path: str, checkpoint: str) -> Trained:
         return _open_card(path)
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
-    found, state = find_checkpoint(run, checkpoint)
-    return Trained(config, found, trainees_of(state), state["best"])
+    folder, state = find_checkpoint(run, checkpoint)
+    return Trained(config, folder, trainees_of(state), state["best"])
 
 
 def is_card(path: str) -> bool:
@@ -90,11 +90,11 @@ def _open_card(place: str) -> Trained:
     """The agent `zoo:NAME`, or that in a folder or at a URL, which `rl-eval --card` has written."""
     try:
         if place.startswith(zoo.PREFIX):
-            kept = zoo.load(place.removeprefix(zoo.PREFIX))
+            card = zoo.load(place.removeprefix(zoo.PREFIX))
         else:
             files, root = url_to_fs(place)
-            kept = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root.rstrip('/')}/{name}"))
-        return Trained(from_dict(RunConfig, kept.config), kept.folder, [Trainee(kept.weights, None)])
+            card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root.rstrip('/')}/{name}"))
+        return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
     except EngramError:
         raise
     except Exception as problem:  # every kind of store fails in its own way
@@ -107,17 +107,17 @@ def imitated(path: str) -> str:
     try:
         config = open_run(path, "latest").config
     except EngramError:
-        return ""  # of a run that is gone nothing is known
+        return ""  # nothing is known of a run that no longer exists
     return config.learner.imitate or (config.start_from and imitated(config.start_from)) or ""
 
 
 def run_config(run: RunDirectory) -> RunConfig:
     """The configuration of a run. Raises EngramError if this version of engram does not know a setting in it."""
-    found = run.config()
-    if "task" in found and "env" not in found:
+    values = run.config()
+    if "task" in values and "env" not in values:
         raise EngramError(f"{run.path} is a run of rl-probe; expected: one of rl-train")
     with user_errors(str(run.path / CONFIG)):
-        return from_dict(RunConfig, found)
+        return from_dict(RunConfig, values)
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
@@ -172,14 +172,16 @@ def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFac
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
     """Line about the levels of an evaluation: which of them occur in training, too. Raises EngramError."""
-    played, known = (getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory()))
+    played, training_levels = (
+        getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory())
+    )
     line = f"evaluation seed {seed}: random streams that training (seed {trained.seed}) never used"
     changed = {name: value for name, value in factory.env_args.items() if trained.env_args.get(name) != value}
     if changed:
         line += f"; {' '.join(f'{name}={value}' for name, value in changed.items())}"
     if not played:
         return line
-    shared, every = len(played & known), f"of its {len(played):,} levels"
+    shared, every = len(played & training_levels), f"of its {len(played):,} levels"
     return f"{line}; " + (
         f"{shared:,} {every} occur in training, too" if shared else f"none {every} occurs in training"
     )

@@ -21,21 +21,21 @@ class Trainee(NamedTuple):
 
 def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
     """The members in the state that `saved.read` gives; a run without a population has one."""
-    found: list[Trainee] = []
+    trainees: list[Trainee] = []
     for member in saved["members"]:
         returns = [episode[0] for episode in member["accumulator"]["window"] if math.isfinite(episode[0])]
-        found.append(Trainee(member["learner"]["agent"], math.fsum(returns) / len(returns) if returns else None))
-    return found
+        trainees.append(Trainee(member["learner"]["agent"], math.fsum(returns) / len(returns) if returns else None))
+    return trainees
 
 
 def best_member(trainees: list[Trainee]) -> int:
-    """The one with the highest score, the first of equals; member 0 where nobody has a score."""
+    """Member with the highest score, the first of equals; member 0 if no member has a score."""
     scored = [(trainee.score, -number) for number, trainee in enumerate(trainees) if trainee.score is not None]
     return -max(scored)[1] if scored else 0
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
-    """The members that are meant: every one, the best (-1), or one by its number. Raises EngramError."""
+    """The selected members: all, the best (-1), or one by its number. Raises EngramError."""
     if len(trainees) == 1 and (every or member >= 0):
         raise EngramError("this run has no population, and so no members to choose from")
     if member >= len(trainees):
@@ -46,9 +46,9 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    """Give a network the weights that `--start-from` found at `path`. Raises EngramError if they are of another one.
+    """Load the weights of `--start-from` at `path` into a network. Raises EngramError if they do not fit.
 
-    The prediction, which acting does not use, begins again unless both have the same.
+    The prediction head, which acting does not use, keeps its initial weights unless both have the same one.
     """
     own = network.state_dict()
     predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]
@@ -79,9 +79,9 @@ def _shape(tensors: dict[str, Any], name: str) -> str:
 
 
 def described(trainees: list[Trainee], chosen: int) -> str:
-    """Which member that is, in words; nothing without a population."""
+    """Description of the chosen member; empty without a population."""
     if len(trainees) == 1:
         return ""
     score, best = trainees[chosen].score, best_member(trainees)
-    said = "no episode in training yet" if score is None else f"{score:.2f} in training"
-    return f"member {chosen} of {len(trainees)}, " + ("the best: " if chosen == best else "") + said
+    text = "no episode in training yet" if score is None else f"{score:.2f} in training"
+    return f"member {chosen} of {len(trainees)}, " + ("the best: " if chosen == best else "") + text

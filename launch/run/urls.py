@@ -3,7 +3,7 @@
 import re
 
 SECRET = "***"
-"""Stands for what is not written down."""
+"""Placeholder for secrets."""
 _NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
 """Protocols in which a word before @ is a name; in others it is a token."""
 _LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)

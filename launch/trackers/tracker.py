@@ -83,15 +83,15 @@ def tracker_class(name: str) -> type[Tracker]:
                 near = difflib.get_close_matches(name, tracker_names(), n=1)
                 meant = f"; did you mean: {near[0]}?" if near else ""
                 raise EngramError(f"track is {name!r}; allowed: {', '.join(tracker_names())}, or module:Class{meant}")
-            found = getattr(importlib.import_module(module, __package__), attribute)
+            candidate = getattr(importlib.import_module(module, __package__), attribute)
         else:
-            found = points[0].load()
+            candidate = points[0].load()
     except (ImportError, AttributeError) as problem:
         hint = f", which needs a package: pip install 'engram-rl[{name}]' ({problem})" if name in TRACKERS else ""
         raise EngramError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
-    if not (isinstance(found, type) and issubclass(found, Tracker)):
+    if not (isinstance(candidate, type) and issubclass(candidate, Tracker)):
         raise EngramError(f"track is {name!r}, which is no subclass of engram.launch.trackers.tracker.Tracker")
-    return found
+    return candidate
 
 
 def make_tracking(

@@ -165,8 +165,8 @@ class StoppedError(Exception):
 
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
     """The actors: in this process with --local, else in Ray processes."""
-    wanted = config.pbt.together
-    together = config.population > 0 and (wanted == "on" or (wanted == "auto" and config.act_on == "cuda"))
+    setting = config.pbt.together
+    together = config.population > 0 and (setting == "on" or (setting == "auto" and config.act_on == "cuda"))
     if config.local:
         actors = config.fixed_actors or 1
         return LocalPool(factory.make_actor, actors, config.max_actor_failures, report, together=together)

@@ -38,25 +38,25 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     if DRY_RUN in arguments:
         if trains_several(arguments):
             raise EngramError(f"{DRY_RUN} has no effect with several runs; allowed: one run")
-        return dry_run([word for word in arguments if word != DRY_RUN])
+        return dry_run([argument for argument in arguments if argument != DRY_RUN])
     if trains_several(arguments):
         return train_several(arguments, stop)
     resume = value_of("--resume", arguments)
     if value_of("--restarts", arguments) is not None:
         return supervise(arguments)
-    trust, arguments = TRUST in arguments, [word for word in arguments if word != TRUST]
+    trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
         config = parse_run(arguments, env_required=True)
         refuse_taken(config.checkpoint_url)
         return run_training(config, None, stop, changed=changed_from_preset(config, arguments))
-    words = without(arguments, ("--resume",))
+    argv = without(arguments, ("--resume",))
     if is_url(resume):
         from .mirror import fetch
 
-        resume = str(fetch(resume, value_of("--run-dir", words)))
-        words = without(words, ("--run-dir",))
+        resume = str(fetch(resume, value_of("--run-dir", argv)))
+        argv = without(argv, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
-        return run_training(resumed_by_words(directory, words), directory, stop, trust)
+        return run_training(resumed_by_words(directory, argv), directory, stop, trust)
 
 
 def dry_run(arguments: Sequence[str]) -> int:
@@ -68,9 +68,9 @@ def dry_run(arguments: Sequence[str]) -> int:
     from ..run.run_flags import parse_run
     from ..run.settings.plain import to_dict
 
-    given = next((word for word in ("--resume", "--restarts") if value_of(word, arguments) is not None), None)
-    if given:
-        raise EngramError(f"{DRY_RUN} has no effect with {given}; allowed: one of them")
+    conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
+    if conflict:
+        raise EngramError(f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device))
     print(as_toml(to_dict(config)).decode(), end="")
@@ -114,15 +114,17 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
         return go_on
     if not outcome.began or path is None:
         return f"stopped ({outcome.reason}) before training began" + (f"; {go_on}" if path else "")
-    kept = f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
+    storage = (
+        f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
+    )
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
-    lines = [f"{ended} after {outcome.steps:,} steps; {kept}"]
+    lines = [f"{ended} after {outcome.steps:,} steps; {storage}"]
     if outcome.result:
         lines.append(f"  result          {outcome.result}")
     if outcome.reason != "done" or unsaved:
         lines.append(f"  continue        {rl_train} --resume {run}")
-    picture = f" --gif {shlex.quote(f'{path}/episode.gif')}" if can_draw(config.env) else ""
-    lines.append(f"  evaluate        {shell_command('rl-eval')} {run} --episodes 1000{picture}")
+    gif = f" --gif {shlex.quote(f'{path}/episode.gif')}" if can_draw(config.env) else ""
+    lines.append(f"  evaluate        {shell_command('rl-eval')} {run} --episodes 1000{gif}")
     tensorboard = shell_command("tensorboard")
     lines.append(f"  curves          {tensorboard} --logdir {shlex.quote(str(path.parent))}")
     if config.population:
@@ -136,11 +138,11 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
 def run(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `rl-train`."""
 
-    def begin(words: Sequence[str]) -> int:
-        if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(words):
+    def begin(arguments: Sequence[str]) -> int:
+        if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(arguments):
             print("starting: loading torch takes a few seconds", flush=True)
         with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
-            return main(words, stop)
+            return main(arguments, stop)
 
     try:
         run_command("rl-train", begin, arguments)

@@ -74,12 +74,12 @@ class Evaluator:
 def best_now(best: Best | None, members: Sequence[Member], step: int) -> Best | None:
     """The best checkpoint if one is written now, at `step` of all members; `best` is the one so far."""
     for member in members:
-        seen = member.score()
-        if seen is None or not math.isfinite(seen.mean):
+        score = member.score()
+        if score is None or not math.isfinite(score.mean):
             continue
-        evaluated = None if seen.error is not None else member.version
+        evaluated = None if score.error is not None else member.version
         if best and evaluated is not None and (best.member, best.version) == (member.number, evaluated):
             continue  # the evaluation that made it the best one
-        if best is None or best.gives_way_to(seen.mean, seen.error):
-            best = Best(seen.mean, step, member.number, seen.episodes, seen.error, evaluated)
+        if best is None or best.gives_way_to(score.mean, score.error):
+            best = Best(score.mean, step, member.number, score.episodes, score.error, evaluated)
     return best

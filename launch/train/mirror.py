@@ -103,12 +103,12 @@ class Mirror:
                 self._send(source, f"{folder}/{name}")
 
     def _send(self, source: BinaryIO, target: str) -> None:
-        with self._files.open(target, "wb") as there:
-            shutil.copyfileobj(source, there, 1 << 20)
+        with self._files.open(target, "wb") as output:
+            shutil.copyfileobj(source, output, 1 << 20)
 
     def _prune(self, local: Path) -> None:
-        there = _steps(self._files, self._root)
-        for name in there[: -self._keep]:
+        steps = _steps(self._files, self._root)
+        for name in steps[: -self._keep]:
             if not (local / name).exists():
                 self._files.rm(f"{self._root}/checkpoints/{name}", recursive=True)
 

@@ -27,10 +27,10 @@ NO_EFFECT = ("--preset", "--config", "--run-dir")
 _log = logging.getLogger(__name__)
 
 
-def resumed_by_words(directory: RunDirectory, words: Sequence[str]) -> RunConfig:
+def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
     """`resumed_config` with the words of `rl-train --resume`."""
-    given = [flag for flag in NO_EFFECT if value_of(flag, words) is not None]
-    return resumed_config(directory, lambda base: parse_run(words, base=base), given)
+    without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
+    return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
 
 
 def resumed_config(
@@ -148,5 +148,5 @@ def _foreign(state: dict[str, Any], config: RunConfig) -> str:
         made_with = from_dict(RunConfig, state["config"])
     except (ValueError, TypeError, AttributeError) as problem:
         return f"was made by another version: {problem}"
-    found = fixed_differences(made_with, config)
-    return ", ".join(f"was made with {name} = {theirs!r}, this run has {ours!r}" for name, theirs, ours in found[:3])
+    changes = fixed_differences(made_with, config)
+    return ", ".join(f"was made with {name} = {theirs!r}, this run has {ours!r}" for name, theirs, ours in changes[:3])

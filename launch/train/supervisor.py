@@ -39,36 +39,38 @@ def supervise(arguments: Sequence[str]) -> int:
     number = value_of("--restarts", arguments) or ""
     if not number.isdecimal() or int(number) < 1:
         raise EngramError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
-    trust = [word for word in arguments if word == TRUST]
-    words = without([word for word in arguments if word != TRUST], ("--restarts",))
-    resumed = value_of("--resume", words)
+    trust = [argument for argument in arguments if argument == TRUST]
+    argv = without([argument for argument in arguments if argument != TRUST], ("--restarts",))
+    resumed = value_of("--resume", argv)
     if resumed is not None:
         if is_url(resumed):
             from .mirror import fetch  # here and once: what a restart goes on from is on this machine
 
-            resumed = str(fetch(resumed, value_of("--run-dir", words)))
-            words = [*without(words, ("--resume", "--run-dir")), "--resume", resumed]
+            resumed = str(fetch(resumed, value_of("--run-dir", argv)))
+            argv = [*without(argv, ("--resume", "--run-dir")), "--resume", resumed]
         # The same words again: one that dies early has not yet written down what they change.
-        return _keep_alive([*words, *trust], [*words, *trust], Path(resumed), int(number))
-    config = parse_run(words, env_required=True)
+        return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), int(number))
+    config = parse_run(argv, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
-    words = [*without(words, ("--run-dir",)), "--run-dir", str(run)]
+    argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
     # Neither is written down: the limit is of this command, and a URL may hold a secret.
-    kept = {flag: value_of(flag, words) for flag in ("--time-limit", "--checkpoint-url")}
-    again = [word for flag, value in kept.items() if value is not None for word in (flag, value)]
-    return _keep_alive([*words, *trust], ["--resume", str(run), *again, *trust], run, int(number))
+    flags = {flag: value_of(flag, argv) for flag in ("--time-limit", "--checkpoint-url")}
+    again = [argument for flag, value in flags.items() if value is not None for argument in (flag, value)]
+    return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, int(number))
 
 
-def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts: int, most: int | None = None) -> int:
+def _keep_alive(
+    arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, most: int | None = None
+) -> int:
     """Run `words`, after a death `go_on`, until an end that is none of those to be made good; returns its exit code."""
     in_a_row, in_all, reached = 0, 0, newest_step(run)
     most = most or IN_ALL * restarts
     with _Child() as child:
         while True:
             again = in_a_row > 0 and (run / CONFIG).exists()
-            code = child.run(go_on if again else words)
-            if code in (0, 2) or child.asked_to_stop:
+            code = child.run(resume_arguments if again else arguments)
+            if code in (0, 2) or child.stop_requested:
                 return code if code >= 0 else 128 - code
             now_at = newest_step(run)
             in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
@@ -81,7 +83,7 @@ def _keep_alive(words: Sequence[str], go_on: Sequence[str], run: Path, restarts:
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
-            if child.asked_to_stop_within(pause):
+            if child.stopped_within(pause):
                 return 1
 
 
@@ -101,7 +103,7 @@ def _show(line: str) -> None:
 class _Child:
     """Runs `rl-train` in a process of its own and passes on signals to it."""
 
-    asked_to_stop = False
+    stop_requested = False
     _process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "_Child":
@@ -112,23 +114,23 @@ class _Child:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def run(self, words: Sequence[str]) -> int:
+    def run(self, arguments: Sequence[str]) -> int:
         """The exit code of `rl-train` with these words, negative for the signal that ended it."""
-        command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *words]
+        command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
         # In a group of its own, since Ctrl-C would reach it twice, from the terminal and from here.
         self._process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
-        if self.asked_to_stop:
+        if self.stop_requested:
             self._process.terminate()
         return self._process.wait()
 
-    def asked_to_stop_within(self, seconds: float) -> bool:
+    def stopped_within(self, seconds: float) -> bool:
         """Wait, but not on when asked to stop."""
         deadline = time.monotonic() + seconds
-        while not self.asked_to_stop and time.monotonic() < deadline:
+        while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.1)
-        return self.asked_to_stop
+        return self.stop_requested
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.asked_to_stop = True
+        self.stop_requested = True
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)

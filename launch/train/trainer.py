@@ -139,32 +139,32 @@ class Trainer:
         self._waited += time.perf_counter() - started
         if not complete:
             return
-        found, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
-        before, first = [member.steps for member, _ in found], found[0][0]
+        ready, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
+        before, first = [member.steps for member, _ in ready], ready[0][0]
         first.accumulator.time("queue_wait").seconds += self._waited
         self._waited = 0.0
         self._between = False
         with first.accumulator.time("learner_busy"):
             with self.lock:
-                self._learn(found)
-            for member, batch in found:
+                self._learn(ready)
+            for member, batch in ready:
                 self._publish(member, len(batch.weights_version))
         if self.population:
             with self.lock:
-                for member, batch in found:
+                for member, batch in ready:
                     self.population.record(member, batch.episodes.numpy())
                 copied = self.population.look()
             for each in copied:
                 self._publish(self.members[each])
         self._between = True
-        for member, batch in found:
+        for member, batch in ready:
             self._call(UPDATE, Update(member.steps, member.number, member.learner, batch, self.directory.path), member)
-        for (member, _), steps in zip(found, before, strict=True):
+        for (member, _), steps in zip(ready, before, strict=True):
             self._look(member, steps)
             while member.notices:
                 self._warn_once(member.notices.pop())
         self.report(self.steps, None)
-        for member, _ in found:
+        for member, _ in ready:
             if member.due():
                 self._log(member)
 
@@ -193,13 +193,13 @@ class Trainer:
         if self._stop.reason:
             raise StopRequestedError
 
-    def _learn(self, found: Sequence[tuple[Member, Unroll]]) -> None:
+    def _learn(self, ready: Sequence[tuple[Member, Unroll]]) -> None:
         """Let members learn from a batch each."""
-        others = [self.population.metrics(member) if self.population else None for member, _ in found]
-        learners, batches = [member.learner for member, _ in found], [batch for _, batch in found]
-        if team := found[0][0].team:
+        others = [self.population.metrics(member) if self.population else None for member, _ in ready]
+        learners, batches = [member.learner for member, _ in ready], [batch for _, batch in ready]
+        if team := ready[0][0].team:
             batches = [team.learn(learners[0], batches[0])]
-        elif len(found) == 1:
+        elif len(ready) == 1:
             learners[0].learn(batches[0])
         else:
             if self.config.num_learners > 1:  # Ray or torch.func is imported along with it
@@ -207,8 +207,8 @@ class Trainer:
             else:
                 from ...learners.population.vectorized import learn_together as learn_all
             learn_all(learners, batches)
-        for (member, _), batch, known in zip(found, batches, others, strict=True):
-            member.note_update(batch, known)
+        for (member, _), batch, extra in zip(ready, batches, others, strict=True):
+            member.note_update(batch, extra)
             member.prefetch()
 
     def _finish_gathering(self) -> None:

@@ -64,7 +64,7 @@ class Watchdog:
     ) -> None:
         self._watched, self._stall_seconds, self._died, self._rescue = watched, stall_seconds, died, rescue
         self._stop_signals = {int(number) for number in stop_signals}
-        self._asked = asked
+        self._stop_reason = asked
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._over = threading.Event()
@@ -96,7 +96,7 @@ class Watchdog:
             numbers = os.read(self._reader, 64) if select.select([self._reader], [], [], LOOK_SECONDS)[0] else b""
             now = time.monotonic()
             reasons = [signal.Signals(number).name for number in set(numbers) & self._stop_signals]
-            if request is None and (reason := next(iter(reasons), self._asked())):
+            if request is None and (reason := next(iter(reasons), self._stop_reason())):
                 request = now, reason
             if not self._watched.lock.acquire(blocking=False):
                 since = moved = now

@@ -29,28 +29,30 @@ PASSED_ON = ("--restarts",)
 
 def trains_several(arguments: Sequence[str]) -> bool:
     """Whether words of `rl-train` are about several runs in one directory."""
-    words = dashed(arguments)
-    resumed = value_of("--resume", words)
-    return any(word.partition("=")[0] in TRIAL_FLAGS for word in words) or (resumed is not None and has_plan(resumed))
+    argv = dashed(arguments)
+    resumed = value_of("--resume", argv)
+    return any(argument.partition("=")[0] in TRIAL_FLAGS for argument in argv) or (
+        resumed is not None and has_plan(resumed)
+    )
 
 
 def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     """Train as the words say; returns the exit code: 0 after the end and after a signal, 1 if a run failed."""
-    words = dashed(arguments)
-    given, words = {flag: _values(flag, words) for flag in TRIAL_FLAGS}, _without(words)
-    resumed = value_of("--resume", words)
-    passed = [word for flag in PASSED_ON if (x := value_of(flag, words)) is not None for word in (flag, x)]
-    passed += [TRUST] * (TRUST in words)
-    words = without([word for word in words if word != TRUST], (*PASSED_ON, "--resume"))
-    jobs = _number("--jobs", given)
+    argv = dashed(arguments)
+    trial_flags, argv = {flag: _values(flag, argv) for flag in TRIAL_FLAGS}, _without(argv)
+    resumed = value_of("--resume", argv)
+    passed = [argument for flag in PASSED_ON if (x := value_of(flag, argv)) is not None for argument in (flag, x)]
+    passed += [TRUST] * (TRUST in argv)
+    argv = without([argument for argument in argv if argument != TRUST], (*PASSED_ON, "--resume"))
+    jobs = _number("--jobs", trial_flags)
     with user_errors():
         if resumed is None:
-            folder, plan, base = _started(given, words)
+            folder, plan, base = _started(trial_flags, argv)
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
         else:
             folder = Path(resumed)
-            plan, base = _resumed(folder, given), None
-            changed = words
+            plan, base = _resumed(folder, trial_flags), None
+            changed = argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
     jobs = min(jobs or usual_jobs(runs[0].config), len(runs))
     if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
@@ -59,18 +61,18 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     return _train(folder, plan, runs, jobs, stop)
 
 
-def trial_runs(folder: Path, plan: Plan, words: Sequence[str], changed: Sequence[str]) -> list[TrialRun]:
+def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequence[str]) -> list[TrialRun]:
     """Every run of a plan.
 
     Args:
         words: passed on to `rl-train --resume` of every run.
         changed: those of them that are settings, which are checked here.
     """
-    found: list[TrialRun] = []
+    runs: list[TrialRun] = []
     for trial, seed, place in plan.runs():
         config = resumed_by_words(RunDirectory.open(folder / place, lock=False), changed)
-        found.append(TrialRun(folder, place, trial, seed, config, tuple(words)))
-    return found
+        runs.append(TrialRun(folder, place, trial, seed, config, tuple(arguments)))
+    return runs
 
 
 def usual_jobs(config: RunConfig) -> int:
@@ -113,40 +115,40 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def _started(given: dict[str, list[str]], words: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
+def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
     """A new directory, its plan and the configuration that its runs share."""
-    if given["--seeds"] and value_of("--seed", words) is not None:
+    if trial_flags["--seeds"] and value_of("--seed", arguments) is not None:
         raise EngramError("--seed and --seeds are both given; allowed: one of them")
-    if not (given["--seeds"] or given["--sweep"]):
-        flag = next(flag for flag in ("--trials", "--jobs") if given[flag])
+    if not (trial_flags["--seeds"] or trial_flags["--sweep"]):
+        flag = next(flag for flag in ("--trials", "--jobs") if trial_flags[flag])
         raise EngramError(f"{flag} is given without --sweep{' or --seeds' if flag == '--jobs' else ''}")
-    if given["--sweep"] and not given["--trials"]:
+    if trial_flags["--sweep"] and not trial_flags["--trials"]:
         raise EngramError("--sweep needs --trials N, the number of samples")
-    if given["--trials"] and not given["--sweep"]:
+    if trial_flags["--trials"] and not trial_flags["--sweep"]:
         raise EngramError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
-    config = parse_run(words, env_required=True)
+    config = parse_run(arguments, env_required=True)
     if config.checkpoint_url is not None:
         raise EngramError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
-    if given["--sweep"] and config.population:
+    if trial_flags["--sweep"] and config.population:
         raise EngramError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
-    seeds = tuple(count(x) for word in given["--seeds"] for x in word.split(",") if x.strip())
-    trials = _number("--trials", given) or 1
-    plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(given["--sweep"]), trials=trials)
+    seeds = tuple(count(x) for text in trial_flags["--seeds"] for x in text.split(",") if x.strip())
+    trials = _number("--trials", trial_flags) or 1
+    plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(trial_flags["--sweep"]), trials=trials)
     first = plan.config(config, 0, plan.seeds[0])
     make_agents(first, first.factory(), find_device(first.device))  # raises EngramError before there is a directory
     return new_folder(config, plan), plan, config
 
 
-def _resumed(folder: Path, given: dict[str, list[str]]) -> Plan:
+def _resumed(folder: Path, trial_flags: dict[str, list[str]]) -> Plan:
     """The plan of a directory, with more trials if they are given."""
     if not has_plan(folder):
-        flag = next(flag for flag in TRIAL_FLAGS if given[flag])
+        flag = next(flag for flag in TRIAL_FLAGS if trial_flags[flag])
         raise EngramError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
     plan = read_plan(folder)
     for flag in ("--seeds", "--sweep"):
-        if given[flag]:
+        if trial_flags[flag]:
             raise EngramError(f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
-    trials = _number("--trials", given)
+    trials = _number("--trials", trial_flags)
     if trials is not None and not (plan.sweep and trials >= plan.trials):
         raise EngramError(f"trials is {trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
     base = base_config(folder, plan)
@@ -155,40 +157,40 @@ def _resumed(folder: Path, given: dict[str, list[str]]) -> Plan:
     return plan
 
 
-def _number(flag: str, given: dict[str, list[str]]) -> int | None:
-    if not given[flag]:
+def _number(flag: str, trial_flags: dict[str, list[str]]) -> int | None:
+    if not trial_flags[flag]:
         return None
     with user_errors(f"{flag}"):
-        number = count(given[flag][0])
-    if number < 1 or len(given[flag]) > 1:
-        raise EngramError(f"{flag} is {' '.join(given[flag])}; allowed: one whole number, at least 1")
+        number = count(trial_flags[flag][0])
+    if number < 1 or len(trial_flags[flag]) > 1:
+        raise EngramError(f"{flag} is {' '.join(trial_flags[flag])}; allowed: one whole number, at least 1")
     return number
 
 
-def _values(flag: str, words: Sequence[str]) -> list[str]:
+def _values(flag: str, arguments: Sequence[str]) -> list[str]:
     """The words after the last `--flag A B`, or in `--flag=A`. Raises EngramError without any."""
-    found: list[str] = []
-    at_flag = given = False
-    for word in words:
-        name, equals, value = word.partition("=")
+    values: list[str] = []
+    at_flag = present = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if FLAG.fullmatch(name):
             at_flag = name == flag
             if at_flag:
-                given, found = True, [value] if equals else []
+                present, values = True, [value] if equals else []
         elif at_flag:
-            found.append(word)
-    if given and not found:
+            values.append(argument)
+    if present and not values:
         raise EngramError(f"{flag} needs a value")
-    return found
+    return values
 
 
-def _without(words: Sequence[str]) -> list[str]:
+def _without(arguments: Sequence[str]) -> list[str]:
     """The words without TRIAL_FLAGS and their values."""
-    kept: list[str] = []
+    remaining: list[str] = []
     skip = False
-    for word in words:
-        if FLAG.fullmatch(name := word.partition("=")[0]):
+    for argument in arguments:
+        if FLAG.fullmatch(name := argument.partition("=")[0]):
             skip = name in TRIAL_FLAGS
         if not skip:
-            kept.append(word)
-    return kept
+            remaining.append(argument)
+    return remaining

@@ -63,12 +63,12 @@ class Plan:
     def runs(self) -> list[tuple[int, int, str]]:
         """Trial, seed and place in the directory of every run, in the order in which they start."""
         several = len(self.seeds) > 1 or not self.sweep
-        found: list[tuple[int, int, str]] = []
+        result: list[tuple[int, int, str]] = []
         for trial in range(self.trials):
             for seed in self.seeds:
                 parts = [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
-                found.append((trial, seed, "/".join(parts)))
-        return found
+                result.append((trial, seed, "/".join(parts)))
+        return result
 
     def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
         """Configuration of a run. Raises ValueError if a setting is not one of the algorithm."""
@@ -100,8 +100,8 @@ def new_folder(config: RunConfig, plan: Plan) -> Path:
         raise EngramError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)
-        if there := next(folder.iterdir(), None):
-            raise EngramError(f"{folder} is not empty ({there.name!r} is there); choose another --run-dir")
+        if existing := next(folder.iterdir(), None):
+            raise EngramError(f"{folder} is not empty ({existing.name!r} is there); choose another --run-dir")
     write_plan(folder, config, plan)
     return folder
 

@@ -1,4 +1,4 @@
 """Named settings: the papers', easy ones to begin with, and curricula.
 
-A preset is a dict of what differs from the defaults, in the shape of RunConfig.
+A preset is a dict of values that differ from the defaults, in the shape of RunConfig.
 """

@@ -1,13 +1,13 @@
-"""Curricula: the papers' environments, learned by stages, on top of the settings of the papers."""
+"""Curricula: the papers' environments, learned in stages, on top of the settings of the papers."""
 
 from .easy import EASY_CORES, READ_BY_REWARDS
 from .paper import Preset
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
-# The paper's BoxWorld. Distractors come first in small rooms, where they are in sight. Then the room and the paths grow
-# without any: an episode that a distractor ends teaches nothing about the way. Then they come back, few and on short
-# paths: after all with one lock only, the agent opened nothing but the gem's box. The next observation is predicted,
-# which teaches the memory the room, and colors are symbols.
+# The paper's BoxWorld. Distractors come first in small rooms, where they are visible. Then the room and the paths grow
+# without distractors: an episode that a distractor ends teaches nothing about the path. Then they return, few and on
+# short paths: after stages with one lock only, the agent opened nothing but the gem's box. The next observation is
+# predicted, which trains the memory to store the room, and colors are symbols.
 _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "unroll_length": 80,
     "agent": RMC_PPO["agent"]
@@ -28,9 +28,9 @@ _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "total_steps": 20_000_000,
 }
 
-# The paper's T-maze: the memory is learned where episodes are short. Until it is, waiting costs no more than guessing:
-# a short limbo and many small steps from each batch leave that behind before the policy has learned to wait. Long
-# unrolls show each update more ends of episodes, which keeps what was learned.
+# The paper's T-maze: the agent learns to remember in short episodes. Until then waiting costs no more than guessing:
+# a short limbo and many small steps from each batch pass this phase before the policy has learned to wait. Long
+# unrolls contain more ends of episodes per update, so the agent forgets less.
 _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "unroll_length": 300,
     "learner": LP_RNN_PPO["learner"]
@@ -46,8 +46,8 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "total_steps": 12_000_000,
 }
 
-# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by a third or so from
-# stage to stage: where the time doubles, the memory has to be learned again. Wrong lights pay as well as others of
+# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by about a third from
+# stage to stage: if the time doubles, the agent has to learn to remember again. Wrong lights pay as well as others of
 # their number: three times the bonus for entropy of the other environments keeps the policy from settling on some
 # orders.
 _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
@@ -70,10 +70,10 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "total_steps": 60_000_000,
 }
 
-# The paper's Cued Catch: as long as all four cues are asked for, what one of them means says nothing; then more trials.
-# All episodes have one length and 320 steps at their beginning earn nothing: environments that are all in there at once
+# The paper's Cued Catch: first fewer cues, since the meaning of one of four alone pays nothing; then more trials.
+# All episodes have one length and their first 320 steps earn nothing: environments that are all in this phase at once
 # teach nothing for five updates in a row, hence they are spread. With unrolls of 60 steps and a bonus of .02 what was
-# learned of the late trials is lost again.
+# learned of the late trials is forgotten.
 _STAGED_CUED_CATCH: Preset = CENTERED_LP_RNN_PPO | {
     "unroll_length": 100,
     "envs_per_update": 512,
@@ -98,9 +98,9 @@ CURRICULUM: dict[str, Preset] = {
     "sequence-recall": _STAGED_SEQUENCE_RECALL,
     "t-maze": _STAGED_T_MAZE,
 }
-"""By environment, on top of PAPER: the paper's environment, learned by stages."""
+"""By environment, on top of PAPER: the paper's environment, learned in stages."""
 
-# Layers that read features which stay may take larger steps.
+# Layers above fixed features tolerate larger steps.
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {

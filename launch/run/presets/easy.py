@@ -1,13 +1,13 @@
-"""Settings that are learned in minutes on two cores, on top of those of the papers."""
+"""Settings that learn in minutes on two cores, on top of the papers' settings."""
 
 from .paper import OTHERS, POPGYM, Preset, core
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
-# Actors act with weights one update old. Momentum keeps going where unrolls of older weights pointed, and a batch asks
-# again for what updates since have done: without the one and with a clip on the other no seed fell half-way. Returns
-# in running units are learned sooner; the bonus for entropy fades, so that the agent settles on short ways. Ways are
+# Actors act with weights one update old. Momentum continues in the direction of older unrolls, and a batch repeats
+# steps that updates since have already made: without momentum and with a clip no seed collapsed half-way. Returns
+# in running units are learned sooner; the entropy bonus decays, so that the agent settles on short paths. Paths have
 # ten steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does as well as
-# one that knows the way.
+# one that knows the path.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
@@ -24,9 +24,9 @@ _EASY_BOXWORLD: Preset = {
     },
 }
 
-# The shortest corridor; limbo is as long as in the paper. Few embedding units answer to what is seen most of the time,
-# so that the cue is not lost among the 280 steps of limbo, and most of limbo's actions get no credit. One member alone
-# may find out what the cue means and lose it again; four help each other.
+# The shortest corridor; limbo is as long as in the paper. Few embedding units respond to the most frequent
+# observations, so that the cue is not lost among the 280 steps of limbo, and most of limbo's actions get no credit.
+# One member alone may learn what the cue means and forget it again; four help each other.
 _EASY_T_MAZE: Preset = {
     "env_args": {"difficulty": 0},
     "agent": {"torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0}},
@@ -48,7 +48,8 @@ _EASY_T_MAZE: Preset = {
 }
 
 # 64 episodes at a time instead of 600, each used in two of eight updates. The next observation is predicted, which
-# teaches the memory the graph's edges: with it 82 are earned after 3 M steps, from rewards alone (A2C) after 12 M.
+# trains the memory to store the graph's edges: the return reaches 82 after 3 M steps, from rewards alone (A2C) after
+# 12 M.
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "drawn"},
     "envs_per_actor": 64,
@@ -69,9 +70,9 @@ _EASY_GRAPH: Preset = {
 # The paper's Mini-Pacman: its first level is cleared within 1.5 M steps, the second within 4 M.
 _EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
 
-# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and is found by few random walks: returns in
-# running units. The next observation is predicted, which teaches the memory the walls: MNM earns 200 after 0.5 M steps
-# instead of 0.6.
+# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it: returns in
+# running units. The next observation is predicted, which trains the memory to store the walls: MNM earns 200 after
+# 0.5 M steps instead of 0.6.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,
@@ -94,7 +95,7 @@ _EASY_CUED_CATCH: Preset = LP_RNN_PPO | {
     "total_steps": 5_000_000,
 }
 
-# Two lights that are on for 14 steps, reached by stages: one light first, then lights of three steps, then longer ones.
+# Two lights that are on for 14 steps, reached in stages: one light first, then lights of three steps, then longer ones.
 _EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "env_args": {
         "sequence_length": 2,
@@ -131,8 +132,8 @@ _EASY_POPGYM: Preset = OTHERS | {
 
 WIDE_POOLS: Preset = core(viewport_size=32, summarizer_size=256, unit_views=True)
 
-# What the pools hold says something only while the torso stays what it was. A light or a ball is paid for at once: to
-# predict what is paid teaches reading sooner than advantages do, which also hold what was earned later.
+# The pools' content stays meaningful only while the torso does not change. A light or a ball is rewarded at once:
+# predicting the reward trains the readout sooner than advantages do, which also contain later rewards.
 READ_BY_REWARDS: Preset = {
     "agent": WIDE_POOLS["agent"] | {"torso": {"fixed_features": True}, "prediction_size": 128, "predict": "reward"}
 }
@@ -158,4 +159,4 @@ EASY: dict[str, Preset] = {
     "t-maze": _EASY_T_MAZE,
     **dict.fromkeys(POPGYM, _EASY_POPGYM),
 }
-"""By environment, on top of PAPER: settings that are learned in minutes on two cores."""
+"""By environment, on top of PAPER: settings that learn in minutes on two cores."""

@@ -1,4 +1,4 @@
-"""The configuration that a preset stands for."""
+"""The configuration of a preset."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PRESETS = ("paper", *_VARIANTS)
 
 
 def preset(name: str, env: str, core: str) -> RunConfig:
-    """The configuration that `--preset NAME --env ENV --core CORE` stands for, before any other flag."""
+    """The configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     environment = environment_of(env)
@@ -30,7 +30,8 @@ def preset(name: str, env: str, core: str) -> RunConfig:
 
 
 def environment_of(env: str) -> str:
-    """The environment whose settings apply to a name: a twin has those of its environment, an id those of its name."""
+    """The environment whose settings apply to a name: a twin has those of its original, an id those of its short
+    name."""
     name = env.removeprefix("engram:")
     return find_environment(name)[0].name if is_environment(name) else env
 
@@ -40,7 +41,8 @@ def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
     if environment_of(env) not in PAPER or environment_of(env) in POPGYM:  # every difficulty of POPGym is the paper's
         return False
     defaults = {
-        name: given.default for name, given in environment_parameters(find_environment(environment_of(env))[0]).items()
+        name: parameter.default
+        for name, parameter in environment_parameters(find_environment(environment_of(env))[0]).items()
     }
 
     def whole(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
 
 
 def merge(base: Preset, over: Preset) -> Preset:
-    """`base` with the values of `over` laid on top, dict by dict."""
+    """`base` updated with the values of `over`, recursively."""
     merged = dict(base)
     for key, value in over.items():
         merged[key] = merge(base[key], value) if isinstance(value, dict) and key in base else value

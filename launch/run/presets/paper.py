@@ -1,6 +1,6 @@
 """The papers' settings, per environment and core, and those of environments that are in no paper.
 
-Sources: the four papers and their released code, named per entry; what they leave open has the default.
+Sources: the four papers and their released code, named per entry; unspecified values have the default.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ def core(**options: Any) -> Preset:
 
 
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
-# optimizer is not printed there; Adam on mean losses is ours, `--optimizer rmsprop_tf --eps 0.1 --reduction sum` is the
-# one of scalable_agent, which the paper builds on. Mini-Pacman has no settings of its own in the paper.
+# optimizer is not reported; Adam on mean losses is ours, `--optimizer rmsprop_tf --eps 0.1 --reduction sum` is the
+# one of scalable_agent, which the paper builds on. The paper has no separate settings for Mini-Pacman.
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
     "envs_per_update": 32,
@@ -34,8 +34,8 @@ _A2C: Preset = {
 }
 
 # FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps: an
-# unroll is an episode and the row between two. The code's value coefficient .1 has no half in it; ours has. Baselines:
-# the same with an LSTM.
+# unroll is an episode and the step between two. The code's value loss has no factor 1/2 (coefficient .1); ours has.
+# Baselines: the same with an LSTM.
 _GRAPH: Preset = {
     "env_args": {"assignment": "fixed"},
     "unroll_length": 31,
@@ -45,8 +45,8 @@ _GRAPH: Preset = {
     "total_steps": 180_000_000,
 }
 
-# MNM paper, section 4.3: A2C with the settings of Miconi et al. 2018, here of its batched successor (30 mazes at once,
-# whole episodes and the row between two, gradient norm 4).
+# MNM paper, section 4.3: A2C with the settings of Miconi et al. 2018, here those of its batched successor (30 mazes
+# at once, whole episodes and the step between two, gradient norm 4).
 _MAZE: Preset = {
     "unroll_length": 251,
     "envs_per_actor": 30,
@@ -55,8 +55,8 @@ _MAZE: Preset = {
     "total_steps": 250_000_000,
 }
 
-# LP-RNN paper, section 5.2: IMPALA, unroll 300, a convolutional net to 128 numbers, gradients cut every 300, 100, 20 or
-# 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
+# LP-RNN paper, section 5.2: IMPALA, unroll 300, a convolutional net to 128 features, gradients cut every 300, 100, 20
+# or 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
 _LP_RNN: Preset = {
     "unroll_length": 300,
     "envs_per_update": 32,
@@ -66,7 +66,7 @@ _LP_RNN: Preset = {
 
 # POPGym paper and its released code: PPO of RLlib with RLlib's defaults where the code sets nothing (clip .3, lambda 1,
 # 30 epochs, learning rate 5e-5, no entropy bonus, no clipped gradients), 64 environments of 1024 steps and minibatches
-# of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no half in it; ours has. Left out:
+# of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no factor 1/2; ours has. Omitted:
 # RLlib's adaptive KL penalty, and the two hidden layers of 128 units of either head. Its score MMER is the maximum over
 # updates of the mean return of episodes: a row of metrics for each update.
 _POPGYM: Preset = {
@@ -94,10 +94,10 @@ POPGYM = tuple(
     )
 )
 
-# Untuned environments. Rewards and observations have any size there, so both are normalized;
-# steps are dear, so each is used four times, in many small updates; the policy begins near uniform; the run ends. The
-# value teaches the memory what the policy has not found out yet, so its weight is not small. Where rewards are rare,
-# its gradient is large in just those minibatches that hold one: a gradient clipped to 1 would count them least.
+# Untuned environments. Rewards and observations have any scale, so both are normalized;
+# steps are expensive, so each is used four times, in many small updates; the policy begins near uniform. The
+# value loss trains the memory before the policy uses it, so its weight is not small. If rewards are rare,
+# its gradient is large in just those minibatches that contain one: a gradient clipped to 1 would weigh them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 64,
@@ -136,7 +136,7 @@ PAPER: dict[str, Preset] = {
     "sequence-recall": _LP_RNN,
     **dict.fromkeys(POPGYM, _POPGYM),
 }
-"""By environment; a twin has the settings of its environment."""
+"""By environment; a twin has the settings of its original."""
 
 CORES: dict[tuple[str, str], Preset] = {
     ("boxworld", "rmc"): core(num_slots=4, num_heads=4, head_size=64, gate="memory"),
@@ -147,4 +147,4 @@ CORES: dict[tuple[str, str], Preset] = {
     ("maze", "mnm-g"): core(hidden_size=200, memory_size=100, num_heads=3),
     ("maze", "lstm"): core(hidden_size=200),
 }
-"""A paper's core options for its own pairing of environment and core, on top of PAPER."""
+"""Core options by the paper's pairing of environment and core, on top of PAPER."""

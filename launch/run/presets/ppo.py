@@ -1,8 +1,8 @@
-"""PPO settings that several environments share: what easy settings and curricula begin with."""
+"""PPO settings that several environments share: the base of easy settings and curricula."""
 
 from .paper import Preset
 
-# Each step used four times; a bonus for entropy that fades, so that what was found is kept.
+# Each step used four times; an entropy bonus that decays, so that the policy keeps what it has learned.
 PPO: Preset = {
     "algorithm": "ppo",
     "entropy_cost": 0.01,
@@ -12,7 +12,7 @@ PPO: Preset = {
 }
 
 # PPO for the environments of the RMC paper: each step used twice in eight updates of 64 environments. The head's first
-# policy is near uniform; the memory also sees what was done.
+# policy is near uniform; the memory also receives the last action.
 RMC_PPO: Preset = {
     "unroll_length": 64,
     "envs_per_update": 64,
@@ -23,7 +23,7 @@ RMC_PPO: Preset = {
 
 # PPO for the LP-RNN environments. As long as the goal is a guess it earns nothing on average, waiting costs next to
 # nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and
-# advantages in running units. Few embedding units answer at any one step, so that what has to be stored stands out.
+# advantages in running units. Few embedding units respond at any one step, so that rare events stand out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
     "envs_per_update": 256,
@@ -36,8 +36,8 @@ LP_RNN_PPO: Preset = {
     "learner": PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
 }
 
-# What happened once is small in a slow pool, and next to what is always there it is lost: features of mean 0 reach the
-# memory, and a value cost and a clip that let the value teach it.
+# A single event has a small share of a slow pool and is lost next to constant features: features of mean 0 reach the
+# memory, and the value cost and the clip let the value loss train it.
 CENTERED_LP_RNN_PPO: Preset = LP_RNN_PPO | {
     "agent": LP_RNN_PPO["agent"] | {"torso": LP_RNN_PPO["agent"]["torso"] | {"normalize_features": True}},
     "learner": LP_RNN_PPO["learner"] | {"value_cost": 0.5, "max_grad_norm": 10.0},

@@ -1,1 +1,1 @@
-"""Names and types of settings, as files, calls and users of other libraries write them."""
+"""Names and types of settings in files, in calls and in other libraries."""

@@ -1,4 +1,4 @@
-"""Where an unknown setting of a run is found: other libraries, algorithms, cores, environments.
+"""Explanations of unknown settings: names of other libraries, algorithms, cores, environments.
 
 Pure renames are in `base/messages.py` (OTHER_NAMES); this file explains names whose meaning differs.
 """
@@ -40,14 +40,14 @@ MEANINGS = {
     "capture_video": _VIDEO,
     "save_video": _VIDEO,
 }
-"""Explanations by name in other libraries, in words of a command line."""
+"""Explanations by name in other libraries, written for the command line."""
 
 
 def meaning(name: str, algorithm: str, core: str, env: str) -> str:
-    """The end of a message about an unknown setting: where it is found; empty where nothing is known.
+    """The end of a message about an unknown setting: the place of the setting; empty if the name is unknown.
 
     Args:
-        algorithm: of the run, whose settings are searched first.
+        algorithm: the run's algorithm; its settings are searched first.
     """
     if name in OTHER_NAMES:
         return ""
@@ -68,10 +68,10 @@ def meaning(name: str, algorithm: str, core: str, env: str) -> str:
     return f"it is a setting of {' and '.join(others)}, not of {algorithm}: --algorithm-args {name}=VALUE"
 
 
-def in_python(words: str) -> str:
-    """The same explanation with settings as arguments of a call."""
-    words = re.sub(r"--(\w+)-args (\w+)=(\w+)", r"\1_args={'\2': \3}", words)
-    return re.sub(r"--(\w[\w-]*)", lambda flag: flag[1].replace("-", "_"), words)
+def in_python(text: str) -> str:
+    """The explanation with settings as arguments of a Python call."""
+    text = re.sub(r"--(\w+)-args (\w+)=(\w+)", r"\1_args={'\2': \3}", text)
+    return re.sub(r"--(\w[\w-]*)", lambda flag: flag[1].replace("-", "_"), text)
 
 
 def _settings(algorithm: str) -> set[str]:

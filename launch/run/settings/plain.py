@@ -1,4 +1,4 @@
-"""Configurations as nested dicts of plain values, as files and calls have them, and their differences."""
+"""Configurations as nested dicts of plain values, for files and calls, and their differences."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from ....base.units import Minutes, Seconds, count, duration, is_duration
 from ..urls import redacted
 
 NONE = "None"
-"""Stands for None among the free parameters of environments, cores and algorithms, since TOML has no such value."""
+"""Replaces None among the free parameters of environments, cores and algorithms, since TOML has no null value."""
 _DURATION = "a duration such as 90s or 10m"
 _NAMES: dict[Any, str] = {
     **{int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"},
@@ -22,7 +22,7 @@ _NAMES: dict[Any, str] = {
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as nested dicts of plain values, as it is written down: without the secrets of a URL."""
+    """A configuration as nested dicts of plain values, for a file: without the secrets of a URL."""
     plain: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)
@@ -73,14 +73,14 @@ def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, 
 
 
 def _as_read(value: Any) -> Any:
-    """A value as a file gives it back: tuples are lists there."""
+    """A value as read from a file: tuples become lists."""
     if isinstance(value, dict):
         return {key: _as_read(each) for key, each in value.items()}
     return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def typed(hint: Any, value: Any, name: str) -> Any:
-    """A plain value as the type that its field declares. Raises EngramError for a value of another type."""
+    """A plain value converted to the type of its field. Raises EngramError for a value of another type."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -110,20 +110,20 @@ def typed(hint: Any, value: Any, name: str) -> Any:
     elif hint is int and isinstance(value, str):
         with contextlib.suppress(ValueError):
             return count(value)
-    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # 1e6, as in words
+    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # such as 1e6
         return int(value)
     elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
         return value
-    raise EngramError(f"{name} is {value!r}; expected {_in_words(hint)}")
+    raise EngramError(f"{name} is {value!r}; expected {_described(hint)}")
 
 
-def _in_words(hint: Any) -> str:
+def _described(hint: Any) -> str:
     """A field's type for an error message."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
-        return " or ".join(map(_in_words, inner))
+        return " or ".join(map(_described, inner))
     if origin is Literal:
         return ", ".join(map(repr, inner))
     if origin is tuple:
-        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_in_words(inner[0])}"
+        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_described(inner[0])}"
     return _NAMES.get(hint, "a table")
