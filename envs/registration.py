@@ -134,8 +134,7 @@ def make_batch(
         first_index: index of the first environment; the indices determine the random streams.
         env_workers: number of processes that step a foreign environment; 0 and 1 step it in this process.
         render_mode: None or "rgb_array".
-        parameters: passed to the environment's constructor. They may be called `name`, `num_envs` or `first_index`,
-            because these arguments are positional only.
+        parameters: arguments of the environment's constructor; `name`, `num_envs` and `first_index` may be among them.
 
     Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """

@@ -1,4 +1,4 @@
-"""Which options the `reset` of a Gymnasium environment reads."""
+"""Check that a Gymnasium environment's `reset` reads the options that are passed to it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +8,14 @@ from .batch import ForeignBatch
 from .check import OUTSIDE
 
 _OF_BATCHES = "reset_mask"
-"""Read by vector environments, and no option of an environment."""
+"""Option that Gymnasium's vector environments read; it is not passed on to single environments."""
 
 
 class RecordedOptions(dict[str, Any]):
-    """Options of a reset that record which keys are read; `all_read` where all of them are, or may be.
+    """Reset options that record which keys are read.
 
-    A copy reads all of them, and so does another process, to which they are sent as a plain dict.
+    `read` contains the keys read by name. `all_read` is True after an access that may read every key: iteration, a
+    copy, or pickling for another process, which receives a plain dict.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -30,11 +31,11 @@ class RecordedOptions(dict[str, Any]):
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a dict."""
+        """`dict.get`; records the key."""
         return self[key] if key in self else default
 
     def pop(self, key: str, *default: Any) -> Any:
-        """As of a dict."""
+        """`dict.pop`; records the key."""
         self.read.add(key)
         return super().pop(key, *default)
 
@@ -43,22 +44,22 @@ class RecordedOptions(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
-        """As of a dict."""
+        """`dict.keys`; records all keys as read."""
         self.all_read = True
         return super().keys()
 
     def items(self) -> Any:
-        """As of a dict."""
+        """`dict.items`; records all keys as read."""
         self.all_read = True
         return super().items()
 
     def values(self) -> Any:
-        """As of a dict."""
+        """`dict.values`; records all keys as read."""
         self.all_read = True
         return super().values()
 
     def copy(self) -> dict[str, Any]:
-        """As of a dict."""
+        """`dict.copy`; records all keys as read."""
         return dict(self.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,7 +67,7 @@ class RecordedOptions(dict[str, Any]):
 
 
 def check_options(batch: ForeignBatch, options: Mapping[str, Any], seed: int) -> None:
-    """Reset `batch` with `options` of its environments. Raises ValueError if one is not read, or `reset` raises."""
+    """Reset the environments of `batch` with `options`. Raises ValueError if one is unread or `reset` raises."""
     recorded = RecordedOptions(options)
     batch.reset_options = recorded
     observation = batch.new_observation()
