@@ -1,1 +1,1 @@
-"""Acting: an Actor steps a batch of environments with an agent and makes unrolls."""
+"""Acting: an Actor steps a batch of environments with an agent and returns unrolls."""

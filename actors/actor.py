@@ -1,6 +1,6 @@
-"""One actor: a batch of environments, an agent with memory, and unrolls out of both.
+"""One actor: a batch of environments, an agent with memory, and the unrolls that they produce.
 
-The actor is the only place where an environment and an agent meet, in training, evaluation and tests alike.
+Training, evaluation and tests all connect environments and agents through an actor.
 """
 
 import sys
@@ -27,11 +27,11 @@ from .packed import Packer, fetch, take_over
 from .unroll import Unroll
 
 ALL_NEW = LevelsConfig()
-"""Every level is drawn when it is played, and all environments begin together."""
+"""Configuration without replay, stages or staggering: every episode samples a new level."""
 
 
 def _nothing() -> None:
-    """The default of `Actor.call_at_steps`."""
+    """Default of `Actor.call_at_steps`."""
 
 
 def _no_other_environment(stage: int) -> BatchedEnvironment:
@@ -39,22 +39,22 @@ def _no_other_environment(stage: int) -> BatchedEnvironment:
 
 
 class Actor:
-    """Steps `batch` with `agent` and makes unrolls of `unroll_length` steps.
+    """Step `batch` with `agent` and return unrolls of `unroll_length` steps.
 
     Args:
-        batch: the environments; their reset is this actor's business.
+        batch: the environments; the actor resets them.
         agent: the network; its weights are replaced by those that `unroll` is given.
         unroll_length: T, at least 1.
         seed: seeds the environments and, with `first_index`, the sampling of actions.
         first_index: index of the first environment among all environments of the run.
-        number: this actor's number; unrolls carry it.
+        number: index of this actor, recorded in its unrolls.
         member: member of the population this actor acts for.
-        levels: which levels are played when.
-        discount: of the returns that values estimate, for the scores of levels.
+        levels: configuration of levels.
+        discount: discount of the returns that values estimate, for the scores of levels.
         reward_clip: bound of the rewards in these scores; 0 for none.
-        imitate: player whose actions unrolls carry; "" for none.
-        novelty: whether unrolls tell what is new in its episode.
-        make_environment: makes the environments of a stage of the curriculum; `batch` is those of stage 0.
+        imitate: player whose actions are recorded in unrolls; "" for none.
+        novelty: whether unrolls record what is new in its episode.
+        make_environment: returns the environments of a stage of the curriculum; `batch` are those of stage 0.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Have `call` called after every step of the batch and, where environments step in turn, of each of them.
+        """Call `call` after every step of the batch and, where environments step in turn, of each environment.
 
-        What it raises ends the unroll.
+        An exception raised by it ends the unroll.
         """
         self._at_step = call
         batch: Any = self.batch
@@ -107,15 +107,15 @@ class Actor:
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on (nothing to do if this version is loaded).
 
-        Weights taken over from another member begin with new episodes: they cannot read the memory, and do not deserve
-        the score, of those that others have begun. A new stage of the curriculum begins with other environments.
+        Weights copied from another member begin with new episodes: they cannot read the recurrent state of episodes
+        of other weights, and should not get their score. A new stage of the curriculum begins with other environments.
         """
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)
             load(self.agent, weights.values)
             self.version = weights.version
-            if not self._begun:  # a first state may be learned: it is that of the weights that act
+            if not self._begun:  # the initial state may be learned, so it belongs to the acting weights
                 self.state = self.agent.initial_state(self.batch.num_envs)
         if weights.beginnings != self.beginnings:
             self.beginnings = weights.beginnings
@@ -123,7 +123,7 @@ class Actor:
             self._restart(int(torch.randint(2**62, (), generator=self.generator, device=self.device)))
 
     def _enter(self, stage: int | Sequence[float]) -> None:
-        """Have the environments of this stage or mixture; they are to be restarted or restored."""
+        """Create the environments of this stage or mixture; the caller restarts or restores them."""
         stage = stage if isinstance(stage, int) else tuple(stage)
         if stage != self.stage:
             batch = self._make_environment(stage)
@@ -133,21 +133,21 @@ class Actor:
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
-        """New episodes in all environments."""
+        """Begin new episodes in all environments."""
         n = self.batch.num_envs
         flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        self._said: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
-        """The environment's answer at the last step, as its own arrays [N, ...]."""
-        self.batch.reset_into(self._said.observation, seed)
+        self._env_output: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
+        """Output of the environments at the last step, as separate arrays [N, ...]."""
+        self.batch.reset_into(self._env_output.observation, seed)
         self._extras = Extras(self.batch, self.agent.extras, self._imitate, self._novelty)
-        self._said = self._said._replace(extras=self._extras.arrays())
-        self._extras.write(self._said.extras, self._said.observation, np.ones(n, np.bool_))
+        self._env_output = self._env_output._replace(extras=self._extras.arrays())
+        self._extras.write(self._env_output.extras, self._env_output.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:
-            self._said = self._said._replace(action_mask=np.ones_like(self.batch.action_mask))
-            self._mask(self._said)
+            self._env_output = self._env_output._replace(action_mask=np.ones_like(self.batch.action_mask))
+            self._mask(self._env_output)
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
-        """The agent's state before the next step; a study of it may change it between two unrolls."""
+        """Recurrent state before the next step; a study may change it between two unrolls."""
         self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
         self._replay: Replay | None = None
         if self._levels.level_replay:
@@ -159,7 +159,7 @@ class Actor:
         self._lengths = np.zeros(n, np.int64)
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
-        """T steps under one version of the weights (the loaded ones if None)."""
+        """Run T steps with one version of the weights (the loaded ones if None)."""
         buffers = self.begin(weights)
         for t in range(self.unroll_length):
             env = self.env_output(buffers, t)
@@ -174,24 +174,24 @@ class Actor:
         self._begun = True
         self.agent.begin_unroll()
         steps = self.unroll_length
-        env = map_leaves(lambda x: _room(x, steps), self._said)  # the environment writes straight into it
+        env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
         initial = None if self.device.type == "cpu" else self.agent.initial_state(self.batch.num_envs)
         return Buffers(env, map_leaves(torch.from_numpy, env), self.state, initial, [self._no_episodes()])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
-        """Step t of the environments, leaves [N, ...] on the network's device, in one copy."""
+        """Output of the environments at step t, leaves [N, ...], copied to the network's device at once."""
         env = _at(buffers.tensors, t)
         if self._packer is None:
             return env
         leaves: list[torch.Tensor] = []
         map_leaves(leaves.append, env)
-        there = iter(self._packer.send(leaves).leaves)
-        env = map_leaves(lambda _: next(there), env)
+        copied = iter(self._packer.send(leaves).leaves)
+        env = map_leaves(lambda _: next(copied), env)
         buffers.shown.append(env.observation)
         return env
 
     def step_environment(self, buffers: "Buffers", t: int, output: AgentOutput, action: NDArray[Any]) -> None:
-        """Step the environments with the agent's output at step t, its actions being [N, ...] on the CPU."""
+        """Step the environments with the agent's output at step t; actions [N, ...] are on the CPU."""
         before, after = _at(buffers.env, t), _at(buffers.env, t + 1)
         buffers.outputs.append(output)
         if self._replay:
@@ -207,9 +207,9 @@ class Actor:
         self._count(before, after, buffers.episodes)
 
     def finish(self, buffers: "Buffers") -> Unroll:
-        """The unroll, after its last step."""
+        """Return the unroll after its last step."""
         self.agent.end_unroll()
-        self._said = map_leaves(np.copy, _at(buffers.env, self.unroll_length))
+        self._env_output = map_leaves(np.copy, _at(buffers.env, self.unroll_length))
         return Unroll(
             initial_state=map_state(torch.clone, buffers.initial_state),
             env=buffers.whole(self.device),
@@ -222,7 +222,7 @@ class Actor:
         )
 
     def _mask(self, env: Any) -> None:
-        """Copy the valid actions of a step; all are valid where an episode ended, since the action there is ignored."""
+        """Copy the mask of valid actions; where an episode ended, all are valid, since that action is ignored."""
         if env.action_mask is not None:
             mask = self.batch.action_mask
             assert mask is not None, "an environment with masks has one at every step"
@@ -233,14 +233,14 @@ class Actor:
             check_masks(name, env.action_mask, spec.choices)
 
     def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
-        """Episode returns and lengths; the action at an episode's last step is ignored and not counted."""
+        """Update episode returns and lengths; the action at an episode's last step is ignored and not counted."""
         self._returns += after.reward
         self._lengths += ~(before.terminated | before.truncated)
         over = after.terminated | after.truncated
         if self._stagger is not None and (cut := self._stagger.due(over)) is not None:
             self.batch.cut(cut)
             after.truncated[cut] = True
-            self._returns[cut], self._lengths[cut] = 0.0, 0  # half an episode counts for none
+            self._returns[cut], self._lengths[cut] = 0.0, 0  # partial episodes do not count
         if over.any():
             ended = np.flatnonzero(over)
             own = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
@@ -249,7 +249,7 @@ class Actor:
             self._lengths[ended] = 0
 
     def _solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Whether the episodes that end here were solved, bool [N]; None where the environment does not report it."""
+        """Whether the episodes that end at this step were solved, bool [N]; None without this field."""
         if "solved" not in self.batch.episode_fields:
             return None
         solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(terminated | truncated)
@@ -261,14 +261,14 @@ class Actor:
         return np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
 
     def save(self) -> dict[str, Any]:
-        """All that the next unroll depends on, except the weights: environments, memory, randomness, counters."""
+        """Everything that the next unroll depends on, except the weights: environments, state, randomness, counters."""
         leaves: list[torch.Tensor] = []
         map_state(lambda x: leaves.append(x.clone()) or x, self.state)
         return {
             "batch": self.batch.save(),
             "state": leaves,
             "extras": self._extras.save(),
-            "row": map_leaves(np.copy, self._said)._asdict(),
+            "row": map_leaves(np.copy, self._env_output)._asdict(),
             "generator": self.generator.get_state(),
             "copies": self.beginnings,
             "stage": self.stage,
@@ -279,29 +279,29 @@ class Actor:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue exactly where `save` left off."""
+        """Continue exactly from a state returned by `save`."""
         self._begun = True
         self._enter(saved.get("stage", 0))
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).to(self.device, copy=True), self.state)
-        said = map_leaves(np.array, EnvOutput(**saved["row"]))
-        if said.action_mask is None and self._said.action_mask is not None:  # saved before masks were read
-            said = said._replace(action_mask=np.ones_like(self._said.action_mask))
-        self._said = said
-        if "extras" in saved:  # older states have none
+        output = map_leaves(np.array, EnvOutput(**saved["row"]))
+        if output.action_mask is None and self._env_output.action_mask is not None:  # saved without masks
+            output = output._replace(action_mask=np.ones_like(self._env_output.action_mask))
+        self._env_output = output
+        if "extras" in saved:  # missing in older states
             self._extras.restore(saved["extras"])
         generator = torch.as_tensor(saved["generator"])
         if generator.shape == self.generator.get_state().shape:
             self.generator.set_state(generator)
-        else:  # of another kind of device; this one is seeded already
+        else:  # saved on another kind of device; this generator is already seeded
             print(
                 f"engram: actor {self.number}: the saved random number generator is not one of {self.device}; "
                 "actions are sampled with a new seed",
                 file=sys.stderr,
                 flush=True,
             )
-        self.beginnings = saved.get("copies", 0)  # states from before there were populations have none
+        self.beginnings = saved.get("copies", 0)  # missing in states older than populations
         if self._stagger:
             left = saved.get("stagger")
             self._stagger.left = np.zeros_like(self._stagger.left) if left is None else np.array(left)
@@ -313,25 +313,25 @@ class Actor:
 
 @dataclass
 class Buffers:
-    """An unroll under way."""
+    """Buffers of an unroll in progress."""
 
     env: Any
     """Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]."""
     tensors: EnvOutput
-    """The same memory as tensors."""
+    """Tensors that share memory with `env`."""
     initial_state: AgentState
-    """The agent's state at step 0."""
+    """Recurrent state at step 0."""
     initial: AgentState | None
-    """The state that an episode begins with, on a device, which computes it once for each unroll; else None."""
+    """Initial state of an episode, computed once for each unroll on a device other than the CPU; else None."""
     episodes: list[NDArray[np.float32]]
-    """The episodes that ended, as `Unroll.episodes`."""
+    """Finished episodes, as `Unroll.episodes`."""
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
     shown: list[Any] = field(default_factory=list[Any])
-    """Observations of each step on the network's device, where that is not the CPU."""
+    """Observations of each step on the network's device, if it is not the CPU."""
     started: float = field(default_factory=time.perf_counter)
 
     def whole(self, device: torch.device) -> EnvOutput:
-        """All steps, with the observations on the network's device; flags stay where steps are counted."""
+        """All steps, with the observations on the network's device; flags stay on the CPU, where steps are counted."""
         if device.type == "cpu":
             return self.tensors
         last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)
@@ -339,12 +339,12 @@ class Buffers:
 
 
 def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:
-    """An array of steps 0..T that begins with this one."""
+    """Allocate an array of steps 0..T whose first step is `x`."""
     room = np.empty((steps + 1, *first.shape), first.dtype)
     room[0] = first
     return room
 
 
 def _at(env: Any, t: int) -> Any:
-    """Step t of an EnvOutput, a view."""
+    """View of step t of an EnvOutput."""
     return map_leaves(lambda x: x[t], env)

@@ -1,4 +1,4 @@
-"""Whole episodes of one actor, for evaluations."""
+"""Complete episodes of one actor, for evaluations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from .actor import Actor
 from .unroll import EPISODE_COLUMNS
 
 Episodes = NDArray[np.float32]
-"""[K, 3 + F]: K episodes in EPISODE_COLUMNS and the environment's own fields."""
+"""[K, 3 + F]: K episodes with EPISODE_COLUMNS and the environment's own fields."""
 
 
 class UnfinishedError(RuntimeError):
-    """Episodes have not ended within the steps that they were given."""
+    """Raised when episodes have not ended within the allowed number of steps."""
 
 
 def play(
@@ -24,23 +24,23 @@ def play(
     report: Callable[[int], None] = lambda _: None,
     most_steps: float = math.inf,
 ) -> Episodes:
-    """`episodes` finished episodes of an actor, an unbiased sample of all.
+    """Return `episodes` finished episodes of an actor, an unbiased sample of all episodes.
 
-    Every environment has its number of episodes fixed beforehand, and its first so many count. The first ones to end
-    anywhere would be short ones too often.
+    The number of episodes of each environment is fixed beforehand, and its first episodes count. Counting the first
+    episodes to end in any environment would favor short episodes.
 
     Args:
-        actor: fresh, so that every environment begins with an episode.
-        episodes: how many, at least 1.
+        actor: a new actor, so that every environment begins with an episode.
+        episodes: number of episodes, at least 1.
         report: called with the number of episodes that count so far.
-        most_steps: steps of every environment after which no further unroll is begun.
+        most_steps: steps per environment after which no further unroll begins.
 
     Raises:
-        UnfinishedError: episodes were missing after so many steps.
+        UnfinishedError: episodes were missing after `most_steps` steps.
     """
     n = actor.batch.num_envs
     missing = episodes // n + (np.arange(n) < episodes % n)
-    kept: list[NDArray[Any]] = []
+    counted: list[NDArray[Any]] = []
     steps = 0
     while missing.any():
         if steps >= most_steps:
@@ -50,19 +50,19 @@ def play(
             index = int(episode[0]) - actor.first_index
             if missing[index]:
                 missing[index] -= 1
-                kept.append(episode)
-        report(len(kept))
-    return np.stack(kept)
+                counted.append(episode)
+        report(len(counted))
+    return np.stack(counted)
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Mask of the fields [K, 2 + F] that count, without the index: all but nan among the environment's own fields."""
-    found = ~np.isnan(facts)
-    found[:, : len(EPISODE_COLUMNS) - 1] = True  # a return that is no number is a fault to be seen
-    return found
+    """Mask of the fields [K, 2 + F] to use, without the index: all except nan among the environment's own fields."""
+    mask = ~np.isnan(facts)
+    mask[:, : len(EPISODE_COLUMNS) - 1] = True  # a nan return is an error and must stay visible
+    return mask
 
 
 def known_means(names: Sequence[str], facts: NDArray[np.floating[Any]]) -> dict[str, float]:
-    """Mean by name of what is known of episodes [K, len(names)]; fields that none of them has are left out."""
+    """Mean of each field of episodes [K, len(names)] over its known values; fields without any are left out."""
     columns = zip(names, facts.T, known(facts).T, strict=True)
-    return {name: float(values[there].mean()) for name, values, there in columns if there.any()}
+    return {name: float(values[mask].mean()) for name, values, mask in columns if mask.any()}

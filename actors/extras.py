@@ -1,4 +1,4 @@
-"""Inputs of losses and of a privileged critic besides observations, one array per step; the policy reads none."""
+"""Inputs of losses and a privileged critic in addition to observations, hidden from the policy; one array per step."""
 
 import hashlib
 import importlib
@@ -19,28 +19,28 @@ from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around
 
 PLAYER, NOVELTY = "player", "novelty"
-"""Names of a player's actions, and of what is new in the episode, among the extras."""
+"""Names of the extras for a player's actions and for novelty within the episode."""
 
 
 class Player(Protocol):
-    """A scripted player of N environments: a class whose only argument is the batch of environments.
+    """Scripted player of N environments: a class whose only argument is the batch of environments.
 
-    It may read the batch, and should base its actions on no more than the observations of this episode contain.
+    It may read the batch, but should base its actions only on information in the observations of this episode.
     Optional `save() -> dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly.
     """
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
-        """Actions [N, ...] for observations [N, ...], whatever action was taken before.
+        """Return actions [N, ...] for observations [N, ...], independent of the actions that were taken.
 
         Args:
-            observation: arrays that must not be changed.
-            first: bool [N], where an episode begins with this observation.
+            observation: read-only arrays.
+            first: bool [N], whether an episode begins with this observation.
         """
         ...
 
 
 def make_player(name: str, batch: BatchedEnvironment) -> Player:
-    """The player `module:Class` for a batch of environments. Raises ValueError."""
+    """Create the player `module:Class` for a batch of environments. Raises ValueError."""
     module, _, attribute = name.partition(":")
     try:
         imported = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
@@ -54,7 +54,7 @@ def make_player(name: str, batch: BatchedEnvironment) -> Player:
 
 
 def privileged_size(env: str, batch: BatchedEnvironment) -> int:
-    """Number of privileged values of an environment. Raises ValueError if it has none."""
+    """Number of privileged values of an environment. Raises ValueError if there are none."""
     size: int = getattr(batch, "privileged_size", 0)
     if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
         size = entry.shape[0]
@@ -80,19 +80,19 @@ def map_spec(env: str, batch: BatchedEnvironment) -> MapSpec:
 
 
 def _entry(batch: BatchedEnvironment, name: str) -> spaces.Space[Any] | None:
-    """The space of an entry of a Dict observation."""
+    """Space of an entry of a Dict observation."""
     space = batch.single_observation_space
     return space.spaces.get(name) if isinstance(space, spaces.Dict) else None
 
 
 class Extras:
-    """The extras of a batch of environments.
+    """Extras of a batch of environments.
 
     Args:
         batch: the environments.
-        names: extras that the agent reads; of environments with Dict observations they are entries of these.
+        names: extras that the agent reads; with Dict observations they are entries of the observation.
         player: name of the imitated player; "" without one.
-        novelty: whether there is the extra NOVELTY: 1 at a step whose cell of the map, or whose observation where the
+        novelty: whether to add the extra NOVELTY: 1 at a step whose cell of the map, or whose observation if the
             environment has no map, is new in its episode, else 0; 0 at the first step.
     """
 
@@ -101,40 +101,40 @@ class Extras:
         self._player = make_player(player, batch) if player else None
         own = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
-        self._seen: NDArray[np.uint8] | None = None
-        """Of the whole environment, [N, rows, columns, layers]."""
+        self._maps: NDArray[np.uint8] | None = None
+        """Maps of the whole environment, [N, rows, columns, layers]."""
         self._map = MAP in names and own is not None
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
         """Digests of the cells or observations of each environment's episode."""
         if (self._map or novelty) and own is not None:
-            self._seen = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
+            self._maps = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
-        """New arrays [N, ...] for the extras of a step; None if there are none."""
+        """Allocate arrays [N, ...] for the extras of a step; None without extras."""
         count, made = self._batch.num_envs, dict[str, NDArray[Any]]()
         if self._privileged:
             made[PRIVILEGED] = np.zeros((count, self._batch.privileged_size), np.float32)
         if self._visited is not None:
             made[NOVELTY] = np.zeros(count, np.float32)
-        if self._map and self._seen is not None:
-            made[MAP] = np.zeros((count, SIDE, SIDE, self._seen.shape[-1]), np.uint8)
+        if self._map and self._maps is not None:
+            made[MAP] = np.zeros((count, SIDE, SIDE, self._maps.shape[-1]), np.uint8)
         if self._player is not None:
             space: spaces.Space[Any] = self._batch.single_action_space
             made[PLAYER] = np.zeros((count, *(space.shape or ())), np.int64)
         return made or None
 
     def write(self, extras: Mapping[str, NDArray[Any]] | None, observation: Any, first: NDArray[np.bool_]) -> None:
-        """Write the extras of a step, whose observations [N, ...] begin episodes where `first` (bool [N]) is set."""
+        """Write the extras of a step; `first` (bool [N]) marks where observations [N, ...] begin episodes."""
         if extras is None:
             return
         if self._privileged:
             extras[PRIVILEGED][...] = self._batch.privileged()
         shown: Any = observation
-        if self._seen is not None:
-            self._seen[first] = 0
-            shown = self._batch.mark_seen(self._seen)
+        if self._maps is not None:
+            self._maps[first] = 0
+            shown = self._batch.mark_seen(self._maps)
             if self._map:
-                extras[MAP][...] = around(self._seen, shown)
+                extras[MAP][...] = around(self._maps, shown)
         if self._visited is not None:
             for i, digest in enumerate(_digests(shown, self._batch.num_envs)):
                 visited = self._visited[i]
@@ -150,24 +150,26 @@ class Extras:
             extras[PLAYER][...] = actions
 
     def save(self) -> dict[str, Any]:
-        """All that the next extras depend on."""
+        """Everything that the next extras depend on."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
-        return {"player": player, "seen": None if self._seen is None else self._seen.copy()} | (
-            {} if self._visited is None else {"visited": [np.array(sorted(each), np.uint64) for each in self._visited]}
+        return {"player": player, "seen": None if self._maps is None else self._maps.copy()} | (
+            {}
+            if self._visited is None
+            else {"visited": [np.array(sorted(digests), np.uint64) for digests in self._visited]}
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         if hasattr(self._player, "restore") and saved["player"] is not None:
             self._player.restore(saved["player"])  # pyright: ignore
-        if self._seen is not None:
-            self._seen[...] = saved["seen"]
+        if self._maps is not None:
+            self._maps[...] = saved["seen"]
         if self._visited is not None:
-            self._visited = [set(each.tolist()) for each in saved["visited"]]
+            self._visited = [set(digests.tolist()) for digests in saved["visited"]]
 
 
 def _digests(values: Any, count: int) -> list[int]:
-    """A number of 64 bits for each environment's part of values [N, ...], an array or a (nested) dict of them."""
+    """64-bit digest of each environment's part of values [N, ...], an array or a (nested) dict of them."""
     leaves: list[NDArray[Any]] = []
     map_leaves(lambda leaf: leaves.append(np.ascontiguousarray(leaf)), values)
     rows = (b"".join(leaf[i].tobytes() for leaf in leaves) for i in range(count))

@@ -1,4 +1,4 @@
-"""How an actor is made, as data: picklable, so that the same description works in this process and on another node."""
+"""Picklable description of an actor, which works in this process and on another node."""
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -19,43 +19,43 @@ from .levels.mixture import MixtureBatch, Shares, widths
 
 @dataclass(frozen=True, kw_only=True)
 class ActorFactory:
-    """Everything that decides what an actor does, but its number."""
+    """Everything that determines an actor except its index."""
 
     env: str
     """Environment: short name, Gymnasium id or module:Class."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment."""
     imitate: str = ""
-    """Player whose actions unrolls carry, module:Class."""
+    """Player whose actions are recorded in unrolls, module:Class."""
     novelty: bool = False
-    """Whether unrolls tell what is new in its episode."""
+    """Whether unrolls record what is new in its episode."""
     levels: LevelsConfig = LevelsConfig()
-    """Which levels are played when."""
+    """Configuration of levels."""
     discount: float = 1.0
-    """Of the returns that values estimate, for the scores of levels."""
+    """Discount of the returns that values estimate, for the scores of levels."""
     reward_clip: float = 0.0
-    """Rewards are clipped to plus or minus this where levels are scored, as in learning; 0 does not clip."""
+    """Rewards are clipped to plus or minus this when levels are scored, as in learning; 0 does not clip."""
     agent: AgentConfig
     """The network."""
     num_envs: int
     """Environments per actor."""
     env_workers: int = 0
-    """Processes that step the environments of an actor; 0: its own."""
+    """Processes that step the environments of an actor; 0: the actor's process."""
     unroll_length: int
     """Steps per unroll."""
     seed: int
     """Seed of the run."""
     precision: str = "float32"
-    """The learner's precision; with bf16 a network on a CPU that can acts with bfloat16 factors."""
+    """The learner's precision; with bf16, a network on a CPU that supports it acts with bfloat16 factors."""
     device: str = "cpu"
-    """Where the network is asked."""
+    """Device of the network."""
     resumed_at: int = 0
-    """Steps the run had done when it was resumed: a resumed run draws other levels than its beginning did."""
+    """Steps of the run before it was resumed; a resumed run samples other levels than at its beginning."""
     trust_checkpoint: bool = False
-    """Whether saved environments made elsewhere may be unpickled, which can run any code."""
+    """Whether saved environments from other sources may be unpickled, which can run any code."""
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
-        """The environments from `first_index` on: of the last stage, the configured environment, or of another one."""
+        """Create the environments from `first_index` on; the last stage is the configured environment."""
         parameters = self.env_args | self.levels.stages[stage]
         count = num_envs or self.num_envs
         batch: BatchedEnvironment = make_batch(self.env, count, first_index, self.env_workers, **parameters)
@@ -63,7 +63,7 @@ class ActorFactory:
         return batch
 
     def make_stage(self, first_index: int, stage: int | Shares) -> Any:
-        """The environments of a stage of the curriculum, or of a mixture of stages by their shares."""
+        """Create the environments of a stage of the curriculum, or of a mixture of stages by their shares."""
         if isinstance(stage, int):
             return self.make_batch(first_index, stage=stage)
         parts, begin = list[Any](), first_index
@@ -74,10 +74,10 @@ class ActorFactory:
         return MixtureBatch(parts)
 
     def check_levels(self, environment: BatchedEnvironment) -> None:
-        """Raise ValueError for a stage of the curriculum that cannot be made or has other spaces than `environment`.
+        """Raise ValueError for a stage of the curriculum that cannot be created or has other spaces than `environment`.
 
-        Also for a player that cannot be made, and where levels are to be played again of an environment that cannot be
-        told its next one.
+        Also for a player that cannot be created, and for level replay in an environment whose next level cannot be
+        set.
 
         Args:
             environment: environments of the last stage.
@@ -105,30 +105,32 @@ class ActorFactory:
             except (ValueError, TypeError) as problem:
                 raise ValueError(f"{name}: {problem}") from problem
             with closing(batch):
-                for what in ("single_observation_space", "single_action_space", "episode_fields"):
-                    theirs, asked = getattr(batch, what), getattr(environment, what)
-                    if theirs != asked:
-                        said = what.removeprefix("single_").replace("_", " ")
-                        raise ValueError(f"{name} has another {said} than the environment: {theirs}; allowed: {asked}")
+                for attribute in ("single_observation_space", "single_action_space", "episode_fields"):
+                    theirs, expected = getattr(batch, attribute), getattr(environment, attribute)
+                    if theirs != expected:
+                        label = attribute.removeprefix("single_").replace("_", " ")
+                        raise ValueError(
+                            f"{name} has another {label} than the environment: {theirs}; allowed: {expected}"
+                        )
 
     def make_agent(self, batch: BatchedEnvironment) -> Agent:
-        """A new network for the spaces of `batch`."""
+        """Create a network for the spaces of `batch`."""
         config = self.agent
-        if is_environment(self.env):  # all of ours write [rows, columns, features], however few the rows
+        if is_environment(self.env):  # built-in environments use [rows, columns, features], even with few rows
             config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
         privileged = privileged_size(self.env, batch) if config.critic == "privileged" else 0
-        seen = map_spec(self.env, batch) if config.predict == "map" else None
+        map_entry = map_spec(self.env, batch) if config.predict == "map" else None
         spec = observation_spec(batch.single_observation_space)
-        if isinstance(spec, dict):  # what the policy must not see
+        if isinstance(spec, dict):  # entries hidden from the policy
             hidden = {PRIVILEGED} if privileged else set[str]()
-            hidden |= set() if seen is None else {MAP}
+            hidden |= set() if map_entry is None else {MAP}
             spec = {key: part for key, part in spec.items() if key not in hidden}
-        agent = Agent(spec, action_spec(batch.single_action_space), config, privileged, seen)
+        agent = Agent(spec, action_spec(batch.single_action_space), config, privileged, map_entry)
         agent.rounded = self.precision == "bf16"
         return agent
 
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
-        """Actor `number`; a replacement for a failed one has a later `life` and so draws other levels."""
+        """Create actor `number`; a replacement for a failed one has a later `life`, so it samples other levels."""
         first_index = number * self.num_envs
         batch = self.make_stage(first_index, self.levels.first_stage)
         seed = int(
@@ -156,7 +158,7 @@ class ActorFactory:
 
 
 def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """Description of an observation space for the agent. Raises ValueError for spaces it cannot read."""
+    """Description of an observation space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Dict):
         return {key: observation_spec(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Box):
@@ -166,7 +168,7 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """Description of an action space for the agent. Raises ValueError for spaces it cannot act in."""
+    """Description of an action space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Discrete):
         return ChoiceSpec((int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

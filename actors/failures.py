@@ -1,10 +1,10 @@
-"""When an actor's failures are a mishap that training survives, and when they are a crash loop that should end it.
+"""Failures of actors: training survives occasional ones, and a crash loop ends it.
 
-In a run of days an actor is killed now and then, a node is lost, an environment raises. What tells this from a bug is
-whether replacements work: an actor that has made FORGIVEN_AFTER unrolls since it failed has its failures forgotten. So
-faults that come and go never add up, a lost node of many actors counts once for each, and an actor that fails at once,
-and again, and again ends the run with the first traceback of that row. So does one that fails IN_ALL times as often in
-all: an environment that never lasts long is not replaced for ever.
+In a run of days, actors are killed, nodes are lost and environments raise exceptions. These differ from a bug if
+replacements work: the failures of an actor are forgotten after FORGIVEN_AFTER unrolls. So
+transient faults never add up, and a lost node counts once for each of its actors. An actor that fails immediately
+and repeatedly ends the run with the first traceback of the series. So does one whose total failures are IN_ALL times
+the allowed number: an environment that fails again and again is not replaced forever.
 """
 
 import re
@@ -17,38 +17,38 @@ from ..envs.arrays import ContractError
 FORGIVEN_AFTER = 50
 """Unrolls after which an actor's failures are forgotten."""
 IN_ALL = 10
-"""Failures of one actor in all, as a multiple of those in a row."""
+"""Allowed failures of one actor in total, as a multiple of those in a row."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before a replacement starts; they double with each failure in a row."""
+"""Seconds before a replacement starts; doubled with each failure in a row."""
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
-"""Parts that differ between two reports of the same failure: addresses, numbers of processes, times."""
+"""Parts that differ between two reports of the same failure: addresses, process ids, times."""
 
 
 class ActorFailureError(RuntimeError):
-    """An actor failed more often in a row than allowed; the message ends with the first failure's traceback."""
+    """Raised when an actor failed too often in a row; the message ends with the first failure's traceback."""
 
 
 class TransportDiedError(RuntimeError):
-    """Raised when nothing carries requests and unrolls any more: a process of Ray's is dead, named in the message."""
+    """Raised when a Ray process needed to transport requests and unrolls has died; the message names it."""
 
 
 @dataclass
 class _Row:
-    """One actor's failures in a row."""
+    """Failures of one actor in a row."""
 
     first: str
-    """Traceback of the first."""
+    """Traceback of the first failure."""
     count: int = 0
     unrolls: int = 0
-    """Unrolls since the last one."""
+    """Unrolls since the last failure."""
 
 
 class Failures:
-    """Counts each actor's failures, in a row and in all.
+    """Count each actor's failures, in a row and in total.
 
     Args:
-        allowed: failures in a row of one actor that are made good.
-        report: shows a traceback to a person; each kind of failure once.
+        allowed: failures in a row of one actor that are tolerated.
+        report: displays a traceback to the user; called once for each kind of failure.
     """
 
     def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
@@ -56,13 +56,13 @@ class Failures:
         self._report = report
         self._rows: dict[int, _Row] = {}
         self._of_each: Counter[int] = Counter()
-        """Failures of each actor in all."""
+        """Total failures of each actor."""
         self._reported: set[str] = set()
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
-        """Note a failure of actor `number`.
+        """Record a failure of actor `number`.
 
-        Raises ActorFailureError if it is one too many, or if every replacement would fail alike: a ContractError.
+        Raises ActorFailureError if there are too many, or for a ContractError, with which every replacement would fail.
         """
         if isinstance(cause, ContractError):
             raise ActorFailureError(str(cause))
@@ -86,7 +86,7 @@ class Failures:
             )
 
     def forgive(self, number: int) -> None:
-        """Note an unroll of actor `number`."""
+        """Record an unroll of actor `number`."""
         row = self._rows.get(number)
         if row is not None:
             row.unrolls += 1
@@ -94,6 +94,6 @@ class Failures:
                 del self._rows[number]
 
     def pause(self, number: int) -> float:
-        """Seconds to wait before actor `number` is started again."""
+        """Seconds to wait before actor `number` is restarted."""
         row = self._rows.get(number)
         return min(FIRST_PAUSE * 2 ** (row.count - 1), LONGEST_PAUSE) if row else 0.0

@@ -1,4 +1,4 @@
-"""An actor for every member of a population, and which member the next unroll is made for.
+"""Actors for every member of a population, and the schedule of members for the next unrolls.
 
 Any process can act for any member, so a population needs no more processes than a single learner.
 """
@@ -18,39 +18,39 @@ MakeActor = Callable[[int, int, int], Actor]
 
 
 class WeightsVersion(NamedTuple):
-    """Names weights that were sent before: fetching them takes longer than all else in a request."""
+    """Reference to weights that were sent before; fetching them takes longer than the rest of a request."""
 
     member: int
     version: int
 
 
 class MemberActors:
-    """One place's actors: one per member that it has served, each with environments and memory of its own.
+    """Actors of one slot: one per member served, each with separate environments and recurrent state.
 
     Args:
-        make_actor: makes them, when they are first needed.
-        number: of the place among all.
-        life: how many held the place before.
+        make_actor: creates an actor when it is first needed.
+        number: index of the slot.
+        life: number of earlier lives of the slot.
     """
 
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
         self._actors: dict[int, Actor] = {}
         self._versions: dict[int, int] = {}
-        """Of the weights that `unrolls` was given last, per member."""
+        """Version of the latest weights of each member passed to `unrolls`."""
         self.progress = 0
-        """Increases while the environments step, also within an unroll."""
+        """Counter that increases while the environments step, also within an unroll."""
 
     def prepare(self) -> None:
-        """Make the first actor: importing and compiling its environment is no part of any unroll's time."""
+        """Create the first actor, so that importing and compiling its environment adds to no unroll's time."""
         self.actor(0)
 
     def unroll(self, weights: Weights) -> Unroll:
-        """One unroll of the weights' member."""
+        """Return one unroll of the weights' member."""
         return self.actor(weights.member).unroll(weights)
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
-        """The next `count` unrolls of the weights' member, side by side as one."""
+        """Return the next `count` unrolls of the weights' member, joined along the batch axis."""
         if isinstance(weights, Weights):
             first = self.unroll(weights)
             self._versions[weights.member] = weights.version
@@ -61,16 +61,16 @@ class MemberActors:
         return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
-        """The exact state of every member's environments and memory."""
+        """Exact state of every member's environments and actors."""
         return {member: actor.save() for member, actor in self._actors.items()}
 
     def restore(self, saved: dict[int, Any]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         for member, state in saved.items():
             self.actor(member).restore(state)
 
     def close(self) -> None:
-        """Close the environments of all members; an exception that one raises is a warning."""
+        """Close the environments of all members; exceptions become warnings."""
         actors, self._actors = self._actors, {}
         for actor in actors.values():
             try:
@@ -79,7 +79,7 @@ class MemberActors:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
     def actor(self, member: int) -> Actor:
-        """The actor of a member, made when it is first needed."""
+        """Return the actor of a member, created when it is first needed."""
         if member not in self._actors:
             self._actors[member] = self._make_actor(self.number, member, self.life)
             self._actors[member].call_at_steps(self._note_step)
@@ -90,21 +90,21 @@ class MemberActors:
 
 
 class MemberSchedule:
-    """Deals requests to members so that all get the same number of unrolls."""
+    """Schedule of requests that gives all members the same number of unrolls."""
 
     def __init__(self) -> None:
         self._dealt: dict[int, int] = {}
 
     def join(self, member: int) -> None:
-        """Deal to `member` too, from where the others are now; nothing if it takes part already."""
+        """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
         self._dealt.setdefault(member, min(self._dealt.values(), default=0))
 
     def leave(self, member: int) -> None:
-        """Deal no more to `member`."""
+        """Remove `member`."""
         self._dealt.pop(member, None)
 
     def next(self, may: Callable[[int], bool] = lambda _: True) -> int | None:
-        """The member that the next request is for: of those that `may` be asked, the one with the fewest so far."""
+        """Return the member of the next request: the one with the fewest so far among those that `may` get one."""
         among = [member for member in self._dealt if may(member)]
         if not among:
             return None
@@ -114,21 +114,21 @@ class MemberSchedule:
 
     @property
     def members(self) -> list[int]:
-        """Those that take part."""
+        """Scheduled members."""
         return sorted(self._dealt)
 
     def round(self) -> list[int]:
-        """One request for each of them, at once."""
+        """Count one request for each of them."""
         for member in self._dealt:
             self._dealt[member] += 1
         return self.members
 
     def turn(self) -> list[int]:
-        """One request, for the member that is next; none if nobody takes part."""
+        """Count one request for the next member; no effect without members."""
         member = self.next()
         return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
-        """A request of `member` was lost with its actor: it is dealt again."""
+        """Schedule a request of `member` again that was lost with its actor."""
         if member in self._dealt:
             self._dealt[member] -= 1

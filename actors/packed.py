@@ -1,4 +1,4 @@
-"""Tensors packed into one buffer of bytes, so that they travel to a device in one copy."""
+"""Tensors packed into one buffer of bytes, so that one copy transfers them to a device."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from ..agents.values import flat
 
 ALIGNED = 64
-"""Bytes at whose multiples leaves begin."""
+"""Alignment of leaves in bytes."""
 
 
 class Sent(NamedTuple):
-    """Tensors on their way to a device."""
+    """Tensors being copied to a device."""
 
     leaves: list[Tensor]
-    """Views of one buffer on the device, or tensors that were there already."""
+    """Views of one buffer on the device, or tensors that were already on it."""
     event: Any
     """Reached when the copy is complete; None on a device without streams."""
 
 
 class Packer:
-    """Copies CPU tensors to one device in one piece, from one buffer of pinned memory that is used again.
+    """Copy CPU tensors to one device at once, through a reused buffer of pinned memory.
 
     Args:
         device: a device other than the CPU.
@@ -34,12 +34,12 @@ class Packer:
         self.device, self._streams = device, stream_module(device)
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._last: Any = None
-        """The event of the last copy out of the buffer."""
+        """Event of the last copy out of the buffer."""
 
     def send(self, leaves: Sequence[Tensor]) -> Sent:
-        """Start copying on the current stream; waits for the copy before, if it is still under way.
+        """Start copying on the current stream; wait for the previous copy if it is in progress.
 
-        Leaves of other devices than the CPU stay where they are.
+        Leaves that are not on the CPU are not copied.
         """
         if self._last is not None:
             self._last.synchronize()
@@ -52,9 +52,9 @@ class Packer:
         for leaf, begin in zip(leaves, begins, strict=True):
             if leaf.device.type == "cpu":
                 _view(self._buffer, begin, leaf).copy_(leaf)
-        there = self._buffer[:end].to(self.device, non_blocking=True)
+        on_device = self._buffer[:end].to(self.device, non_blocking=True)
         moved = [
-            _view(there, begin, leaf) if leaf.device.type == "cpu" else leaf
+            _view(on_device, begin, leaf) if leaf.device.type == "cpu" else leaf
             for leaf, begin in zip(leaves, begins, strict=True)
         ]
         self._last = record_event(self.device)
@@ -62,31 +62,31 @@ class Packer:
 
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start copying a tensor to the CPU; the function returned waits for this copy and for nothing started later."""
+    """Start copying a tensor to the CPU; the returned function waits for this copy only, not for later work."""
     streams = stream_module(tensor.device)
     if streams is None:
         return lambda: tensor.cpu().numpy()
-    here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    here.copy_(tensor, non_blocking=True)
+    on_cpu = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    on_cpu.copy_(tensor, non_blocking=True)
     event = record_event(tensor.device)
 
     def wait() -> NDArray[Any]:
         event.synchronize()
-        return here.numpy()
+        return on_cpu.numpy()
 
     return wait
 
 
 def record_event(device: torch.device) -> Any:
-    """An event that is reached when all work on the current stream is done; None on a device without streams."""
+    """Record an event that completes with all work on the current stream; None on a device without streams."""
     streams = stream_module(device)
     return None if streams is None else streams.current_stream(device).record_event()
 
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
-    """All weights of an agent (`Weights.values`), and the event after which another stream may read them.
+    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
 
-    For actors on the agent's device they stay there.
+    For actors on the agent's device they stay on it.
     """
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
@@ -95,21 +95,21 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
-    """Let the current stream use tensors of another one after this event; their memory is not used again before that.
+    """Let the current stream use another stream's tensors after this event; their memory is not reused before that.
 
-    Tensors of other devices and None for the event, on a device without streams, change nothing.
+    Tensors of other devices are ignored; an event of None (a device without streams) has no effect.
     """
     if event is None:
         return
-    here = stream_module(device).current_stream(device)
-    here.wait_event(event)
+    current = stream_module(device).current_stream(device)
+    current.wait_event(event)
     for tensor in tensors:
         if tensor.device == device:
-            tensor.record_stream(here)
+            tensor.record_stream(current)
 
 
 def stream_module(device: torch.device) -> Any:
-    """The module of a device's streams (torch.cuda); None for a device that has none."""
+    """Module of a device's streams (torch.cuda); None for a device that has none."""
     if device.type == "cpu":
         return None
     module = torch.get_device_module(device)
@@ -117,5 +117,5 @@ def stream_module(device: torch.device) -> Any:
 
 
 def _view(buffer: Tensor, begin: int, like: Tensor) -> Tensor:
-    """The part of a buffer of bytes that a leaf takes, as a tensor of its type and shape."""
+    """View of a leaf's part of a byte buffer, as a tensor of its type and shape."""
     return buffer[begin : begin + like.nbytes].view(like.dtype).view(like.shape)

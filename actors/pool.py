@@ -1,8 +1,8 @@
-"""Where unrolls come from: the pool's contract, and the pool that lives in this process.
+"""Sources of unrolls: the interface of pools, and the pool inside this process.
 
 The learner pulls. `publish` makes weights current; every request for an unroll that is sent afterwards carries them.
-The next unrolls are made while the learner is busy with a batch and no earlier: the weights that act are at most
-`max_lag` updates old when they are learned from, and memory is bounded, whatever the number of actors and environments.
+The next unrolls are made while the learner processes a batch and no earlier: the acting weights are at most
+`max_lag` updates old when they are learned from, and memory is bounded for any number of actors and environments.
 """
 
 import math
@@ -21,91 +21,91 @@ from .vectorized import unroll_groups
 
 
 def least_max_lag(batch_size: int, num_envs: int) -> int:
-    """The smallest bound on policy lag that can be kept with actors of so many environments.
+    """Smallest bound on policy lag that is possible with this number of environments per actor.
 
-    An unroll is learned from in as many updates as it holds batches, and begins in the middle of one where the sizes do
+    An unroll of several batches is used in several updates, and begins in the middle of a batch if the sizes do
     not divide each other.
     """
     return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
 
 
 def usual_max_lag(batch_size: int, num_envs: int) -> int:
-    """The smallest bound with which unrolls are made while the learner is busy."""
+    """Smallest bound with which acting and learning overlap."""
     return -(-num_envs // batch_size)
 
 
 class ActorStateError(RuntimeError):
-    """The actors' state cannot be saved; training can go on without."""
+    """Raised when the actors' state cannot be saved; training can continue without it."""
 
 
 class ActorPool(Protocol):
-    """A set of actors that answer with unrolls, shared by all members of a population."""
+    """Set of actors that return unrolls, shared by all members of a population."""
 
     @property
     def num_actors(self) -> int:
-        """Actors at work now."""
+        """Number of active actors."""
         ...
 
     @property
     def failures(self) -> int:
-        """Actors that have failed and were replaced since the pool was made."""
+        """Number of actors that failed and were replaced since the pool was created."""
         ...
 
     @property
     def progress(self) -> int:
-        """Changes while any environment steps, also within an unroll: what does not change for long hangs."""
+        """Value that changes while any environment steps, also within an unroll; it stays constant if actors hang."""
         ...
 
     @property
     def gathering(self) -> bool:
-        """Whether a `gather` has begun and not ended: the actors' state cannot be saved then."""
+        """Whether a `gather` is in progress, during which the actors' state cannot be saved."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """The device of this process that actors use; the CPU if they are in other processes."""
+        """Device of this process that actors use; the CPU if they are in other processes."""
         ...
 
     @property
     def still(self) -> AbstractContextManager[object]:
-        """A context in which no actor uses this process's device."""
+        """Context in which no actor uses this process's device."""
         ...
 
     def stored_bytes(self) -> int | None:
-        """Bytes that unrolls and weights take in object stores now, as measured; None where that cannot be had."""
+        """Measured bytes of unrolls and weights in object stores; None if unavailable."""
         ...
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Make these the newest weights of their member, which unrolls are made for from now on.
+        """Set the newest weights of their member, for which unrolls are made from now on.
 
-        They come out of an update that has learned from `learned` environments.
+        They result from an update that has learned from `learned` environments.
         """
         ...
 
     def retire(self, member: int) -> None:
-        """Ask for no more unrolls of `member`; those under way still come."""
+        """Request no more unrolls of `member`; those in progress still arrive."""
         ...
 
     def next(self) -> Unroll | None:
-        """The next unroll, of whichever member; members take turns in being asked for.
+        """Return the next unroll of any member; members take turns.
 
-        None if there was none for a while: time to look at signals and the clock.
+        Returns None if there was none for a while, so that the caller can check signals and the clock.
         """
         ...
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
-        """One unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
+        """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
 
-        None if they did not all come for a while; the next call, for the same member, goes on with those that did.
+        Returns None if some are missing after a while; the next call, for the same member, keeps the arrived ones.
         """
         ...
 
     def save(self) -> list[Any]:
-        """The exact state of every actor between two `gather`s. Raises ActorStateError if it cannot be had."""
+        """Exact state of every actor between two `gather`s. Raises ActorStateError if it is unavailable."""
         ...
 
     def restore(self, saved: list[Any]) -> None:
-        """Continue from a state made by `save` of a pool of the same size."""
+        """Continue from a state returned by `save` of a pool of the same size."""
         ...
 
     def close(self) -> None:
@@ -114,10 +114,10 @@ class ActorPool(Protocol):
 
 
 class InProcess:
-    """Base of the pools whose actors are in this process: nothing is stored elsewhere.
+    """Base class of pools with actors in this process; nothing is stored elsewhere.
 
     Args:
-        together: members' networks are asked in one call, so whatever is made for one is made for all.
+        together: members' networks are evaluated in one call, so unrolls are made for all members at once.
     """
 
     def __init__(self, together: bool) -> None:
@@ -126,7 +126,7 @@ class InProcess:
         self._weights: dict[int, Weights] = {}
         self._schedule = MemberSchedule()
         self._gathered: dict[int, list[Unroll]] = {}
-        """By member: what was gathered together with another one's."""
+        """Unrolls by member that were gathered together with another member's."""
 
     @property
     def gathering(self) -> bool:
@@ -146,12 +146,12 @@ class InProcess:
         return self._gathered.pop(member)
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
-        """One unroll of every actor for each of these members."""
+        """Return one unroll of every actor for each of these members."""
         raise NotImplementedError
 
 
 class LocalPool(InProcess):
-    """All actors in this process, one after another: for tests, debugging and bit-exact runs. Methods: ActorPool."""
+    """Pool that runs all actors in turn in this process: for tests, debugging, bit-exact runs. Methods: ActorPool."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class LocalPool(InProcess):
         self._failures = Failures(max_failures, report)
         self._turn = 0
         self._made: list[Unroll] = []
-        """Made together with one that was asked for."""
+        """Unrolls made together with a requested one."""
 
     @property
     def failures(self) -> int:
@@ -192,7 +192,7 @@ class LocalPool(InProcess):
         self._schedule.join(weights.member)
 
     def next(self) -> Unroll:
-        """The next unroll; actors take turns too."""
+        """Return the next unroll; actors take turns too."""
         if not self._made:
             number = self._turn
             self._turn = (number + 1) % self.num_actors
@@ -223,10 +223,10 @@ class LocalPool(InProcess):
             each.close()
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
-        """One unroll of each of these actors for each of these members, whose networks are asked in one call.
+        """Return one unroll of each of these actors for each of these members; one call evaluates all their networks.
 
-        On a device of their own actors take turns at every step, so that the environments of one are stepped while the
-        device works for another.
+        On a separate device, actors take turns at every step, so that the environments of one are stepped while the
+        device evaluates another.
         """
         if len(weights) == 1 and (self.device.type == "cpu" or len(numbers) == 1):
             return [self._unroll(number, weights[0]) for number in numbers]

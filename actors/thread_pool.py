@@ -1,7 +1,7 @@
-"""The pool whose actors are a thread of the learner's process, which acts while the learner learns.
+"""Pool whose actors run in a thread of the learner's process while the learner learns.
 
-Environments and networks let go of the interpreter while they compute, so a thread is enough; unrolls are handed on as
-they are, without a copy through another process, and on a GPU without leaving it.
+Environments and networks release the interpreter's lock while they compute, so a thread suffices. Unrolls are passed
+without a copy through another process, and on a GPU they stay on it.
 """
 
 import queue
@@ -19,35 +19,35 @@ from .pool import InProcess, LocalPool
 from .unroll import Unroll, tensors
 
 WAIT_SECONDS = 1.0
-"""For which `next` waits for an unroll."""
+"""Seconds for which `next` waits for an unroll."""
 
 
-class _Asked(NamedTuple):
-    """Unrolls that the thread shall make: of every one of these actors one for each of these members."""
+class _Request(NamedTuple):
+    """Requested unrolls: one of each of these actors for each of these members."""
 
     numbers: range
     weights: Sequence[Weights]
 
 
 class _Made(NamedTuple):
-    """Unrolls, and the event after which the learner's stream may read what is on the device."""
+    """Unrolls, and the event after which the learner's stream may read their device tensors."""
 
     unrolls: list[Unroll]
     event: Any
 
 
 class ThreadPool(InProcess):
-    """All actors in one thread of this process. Methods: ActorPool.
+    """Pool of all actors in one thread of this process. Methods: ActorPool.
 
     Args:
-        make_actor: makes an actor.
-        num_actors: so many batches of environments, which take turns.
-        max_failures: failures in a row of one actor that are made good.
-        report: shows a failure to a person.
+        make_actor: creates an actor.
+        num_actors: number of batches of environments, which take turns.
+        max_failures: failures in a row of one actor that are tolerated.
+        report: displays a failure to the user.
         num_envs: environments per actor.
-        ahead: environments of a member that may be asked for and not learned from, which bounds policy lag as
-            actors/remote/window.py says: at least those of an actor.
-        together: members that may be asked for at once are, and their networks are asked in one call.
+        ahead: environments of a member that may be requested and not yet learned from, which bounds policy lag as
+            in actors/remote/window.py: at least those of one actor.
+        together: unrolls of several members are requested at once, and their networks evaluated in one call.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class ThreadPool(InProcess):
         self._streams = stream_module(self.device)
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
         self._unlearned: Counter[int] = Counter()
-        """Environments asked for and not learned from, by member."""
+        """Environments requested and not yet learned from, by member."""
         self._turns: Counter[int] = Counter()
-        """The actor that each member's next request begins with."""
+        """First actor of each member's next request."""
         self._streaming = self._over = False
         self._ready: list[Unroll] = []
-        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[_Made | BaseException] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Made | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._act, name="actors", daemon=True)
         self._thread.start()
 
@@ -91,7 +91,7 @@ class ThreadPool(InProcess):
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
         self._unlearned[weights.member] = max(0, self._unlearned[weights.member] - learned)
-        if weights.beginnings != before.beginnings:  # what was asked for before will not be learned from
+        if weights.beginnings != before.beginnings:  # earlier requests will not be learned from
             del self._unlearned[weights.member]
         if self._streaming:
             self._ask()
@@ -107,7 +107,7 @@ class ThreadPool(InProcess):
         return self._ready.pop(0)
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
-        self._asked.put(_Asked(range(self.num_actors), weights))
+        self._requests.put(_Request(range(self.num_actors), weights))
         return self._answer(None)
 
     def save(self) -> list[Any]:
@@ -120,25 +120,25 @@ class ThreadPool(InProcess):
         self._wait()
 
     def _wait(self) -> None:
-        """Wait for what this thread has started: the actors' stream uses the same memory next."""
+        """Wait for work that this thread has started, since the actors' stream uses the same memory next."""
         if (event := record_event(self.device)) is not None:
             event.synchronize()
 
     def close(self) -> None:
-        self._over = True  # requests that have not begun are dropped
-        self._asked.put(None)
+        self._over = True  # drops requests that have not begun
+        self._requests.put(None)
         self._thread.join()
         self._actors.close()
 
     def _ask(self) -> None:
-        """Ask for what may be made now: of as many actors at once as the bound has room for."""
-        while asked := self._round():
-            for numbers, weights in asked.items():
-                self._asked.put(_Asked(numbers, weights))
+        """Request all unrolls that the bound allows, of as many actors at once as possible."""
+        while requests := self._round():
+            for numbers, weights in requests.items():
+                self._requests.put(_Request(numbers, weights))
 
     def _round(self) -> dict[range, list[Weights]]:
-        """At most one request per member, of all that have room if they act together, else of one: by actors."""
-        asked: dict[range, list[Weights]] = {}
+        """Select at most one request per member, of all members with room if they act together, else of one."""
+        requests: dict[range, list[Weights]] = {}
         served: set[int] = set()
         while (self._together or not served) and (
             member := self._schedule.next(lambda each: each not in served and self._room(each) > 0)
@@ -147,32 +147,32 @@ class ThreadPool(InProcess):
             numbers = range(first, min(first + self._room(member), self.num_actors))
             self._turns[member] = numbers.stop % self.num_actors
             self._unlearned[member] += len(numbers) * self._num_envs
-            asked.setdefault(numbers, []).append(self._weights[member])
+            requests.setdefault(numbers, []).append(self._weights[member])
             served.add(member)
-        return asked
+        return requests
 
     def _room(self, member: int) -> int:
-        """Actors that a member may still be served by."""
+        """Number of actors that a further request of a member may use."""
         return (self._ahead - self._unlearned[member]) // self._num_envs
 
     def _answer(self, seconds: float | None) -> list[Unroll]:
-        answer = self._answers.get(timeout=seconds)
-        if isinstance(answer, BaseException):
-            raise answer
-        for unroll in answer.unrolls:
-            take_over(tensors(unroll), answer.event, self.device)
-        return answer.unrolls
+        result = self._results.get(timeout=seconds)
+        if isinstance(result, BaseException):
+            raise result
+        for unroll in result.unrolls:
+            take_over(tensors(unroll), result.event, self.device)
+        return result.unrolls
 
     def _act(self) -> None:
         become_helper()
-        # The device starts an actor's few operations ahead of those of an update that is under way.
+        # High priority: an actor's few operations start before those of an update in progress.
         streams = self._streams
         with streams.stream(streams.Stream(self.device, priority=-1)) if streams else nullcontext():
-            while (asked := self._asked.get()) is not None and not self._over:
+            while (request := self._requests.get()) is not None and not self._over:
                 try:
                     with self.still:
-                        unrolls = self._actors.unrolls(asked.numbers, asked.weights)
-                    self._answers.put(_Made(unrolls, record_event(self.device)))
+                        unrolls = self._actors.unrolls(request.numbers, request.weights)
+                    self._results.put(_Made(unrolls, record_event(self.device)))
                 except BaseException as problem:
-                    self._answers.put(problem)
+                    self._results.put(problem)
                     return

@@ -2,8 +2,8 @@
 
 Weights, recurrent states and outputs of the environments are stacked; none depends on another member's, and each member
 samples its actions with its own random numbers. Results differ from those of `Actor.unroll` by the rounding of matrix
-multiplications. Starting an operation for nine members takes a GPU no longer than for one; a CPU, which is busy with
-the arithmetic of one, gains nothing.
+multiplications. Launching an operation for nine members takes no longer on a GPU than for one; a CPU, limited by
+arithmetic, gains nothing.
 
 On a device several groups of actors take turns at every step, so that the environments of one group step while the
 device computes the networks of another.
@@ -25,13 +25,13 @@ from .packed import fetch
 from .unroll import Unroll
 
 Group = Sequence[tuple[Actor, Weights]]
-"""Actors of different members, with the weights that they act with; all have one unroll length."""
+"""Actors of different members, with their weights; all have one unroll length."""
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
-    """One unroll of every actor of every group, by the group's number, in the order of its actors.
+    """Return one unroll of every actor of every group, by index of the group, in the order of its actors.
 
-    A group in which an actor raises an exception is left out; `failed` is called with its number and the exception.
+    A group in which an actor raises an exception is left out; `failed` is called with its index and the exception.
     """
     steps = next(iter(groups.values()))[0][0].unroll_length
     under_way = {number: _GroupUnroll(group) for number, group in groups.items()}
@@ -51,19 +51,19 @@ def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseExcept
 
 
 class _GroupUnroll:
-    """An unroll of several actors under way."""
+    """Unroll of several actors in progress."""
 
     def __init__(self, group: Group) -> None:
         self._actors = [actor for actor, _ in group]
         self._weights = [weights for _, weights in group]
 
     def begin(self) -> None:
-        """As `Actor.begin` of all actors."""
+        """Like `Actor.begin` for all actors."""
         self._buffers = [actor.begin(own) for actor, own in zip(self._actors, self._weights, strict=True)]
         self._networks = _Networks(self._actors) if len(self._actors) > 1 else None
 
     def step_networks(self, t: int) -> None:
-        """Compute all networks at step t; the actions are on their way to the CPU when this returns."""
+        """Compute all networks at step t; the copy of the actions to the CPU has started when this returns."""
         pairs = list(zip(self._actors, self._buffers, strict=True))
         envs = [actor.env_output(own, t) for actor, own in pairs]
         if self._networks is None:
@@ -83,12 +83,12 @@ class _GroupUnroll:
             actor.step_environment(own, t, output, action())
 
     def finish(self) -> list[Unroll]:
-        """As `Actor.finish` of all actors."""
+        """Like `Actor.finish` for all actors."""
         return [actor.finish(own) for actor, own in zip(self._actors, self._buffers, strict=True)]
 
 
 class _Networks:
-    """The networks of several actors as one, with the weights that they have now."""
+    """The networks of several actors as one, with their current weights."""
 
     def __init__(self, actors: Sequence[Actor]) -> None:
         from torch.func import stack_module_state
@@ -96,19 +96,19 @@ class _Networks:
         self._actors = actors
         self._call = _Respond(actors[0].agent)
         self._initial: AgentState | None = None
-        """Initial states of all members, where they are known."""
+        """Initial states of all members, if known."""
         self._weights = stack_module_state([_Respond(actor.agent) for actor in actors])  # pyright: ignore[reportArgumentType]
 
     @torch.inference_mode()
     def step(
         self, envs: Sequence[EnvOutput], initial: Sequence[AgentState | None]
     ) -> list[tuple[AgentOutput, AgentState]]:
-        """As `Agent.step` of every actor with its own state and generator."""
+        """Like `Agent.step` for every actor, with its own state and generator."""
         from torch.func import functional_call, vmap
 
         env = map_leaves(_stack, *envs)
         state = map_state(_stack, *(actor.state for actor in self._actors))
-        features = None  # on a CPU repeated observations are computed once, before the members' networks are
+        features = None  # on a CPU, repeated observations are computed once, before the members' networks
         if self._actors[0].device.type == "cpu":
             pairs = zip(self._actors, envs, strict=True)
             features = torch.stack([actor.agent.features(own.observation) for actor, own in pairs])
@@ -119,7 +119,7 @@ class _Networks:
             return functional_call(self._call, (weights, buffers), inputs)
 
         inputs = (env, state, features, self._initial)
-        dims = (0, 0, *(map_leaves(lambda _: 0, part) for part in inputs))  # an environment may have no masks
+        dims = (0, 0, *(map_leaves(lambda _: 0, part) for part in inputs))  # not every environment has masks
         logits, value, after = vmap(one, dims)(*self._weights, *inputs)
         action = self._actions(logits)
         outputs, states = AgentOutput(action, logits, value), after._replace(previous_action=action)
@@ -129,7 +129,7 @@ class _Networks:
         ]
 
     def _actions(self, logits: Tensor) -> Tensor:
-        """Those of every member [M, B, ...], sampled with its own generator."""
+        """Actions of every member [M, B, ...], sampled with its own generator."""
         agent = self._actors[0].agent
         if agent.greedy:
             return best(agent.action_spec, logits)
@@ -139,14 +139,14 @@ class _Networks:
 
 
 class _Respond(nn.Module):
-    """An agent as a module whose call is `respond`, so that its weights can be exchanged for a call."""
+    """Agent as a module whose call is `respond`, so that its weights can be replaced for a call."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.agent = agent
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor, AgentState]:
-        """`Agent.respond` with the same arguments and results."""
+        """Call `Agent.respond` with the same arguments and results."""
         return self.agent.respond(*inputs)
 
 

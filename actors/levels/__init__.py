@@ -1,1 +1,1 @@
-"""Which levels are played when: curricula, levels that are played again, episodes that do not begin together."""
+"""Selection of levels: curricula, level replay, and staggered episodes."""

@@ -1,4 +1,4 @@
-"""Which levels the environments play, and when."""
+"""Configuration of the levels that environments play."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,35 +10,35 @@ from ...base.messages import check_choice, check_integer, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class LevelsConfig:
-    """A curriculum: easier environments that come before the one that was asked for, and when each is left. Levels that
-    are played again. Phases of episodes."""
+    """Curriculum (easier environments before the configured one, and when each stage ends), level replay, and
+    staggered episodes."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
     """Environment parameters of easier stages, KEY=V1,V2: a value per stage; the configured environment follows."""
     curriculum_score: tuple[float, ...] = (0.9,)
-    """Mean at which the next stage begins: one number for all stages or one for each."""
+    """Mean at which the next stage begins: one value for all stages or one for each."""
     curriculum_measure: str = "solved"
-    """Whose mean that is: return, length, or a field of the environment's episodes."""
+    """Measure that is averaged: return, length, or a field of the environment's episodes."""
     curriculum_episodes: int = 500
-    """Episodes of a stage, its last ones, that the mean is over, at least 1."""
+    """Number of latest episodes of a stage over which the mean is computed, at least 1."""
     curriculum_steps: int = 0
-    """Steps after which a stage is left whatever its mean, so that the configured environment is reached; 0: never."""
+    """Steps after which a stage ends at any mean, so that the configured environment is reached; 0: never."""
 
     curriculum_mixture: float = 0.0
-    """Above 0, all stages are trained at once: this share of the environments is dealt evenly to the stages, the rest
-    by p (1 - p) of each stage's solved rate, so that no stage is left for good. 0: one stage after another."""
+    """Above 0, all stages are trained at once: this share of environments is split evenly among the stages, the rest
+    by p (1 - p) of each stage's solved rate, so that no stage is abandoned. 0: one stage after another."""
 
     level_replay: float = 0.0
-    """Probability that an episode plays a level again from which, by its value errors, most can be learned, 0..1
+    """Probability that an episode replays a stored level, preferably one with a high score, 0..1
     (prioritized level replay); 0: all levels are new."""
     level_replay_size: int = 500
-    """Levels that each actor stores to play them again, at least 1; none is before so many are stored."""
+    """Levels that each actor stores for replay, at least 1; replay begins when the store is full."""
     level_replay_score: Literal["error", "learnability"] = "error"
-    """How much can be learned from a level: its values' mean absolute error, or p (1 - p) of its solved rate."""
+    """Score of a level's learning potential: mean absolute value error, or p (1 - p) of its solved rate."""
     stagger: int = 0
-    """Steps over which environments that begin together, at first and in every stage, are spread, so that they are not
-    all in one phase of their episodes: the episode in which each one is after so many steps or fewer is truncated.
-    About an episode's length, the longest of a curriculum's; 0: none is."""
+    """Steps over which environments that begin together (at first and in every stage) are staggered, to avoid that they
+    share one phase of their episodes: one early episode of each environment is truncated.
+    Use about the length of an episode, the longest one of a curriculum; 0 turns it off."""
 
     def __post_init__(self) -> None:
         check_integer("curriculum_episodes", self.curriculum_episodes, 1)
@@ -73,31 +73,31 @@ class LevelsConfig:
 
     @cached_property
     def stages(self) -> tuple[dict[str, Any], ...]:
-        """The environment's parameters of each stage; none in the last one, which is the environment as asked for."""
+        """The environment's parameters of each stage; none in the last one, the configured environment."""
         names = list(self.curriculum)
         values = [_values(self.curriculum[name]) for name in names]
         return (*(dict(zip(names, each, strict=True)) for each in zip(*values, strict=False)), {})
 
     @property
     def first_stage(self) -> int | tuple[float, ...]:
-        """Index of the stage that a run begins in, or the share of each stage in a mixture."""
+        """Index of a run's first stage, or the share of each stage in a mixture."""
         return (1 / len(self.stages),) * len(self.stages) if self.curriculum_mixture else 0
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The mean at which each stage but the last is left."""
+        """Mean at which each stage except the last one ends."""
         easier = len(self.stages) - 1
         return self.curriculum_score * easier if len(self.curriculum_score) == 1 else self.curriculum_score
 
 
 def in_words(parameters: Mapping[str, Any]) -> str:
-    """The parameters of a stage for messages."""
+    """Format the parameters of a stage for messages."""
     return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the environment as asked for"
 
 
 def _values(value: Any) -> list[Any]:
-    """The values of a parameter: a list of them, words between commas, or one alone."""
+    """Values of a parameter: a list, text separated by commas, or a single value."""
     if isinstance(value, str):
         truths = {"true": True, "false": False}
-        return [truths.get(word.strip().lower(), word.strip()) for word in value.split(",")]
+        return [truths.get(text.strip().lower(), text.strip()) for text in value.split(",")]
     return list(value) if isinstance(value, list | tuple) else [value]

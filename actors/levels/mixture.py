@@ -1,4 +1,4 @@
-"""Environments of several stages of a curriculum side by side, in one batch."""
+"""Environments of several stages of a curriculum in one batch."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,16 +11,16 @@ from ...agents.values import map_leaves
 from .stagger import GOLDEN
 
 Shares = tuple[float, ...]
-"""Share of the environments in each stage; they sum to 1."""
+"""Share of the environments in each stage; shares sum to 1."""
 
 
 def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
-    """Environments of each stage among those of an actor; over all actors together the counts follow the shares.
+    """Number of environments of each stage in one actor; over all actors the counts follow the shares.
 
     Args:
-        first_index: index of the actor's first environment among all environments of the run.
+        first_index: index of the actor's first environment in the run.
         num_envs: environments of the actor.
-        shares: of the stages.
+        shares: shares of the stages.
     """
     phases = (np.arange(first_index, first_index + num_envs) + 0.5) * GOLDEN % 1.0
     stages = np.searchsorted(np.cumsum(shares)[:-1], phases, side="right")
@@ -28,7 +28,7 @@ def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
 
 
 class MixtureBatch:
-    """Batches of environments one after another, as one batch; the actor's part of the contract of a batch.
+    """Concatenation of batches of environments; implements the part of the batch interface that actors use.
 
     Args:
         parts: batches with the same spaces and episode fields, at least one.
@@ -43,7 +43,7 @@ class MixtureBatch:
         self._slices = [slice(low, high) for low, high in pairwise(bounds)]
 
     def __getattr__(self, name: str) -> Any:
-        """What does not differ between the stages: spaces, fields, name."""
+        """Attributes common to all stages: spaces, fields, name."""
         return getattr(self.__dict__["parts"][-1], name)
 
     @property
@@ -63,44 +63,44 @@ class MixtureBatch:
         return None if masks[0] is None else np.concatenate(masks)
 
     def new_observation(self) -> Any:
-        """Room for the observations of a step."""
+        """Allocate the observations of a step."""
         return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part in self.parts))
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
         """Begin new episodes in all environments."""
-        for part, here in zip(self.parts, self._slices, strict=True):
-            part.reset_into(_some(observation, here), seed)
+        for part, own in zip(self.parts, self._slices, strict=True):
+            part.reset_into(_some(observation, own), seed)
 
     def step_into(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
         """Step all environments and write the results into these arrays."""
-        for part, here in zip(self.parts, self._slices, strict=True):
-            ends = terminated[here], truncated[here]
-            part.step_into(actions[here], _some(observation, here), reward[here], *ends)
+        for part, own in zip(self.parts, self._slices, strict=True):
+            ends = terminated[own], truncated[own]
+            part.step_into(actions[own], _some(observation, own), reward[own], *ends)
 
     def cut(self, where: NDArray[np.bool_]) -> None:
         """End the episodes of some environments, bool [N]."""
-        for part, here in zip(self.parts, self._slices, strict=True):
-            part.cut(where[here])
+        for part, own in zip(self.parts, self._slices, strict=True):
+            part.cut(where[own])
 
     def episode_facts(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Episode fields of environments [K], in ascending order: float32 [K, F]."""
-        within = [indices[(indices >= here.start) & (indices < here.stop)] - here.start for here in self._slices]
-        return np.concatenate([part.episode_facts(each) for part, each in zip(self.parts, within, strict=True)])
+        within = [indices[(indices >= own.start) & (indices < own.stop)] - own.start for own in self._slices]
+        return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
 
     def privileged(self) -> NDArray[Any]:
         """Privileged values [N, P]."""
         return np.concatenate([part.privileged() for part in self.parts])
 
-    def mark_seen(self, seen: NDArray[Any]) -> NDArray[Any]:
-        """Write what is observed now into maps [N, ...]; returns the agents' cells [N, 2]."""
-        return np.concatenate([p.mark_seen(seen[here]) for p, here in zip(self.parts, self._slices, strict=True)])
+    def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
+        """Write the current observations into maps [N, ...] and return the agents' cells [N, 2]."""
+        return np.concatenate([p.mark_seen(maps[own]) for p, own in zip(self.parts, self._slices, strict=True)])
 
     def save(self) -> dict[str, Any]:
         """State of all environments."""
         return {"parts": [part.save() for part in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         for part, state in zip(self.parts, saved["parts"], strict=True):
             part.restore(state)
 
@@ -110,5 +110,5 @@ class MixtureBatch:
             part.close()
 
 
-def _some(values: Any, here: slice) -> Any:
-    return map_leaves(lambda x: x[here], values)
+def _some(values: Any, own: slice) -> Any:
+    return map_leaves(lambda x: x[own], values)

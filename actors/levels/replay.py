@@ -1,16 +1,16 @@
-"""Prioritized level replay (Jiang, Grefenstette & Rocktaschel 2021): levels that can still teach something come again.
+"""Prioritized level replay (Jiang, Grefenstette & Rocktaschel 2021): replay of levels with learning potential.
 
-A level is the state of its environment's stream of randomness at the episode's begin. Its score is the mean absolute
-one-step error of the values that the behavior policy gave when the level was played last (their appendix has this
-among the scores),
+A level is the state of its environment's random stream at the beginning of the episode. Its score is the mean absolute
+one-step error of the behavior policy's values when the level was last played (the paper's appendix lists this
+score),
 
     S = mean_t |r_{t+1} + gamma V_{t+1} - V_t|        with V_{t+1} = 0 where t + 1 is terminal
 
-and a stored level i is played again with probability (their equations 1 to 3)
+and a stored level i is played again with probability (equations 1 to 3 there)
 
     P(i) = (1 - rho) P_S(i) + rho P_C(i),    P_S(i) ~ (1 / rank(S_i))^(1 / beta),    P_C(i) ~ c - C_i
 
-where c counts the episodes that were begun and C_i is what it was when level i was last begun.
+where c is the number of episodes begun and C_i its value when level i last began.
 
 The other score is learnability (Rutherford et al. 2024, "No regrets: investigating and improving regret approximations
 for curriculum discovery", equation 1), which is 0 for levels that are always or never solved,
@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 BETA, RHO = 0.1, 0.1
-"""Temperature of the ranks and share of the staleness: the paper's."""
+"""Temperature of the ranks and weight of staleness, as in the paper."""
 
 Floats = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
 
 
 class ReplayState(NamedTuple):
-    """All that the next choice depends on; K levels are stored, N environments play."""
+    """Everything that the next choice depends on, for K stored levels and N environments."""
 
     levels: NDArray[np.uint64]
     """[K]: stored levels."""
@@ -44,17 +44,17 @@ class ReplayState(NamedTuple):
     playing: NDArray[np.uint64]
     """[N]: the level of each environment."""
     known: Flags
-    """[N]: whether it is known: an environment's first level is not."""
+    """[N]: whether the level is known; an environment's first level is not."""
     own: NDArray[np.uint64]
-    """[N]: where its own stream goes on after a level that is played again."""
+    """[N]: state from which the environment's own stream continues after a replayed level."""
     again: Flags
-    """[N]: whether its level is played again."""
+    """[N]: whether the level is a replay."""
     values: NDArray[np.float64]
-    """[N]: V at the step before."""
+    """[N]: V at the previous step."""
     errors: NDArray[np.float64]
-    """[N]: sum of absolute errors in this episode."""
+    """[N]: sum of absolute value errors in this episode."""
     steps: NDArray[np.int64]
-    """[N]: how many of them; -1 before the episode's first step."""
+    """[N]: number of these errors; -1 before the episode's first step."""
     plays: NDArray[np.int64]
     """[K]: n."""
     solves: NDArray[np.int64]
@@ -62,18 +62,18 @@ class ReplayState(NamedTuple):
     clock: NDArray[np.int64]
     """[1]: c."""
     seed: NDArray[np.uint64]
-    """Of the choices."""
+    """Generator of the choices."""
 
 
 class Replay:
-    """The levels of one actor's environments.
+    """Level replay for one actor's environments.
 
     Args:
-        share: probability that an episode is one of a stored level, once the store is full.
-        size: levels that are stored.
+        share: probability that an episode replays a stored level once the store is full.
+        size: number of stored levels.
         discount: gamma.
-        seed: of the choices.
-        num_envs: environments.
+        seed: seed of the choices.
+        num_envs: number of environments.
         reward_clip: bound of the rewards that values estimate; 0 for none.
         learnability: whether scores are p (1 - p).
     """
@@ -120,11 +120,11 @@ class Replay:
         streams: NDArray[Any],
         solved: Flags | None = None,
     ) -> None:
-        """A step [N] and the values there; where an episode has ended, `streams` is set to what the next one plays.
+        """Process a step [N] and its values; where an episode has ended, set `streams` to the level of the next one.
 
-        `solved` tells, for learnability, whether each of the episodes that ended here was solved.
-        It must be called after the agent was asked and before the environments are stepped, since that step begins
-        episodes.
+        For learnability, `solved` marks which of the episodes that ended at this step were solved.
+        Call it after the agent's step and before the environments' step, since the latter begins
+        new episodes.
         """
         state = self.state
         within = state.steps >= 0
@@ -143,17 +143,17 @@ class Replay:
             state.errors[ended], state.steps[ended] = 0.0, -1
 
     def _store(self, level: np.uint64, score: float, solved: bool = False) -> None:
-        """Note the score of a level; a new one takes a free place, or that of the lowest score if its own is higher."""
+        """Store the score of a level; a new level takes a free place or replaces one with a lower score."""
         state = self.state
-        there, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
-        place = int(there[0]) if len(there) else int(free[0]) if len(free) else int(state.scores.argmin())
+        stored, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
+        place = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(state.scores.argmin())
         plays, solves = 1, int(solved)
-        if len(there):
+        if len(stored):
             plays, solves = plays + int(state.plays[place]), solves + int(state.solves[place])
         if self.learnability:
             p = (solves + 1) / (plays + 2)
             score = p * (1 - p)
-        if not len(there):
+        if not len(stored):
             if not len(free) and score <= state.scores[place]:
                 return
             state.begun[place] = state.clock[0]
@@ -161,7 +161,7 @@ class Replay:
         state.plays[place], state.solves[place] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
-        """The next level of these environments: a stored one, or the next of their own streams."""
+        """Choose the next level of these environments: a stored one, or the next of their own streams."""
         state = self.state
         random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
         state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])
@@ -176,7 +176,7 @@ class Replay:
         state.playing[ended], state.known[ended] = streams[ended], True
 
     def probabilities(self) -> NDArray[np.float64]:
-        """P of each stored level; the store is full."""
+        """P of each level in a full store."""
         ranks = np.empty(len(self.state.scores))
         ranks[np.argsort(-self.state.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
         by_score = self.state.scores if self.learnability else ranks ** (-1 / BETA)
@@ -185,10 +185,10 @@ class Replay:
         return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """A copy of the state, arrays by name."""
+        """Copy of the state, arrays by name."""
         return {name: value.copy() for name, value in self.state._asdict().items()}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Return to a state made by `save`."""
+        """Restore a state returned by `save`."""
         for name, value in self.state._asdict().items():
-            value[...] = saved.get(name, 0)  # older states have no plays
+            value[...] = saved.get(name, 0)  # missing in older states

@@ -1,35 +1,35 @@
-"""Environments that begin together, spread over the phases of an episode.
+"""Staggering of environments that begin together, over the phases of an episode.
 
-All environments begin together, and in every stage of a curriculum again. Where episodes have one length, or as long as
-nothing is solved, they also end together, so that a batch holds one phase of the episode and the next batch another.
+All environments begin together at the start and in every stage of a curriculum. If episodes have a fixed length, or
+while nothing is solved, they also end together, so that each batch contains only one phase of the episode.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, without their whole part, lie evenly in 0..1 however many there are."""
+"""Golden ratio; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
 
 
 class Stagger:
-    """Says where episodes are to be cut: of each environment one, the one that it is in after 1..`steps` steps.
+    """Select one episode of each environment to truncate: the one in progress after a number of steps in 1..`steps`.
 
     Args:
-        steps: to spread the cuts over; 0 cuts nothing.
+        steps: range over which the cuts are spread; 0 disables them.
         first_index: index of the first environment among all environments of the run.
-        num_envs: environments.
+        num_envs: number of environments.
     """
 
     def __init__(self, steps: int, first_index: int, num_envs: int) -> None:
         phases = (np.arange(first_index, first_index + num_envs) * GOLDEN) % 1.0
         self.left: NDArray[np.int64] = (1 + phases * steps).astype(np.int64) * (steps > 0)
-        """Steps until the cut of an environment; 0 where none is to come."""
+        """Steps until the cut of an environment; 0 where none remains."""
 
     def due(self, over: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """After a step: the environments to cut, bool [N]; None if none is.
+        """Return the environments to cut after a step, bool [N]; None if there are none.
 
         Args:
-            over: where the step has ended the episode anyway; none is cut there, then or later.
+            over: whether the step has ended the episode; such environments are not cut, now or later.
         """
         if not self.left.any():
             return None

@@ -1,1 +1,1 @@
-"""The pool of actors in Ray processes: the pool, an actor's slot, the window of requests, and the wire between them."""
+"""The pool of actors in Ray processes: the pool, an actor's slot, flow control of requests, and the wire format."""

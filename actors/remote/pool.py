@@ -1,11 +1,11 @@
 """The pool of actors in Ray processes, on this machine or on a cluster.
 
-Ray carries unrolls and weights, never single steps. A request carries the newest weights of its member, which are put
-into the object store once a version, or only their version where the process has them; the pool holds the newest ones
-and nothing else. How many requests are open, and in which order answers are handed on, is the window's business.
+Ray transfers unrolls and weights, never single steps. A request contains its member's newest weights, which are put
+into the object store once per version, or only their version if the process has them; the pool stores only the newest
+ones. The window determines the number of open requests and the order of unrolls.
 
-Every actor has a slot. Its process is starting, at work, or lost; a lost one is replaced after a pause that grows while
-failures follow each other. A lost answer is not replaced: no update has used it and none will.
+Every actor has a slot. Its process is starting, active, or lost; a lost one is replaced after a pause that grows with
+successive failures. A lost response is not replaced: no update has used it and none will.
 """
 
 import time
@@ -29,30 +29,30 @@ from .window import RequestWindow
 from .wire import share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0
-"""Seconds without any unroll after which the learner is told so."""
+"""Seconds without any unroll after which the pool returns None to the learner."""
 PASS_OVER_SECONDS = 2.0
-"""An actor that the others' answers have waited for so long, and SLOWER times an unroll of theirs, is passed over."""
+"""An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls."""
 SLOWER = 4.0
 
 T = TypeVar("T")
 
 
 class RayPool:
-    """Actors in Ray processes. Methods without a docstring are those of ActorPool.
+    """Pool of actors in Ray processes. Methods without a docstring are those of ActorPool.
 
     Args:
-        make_actor: picklable function that makes an Actor.
-        num_actors: how many processes; None: as many as the cluster has room for, now and later.
-        max_failures: failures in a row of one actor that are made good.
-        report: where the traceback of a new kind of failure goes.
-        window: which requests `next` may send.
+        make_actor: picklable function that creates an Actor.
+        num_actors: number of processes; None: as many as the cluster has room for, now and later.
+        max_failures: failures in a row of one actor that are tolerated.
+        report: called with the traceback of each new kind of failure.
+        window: flow control of the requests of `next`.
         cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
         threads: torch threads per actor.
         first: number of the first actor, after those of other pools of the run.
-        niceness: how far actors step back when the learner wants their core (0..19).
+        niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
         timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
-        died: the name of a process of Ray's that is dead, or nothing. A call that copies something into or out of
-            Ray's store ends this process at once where that is so; it raises TransportDiedError instead.
+        died: returns the name of a Ray process that has died, or None. A call that copies something into or out of
+            Ray's store would end this process in that case; TransportDiedError is raised instead.
     """
 
     def __init__(
@@ -74,26 +74,26 @@ class RayPool:
         share_tensors()
         self._timeout, self._report, self._died = timeout, report, died
         self._unrolls_from: Counter[str] = Counter()
-        """Unrolls taken, by machine."""
+        """Received unrolls by machine."""
         self._failures = Failures(max_failures, report)
         self._window = window
         self.device, self.still = torch.device("cpu"), nullcontext()
         self._open: dict[ObjectRef[Any], Request] = {}
-        """Requests without an answer, oldest first."""
+        """Open requests, oldest first."""
         self._sent = 0
         self._answers = 0
         """Unrolls received."""
         self._streaming = False
-        """Whether `next` was called last, not `gather`: new weights are a reason to send requests then."""
+        """Whether `next` was called last, not `gather`; then new weights trigger requests."""
         self._unroll_seconds = 0.0
-        """Mean duration of the last answers, each counted half as much as the one after it."""
+        """Exponential moving average (factor 1/2) of the duration of responses."""
         self._blocked: tuple[ActorSlot, float] | None = None
-        """The slot that others' answers wait for, and since when."""
+        """Slot for which the responses of others wait, and since when."""
         self._passed_over: set[int] = set()
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
-        """The newest weights of a member in the object store, once a request has carried them."""
+        """Newest weights of a member in the object store, once a request has contained them."""
         self._schedule = MemberSchedule()
         self._slots = ActorSlots(
             make_actor,
@@ -106,11 +106,11 @@ class RayPool:
             first=first,
         )
 
-    # -- the contract (see ActorPool) --------------------------------------------------------------------------------
+    # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
     @property
     def num_actors(self) -> int:
-        """Actors at work now; a fixed number counts those that are being replaced."""
+        """Number of active actors; a pool of fixed size includes those being replaced."""
         return self._slots.num_at_work if self._slots.elastic else len(self._slots)
 
     @property
@@ -129,7 +129,7 @@ class RayPool:
         return stored_bytes()
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Make these the newest weights; they are stored when the next request is sent, once."""
+        """Set the newest weights; they are stored once, when the next request is sent."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
@@ -146,7 +146,7 @@ class RayPool:
     def next(self) -> Unroll | None:
         self._streaming = True
         unroll = self._receive(self._ask_for_stream, self._next_in_order)
-        self._ask_for_stream()  # before the learner is busy with this one
+        self._ask_for_stream()  # before the learner processes this one
         return unroll
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
@@ -169,11 +169,11 @@ class RayPool:
         if len(saved) != len(self._slots):
             raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._slots)}")
         for slot in self._slots:
-            slot.versions.clear()  # loading weights also compares them with the state
+            slot.versions.clear()  # loading weights also checks them against the state
         ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
 
     def open_requests(self) -> list[int]:
-        """The actors' numbers, once for each request that has no answer yet."""
+        """Indices of the actors, once for each open request."""
         return [request.slot.number for request in self._open.values()]
 
     def close(self) -> None:
@@ -184,10 +184,10 @@ class RayPool:
                 f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
             )
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def _ask_for_stream(self) -> None:
-        """Send all requests that the window has room for: to those with the fewest open, the longest not asked."""
+        """Send all requests that the window allows: to slots with the fewest open ones, the least recent first."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
@@ -198,7 +198,7 @@ class RayPool:
                 self._window.sent(self._request(slot, member, self._window.unrolls))
 
     def _ask_each_for_one(self, member: int) -> None:
-        """Send a request to every slot that has none open and whose unroll is missing."""
+        """Send a request to every slot without an open one whose unroll is missing."""
         for slot in self._slots:
             if slot.at_work and not slot.requests and slot.number not in self._gathered:
                 self._request(slot, member, 1)
@@ -219,19 +219,19 @@ class RayPool:
         self._open[request.ref] = request
         return request
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------------------------
 
     def _receive(self, ask: Callable[[], None], find: Callable[[], T | None]) -> T | None:
-        """The first thing that `find` finds among the answers, after asking; None if nothing for PATIENCE seconds."""
+        """Send requests and return the first result of `find` among the responses; None after PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
-        self._lose_silent()  # also while answers of others that have piled up are handed on
-        while (found := find()) is None and time.monotonic() < patience:
+        self._lose_silent()  # even while a backlog of other responses is processed
+        while (result := find()) is None and time.monotonic() < patience:
             self._check_ray()
             self._slots.fill()
             ask()
             self._lose_silent()
             self._look_for_answers(PATIENCE / 4)
-        return found
+        return result
 
     def _lose_silent(self) -> None:
         for slot, why in self._slots.silent(self._awaited()):
@@ -242,14 +242,14 @@ class RayPool:
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
-        """One unroll of every actor, if they are all here."""
+        """Return one unroll of every actor if all have arrived."""
         if len(self._gathered) < len(self._slots):
             return None
         unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
         return unrolls
 
     def _next_in_order(self) -> Unroll | None:
-        """The answer to be handed on next."""
+        """Return the next response in order."""
         request = self._window.next()
         if request is not None:
             self._blocked = None
@@ -258,7 +258,7 @@ class RayPool:
         return None
 
     def _pass_over_the_slowest(self) -> None:
-        """Let the learner go on without an actor that keeps it waiting, although others have answered since."""
+        """Pass over an actor that delays the learner although others have responded since."""
         slot, now = self._window.blocking(), time.monotonic()
         if slot is None or not self._streaming:
             self._blocked = None
@@ -276,27 +276,27 @@ class RayPool:
                 )
 
     def _look_for_answers(self, wait: float) -> None:
-        """Wait for an answer, and take all that are here then: a look takes the longer the more actors there are."""
+        """Wait for a response and process all that have arrived, since a poll takes longer with more actors."""
         refs = self._awaited()
         if not refs:
-            time.sleep(0.05)  # every slot is in its pause
+            time.sleep(0.05)  # every slot is in its pause after a failure
             return
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
-        for ref, answer in zip(ready, self._fetch(ready), strict=True):
-            self._take(refs[ref], ref, answer)
+        for ref, result in zip(ready, self._fetch(ready), strict=True):
+            self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
-        """The request that each slot is to answer next: its second answer comes after its first, even if it is here."""
+        """Oldest request of each slot: responses of a slot are processed in order, even if a later one has arrived."""
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
 
     def _fetch(self, refs: "list[ObjectRef[Any]]") -> list[Any]:
-        """The value of each of `refs`; of those that are lost, the RayError."""
+        """Return the value of each of `refs`, or the RayError of a lost one."""
         try:
             return ray.get(refs, timeout=PATIENCE)
-        except RayError:  # any of them; one by one it shows whose it is
+        except RayError:  # fetched one by one, to attribute the error
             return [self._fetch_one(ref) for ref in refs]
 
     def _fetch_one(self, ref: "ObjectRef[Any]") -> Any:
@@ -305,22 +305,22 @@ class RayPool:
         except RayError as problem:
             return problem
 
-    def _take(self, slot: ActorSlot, ref: "ObjectRef[Any]", answer: Any) -> None:
-        """Note the answer of `slot` to `ref`: an unroll, the word that the process is ready, or an error."""
-        if isinstance(answer, ObjectLostError) and ref in self._open:
+    def _take(self, slot: ActorSlot, ref: "ObjectRef[Any]", result: Any) -> None:
+        """Process the response of `slot` to `ref`: an unroll, the ready notification, or an error."""
+        if isinstance(result, ObjectLostError) and ref in self._open:
             self._drop(self._open[ref])
-            slot.versions.clear()  # it may have been the weights that were lost
-            self._failures.add(slot.number, _message(answer))  # the process may live; if not, the next answer tells
-        elif isinstance(answer, RayError):
-            self._lose(slot, _message(answer), getattr(answer, "cause", None))
+            slot.versions.clear()  # the lost object may have been the weights
+            self._failures.add(slot.number, _message(result))  # if the process is dead, the next response fails
+        elif isinstance(result, RayError):
+            self._lose(slot, _message(result), getattr(result, "cause", None))
         elif ref == slot.starting:
-            slot.starting, slot.place, slot.since = None, answer, time.monotonic()
+            slot.starting, slot.place, slot.since = None, result, time.monotonic()
         else:
             request = self._open.pop(ref)
             self._answers += 1
             slot.requests.popleft()
             slot.since, slot.stepped = time.monotonic(), True
-            request.answer = unpack(answer)
+            request.answer = unpack(result)
             if not self._streaming:
                 self._gathered[slot.number] = request.answer
             self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
@@ -329,13 +329,13 @@ class RayPool:
             self._unrolls_from[slot.place.machine] += request.unrolls
 
     def _lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
-        """The end of a slot's process: its open requests go down with it."""
+        """Handle the end of a slot's process and drop its open requests."""
         for request in list(slot.requests):
             self._drop(request)
         self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
-        """An answer that will not come: its member is asked for another one before the others have their turn."""
+        """Drop a request that gets no response; its member gets another request before the others' turn."""
         del self._open[request.ref]
         request.slot.requests.remove(request)
         self._leave_out(request)
@@ -346,5 +346,5 @@ class RayPool:
 
 
 def _message(problem: RayError) -> str:
-    """Text of an exception of Ray's, with the traceback in the other process if there is one."""
+    """Text of a Ray exception, with the traceback in the other process if there is one."""
     return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)

@@ -1,6 +1,6 @@
-"""An actor's slot: a place in the pool that processes hold one after another, and the process itself.
+"""An actor's slot in the pool, which successive processes occupy, and the process itself.
 
-A slot is empty (in the pause after a failure), starting, or at work. It is asked for unrolls and answers in the order
+A slot is empty (in the pause after a failure), starting, or active. It returns unrolls in the order
 of the requests. The open requests of a lost process are dropped: no update has used them and none will.
 """
 
@@ -25,13 +25,13 @@ from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
 from .wire import Parcel, pack, share_tensors
 
 LOOK_SECONDS = 1.0
-"""How often the slots are searched for processes that have been silent for too long."""
+"""Interval in seconds between checks for processes that do not respond."""
 CLOSE_SECONDS = 3.0
-"""In which actors close their environments at the end; then their processes are ended."""
+"""Seconds for actors to close their environments at the end, before their processes are ended."""
 START_TIMEOUT = 600.0
-"""Seconds in which a process must have started: a node may have to be booted for it."""
+"""Seconds in which a process must have started: it may require booting a node."""
 FIRST_STEP_TIMEOUT = 120.0
-"""Seconds, at least, that a new process may take for its first step, for which networks are loaded and compiled."""
+"""Smallest timeout in seconds of a new process's first step, which includes loading and compiling networks."""
 
 
 @dataclass(eq=False)
@@ -40,57 +40,57 @@ class ActorSlot:
 
     number: int
     life: int = -1
-    """Processes that held this slot before."""
+    """Number of earlier processes of this slot."""
     handle: Any = None
-    """Ray's handle of the process at work or starting; None while the slot is empty."""
+    """Ray's handle of the active or starting process; None while the slot is empty."""
     starting: Any = None
-    """Ray's reference to what the process says when it is ready; None from then on."""
+    """Ray's reference to the ready notification of the process; None after it has arrived."""
     since: float = 0.0
-    """Monotonic time of the last answer or heartbeat; of an empty slot, the time from which it may be filled again."""
+    """Monotonic time of the last response or heartbeat; for an empty slot, the earliest time to fill it again."""
     place: ProcessPlace | None = None
-    """Where the process at work runs; None while it is starting or the slot is empty."""
+    """Location of the active process; None while it is starting or the slot is empty."""
     beat: bytes | None = None
-    """The newest heartbeat of the process, where one was looked for."""
+    """Newest heartbeat of the process that was read."""
     stepped: bool = False
-    """Whether the environments of the process at work are known to have stepped."""
+    """Whether the environments of the active process are known to have stepped."""
     requests: deque["Request"] = field(default_factory=deque["Request"])
-    """Those without an answer, oldest first."""
+    """Open requests, oldest first."""
     asked: int = -1
     """Index of the last request."""
     versions: dict[int, int] = field(default_factory=dict[int, int])
-    """Version of each member's weights that the process was sent last."""
+    """Latest version of each member's weights sent to the process."""
 
     @property
     def at_work(self) -> bool:
-        """Whether it can be asked for unrolls."""
+        """Whether it accepts requests for unrolls."""
         return self.handle is not None and self.starting is None
 
 
 @dataclass(eq=False)
 class Request:
-    """Unrolls that were asked for."""
+    """Request for unrolls."""
 
     slot: ActorSlot
     member: int
     unrolls: int
     index: int
-    """How many requests were sent before."""
+    """Number of requests sent before."""
     ref: Any
-    """Ray's reference to the answer."""
+    """Ray's reference to the response."""
     answer: Unroll | None = None
 
 
 class ActorSlots:
-    """All slots of a pool: fills the empty ones, notices processes that are silent for too long.
+    """All slots of a pool: fills empty slots and detects processes that do not respond.
 
     Args:
-        make_actor: picklable function that makes an Actor.
-        num_actors: how many slots; None: as many as the cluster has room for, now and later.
-        failures: counts them.
-        cpus_per_actor, gpus_per_actor: Ray resources that one process claims.
-        timeout: seconds in which a process at work must answer, or its environments step.
+        make_actor: picklable function that creates an Actor.
+        num_actors: number of slots; None: as many as the cluster has room for, now and later.
+        failures: counter of failures.
+        cpus_per_actor, gpus_per_actor: Ray resources of one process.
+        timeout: seconds within which an active process must respond or step its environments.
         options: threads and niceness of each process.
-        first: number of the first slot.
+        first: index of the first slot.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ActorSlots:
         self._failures, self._timeout = failures, timeout
         self._interval = interval(timeout)
         self.beats = 0
-        """Heartbeats that were noticed."""
+        """Number of heartbeats read."""
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
@@ -132,14 +132,14 @@ class ActorSlots:
 
     @property
     def num_at_work(self) -> int:
-        """Slots whose process can be asked."""
+        """Slots that accept requests."""
         return sum(slot.at_work for slot in self._slots)
 
     def fill(self) -> None:
-        """Start a process for each empty slot whose pause is over.
+        """Start a process for each empty slot whose pause has ended.
 
-        Elastic slots always have one process starting, which Ray places once there is room: an empty slot's, or a new
-        one's. So they find room that appears, and a cluster that can grow sees that more is wanted.
+        An elastic pool always has one starting process, in an empty or a new slot, which Ray places once there is
+        room. So it uses new resources, and an autoscaling cluster sees the demand.
         """
         empty = [slot for slot in self._slots if slot.handle is None]
         ready = [slot for slot in empty if slot.since <= time.monotonic()]
@@ -154,9 +154,9 @@ class ActorSlots:
                 self._start(ready[0])
 
     def silent(self, awaited: "Mapping[ObjectRef[Any], ActorSlot]") -> Iterator[tuple[ActorSlot, str]]:
-        """The slots whose process has not answered, or not started, for too long, and why that is too long.
+        """Yield the slots whose process has not responded or started within its limit, with the reason.
 
-        `awaited` is what each slot is to answer next.
+        `awaited` maps the next expected response to its slot.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -168,14 +168,14 @@ class ActorSlots:
             if slot.starting is None:
                 self._listen(slot, now)
                 limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
-                what = "answered, nor its environments stepped,"
+                event = "answered, nor its environments stepped,"
             else:
-                limit, what = float("inf") if self.elastic else START_TIMEOUT, "started"
+                limit, event = float("inf") if self.elastic else START_TIMEOUT, "started"
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
-                yield slot, f"actor {slot.number} has not {what} for {limit:.0f} s"
+                yield slot, f"actor {slot.number} has not {event} for {limit:.0f} s"
 
     def _listen(self, slot: ActorSlot, now: float) -> None:
-        """Note the heartbeat of a process that has been silent for longer than a few take."""
+        """Read the heartbeat of a process that has not responded for several intervals."""
         if now - slot.since > 3 * self._interval:
             beat = last_beat(key_of(slot.number, slot.life))
             if beat != slot.beat:
@@ -183,7 +183,7 @@ class ActorSlots:
                 self.beats += 1
 
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
-        """End a slot's process; another one follows after a pause. Raises ActorFailureError if it is one too many."""
+        """End a slot's process; another one follows after a pause. Raises ActorFailureError after too many failures."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
@@ -193,7 +193,7 @@ class ActorSlots:
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
     def close(self) -> None:
-        """Close all environments, where processes are not too busy with unrolls, and end the processes."""
+        """Close all environments of processes that respond in time, and end the processes."""
         slots, self._slots = [slot for slot in self._slots if slot.handle is not None], []
         closing = [slot.handle.close.remote() for slot in slots if slot.at_work]
         if closing:
@@ -217,7 +217,7 @@ class ActorSlots:
 
 
 class ActorProcess(MemberActors):
-    """The process of a slot, as Ray runs it."""
+    """Ray actor that runs in the process of a slot."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class ActorProcess(MemberActors):
         beat_seconds: float,
     ) -> None:
         if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
+            sys.path.append(directory)  # last: a user's module must not shadow one of a library
         os.nice(niceness)
         prepare_process(threads)
         share_tensors()
@@ -238,20 +238,20 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Make the first actor: importing and compiling its environment is no part of any unroll's time.
+        """Create the first actor, so that importing and compiling its environment adds to no unroll's time.
 
-        Returns where this process is.
+        Returns the location of this process.
         """
         self.prepare()
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, weights: Weights | WeightsVersion, count: int) -> Parcel | bytes:
-        """Make `count` unrolls with these weights and pack them for the wire (MemberActors.unrolls)."""
+        """Make `count` unrolls with these weights and pack them for transfer (MemberActors.unrolls)."""
         self._heart.busy_since = time.monotonic()
         try:
             return pack(self.unrolls(weights, count))
         except BaseException:
-            self.close()  # the pool replaces this process
+            self.close()  # afterwards the pool replaces this process
             raise
         finally:
             self._heart.busy_since = None

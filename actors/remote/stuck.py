@@ -1,6 +1,6 @@
-"""Processes that Ray cannot end: one that is stopped, or stuck in the kernel, does not hear that it should end.
+"""Processes that Ray cannot end because they are stopped, or stuck in the kernel.
 
-Ray notices only after many seconds, and until then neither its memory nor its processor is free for a replacement.
+Ray detects them only after many seconds; until then neither memory nor CPU is free for a replacement.
 """
 
 import os
@@ -11,36 +11,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 GRACE_SECONDS = 2.0
-"""In which Ray may end a process in its own way, with the children that an environment may have started."""
+"""Seconds for Ray to end a process itself, including child processes of environments."""
 
 
 class ProcessPlace(NamedTuple):
-    """Where a process is found."""
+    """Location and identity of a process."""
 
     machine: str
-    """The address of its machine."""
+    """Address of its machine."""
     pid: int
     started: str
-    """When, in ticks since the machine was booted: a number that was given to another process has another one."""
+    """Start time in ticks since the machine was booted, which distinguishes processes with a reused id."""
 
 
 def place_of_this_process(machine: str) -> ProcessPlace:
-    """Of this process, on the machine with this address."""
+    """Location of this process, on the machine with this address."""
     return ProcessPlace(machine, os.getpid(), _started(os.getpid()))
 
 
 def _started(pid: int) -> str:
-    """The start time of process `pid`; empty where /proc has none, or it has ended and its parent has yet to notice."""
+    """Start time of process `pid`; empty if /proc lacks it or the process is a zombie."""
     try:
-        # The name in parentheses may hold spaces; what follows it does not: state, parent, ..., start time.
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The name in parentheses may contain spaces; the fields after it do not: state, parent, ..., start time.
+        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if words[0] == "Z" else words[19]
+    return "" if values[0] == "Z" else values[19]
 
 
 class StuckProcesses:
-    """Processes on this machine that should be gone soon.
+    """Processes on this machine that should end soon.
 
     Args:
         machine: this machine's address.
@@ -49,15 +49,15 @@ class StuckProcesses:
     def __init__(self, machine: str) -> None:
         self._machine = machine
         self._due: list[tuple[float, ProcessPlace]] = []
-        """Monotonic time at which a process must have ended."""
+        """Processes with the monotonic time at which they must have ended."""
 
     def note(self, process: ProcessPlace) -> None:
-        """Note a process that Ray was asked to end; one on another machine is left to the Ray there."""
+        """Register a process that Ray should end; one on another machine is left to Ray on that machine."""
         if process.machine == self._machine:
             self._due.append((time.monotonic() + GRACE_SECONDS, process))
 
     def end_overdue(self) -> None:
-        """SIGKILL those that are still there after their grace."""
+        """Send SIGKILL to processes that still exist after the grace period."""
         now = time.monotonic()
         for _, process in (each for each in self._due if each[0] <= now):
             if process.started and _started(process.pid) == process.started:

@@ -1,10 +1,10 @@
-"""The wire between actor and learner: an unroll as bytes, Ray's serializer for tensors, the fill of the object store.
+"""Wire format between actor and learner: unrolls as bytes, Ray's serializer for tensors, use of the object store.
 
-An unroll travels as its tensors' bytes and a short description of what they are.
+An unroll is sent as its tensors' bytes and a short description of them.
 
-Pickling a tensor calls Python a dozen times on either side, which for the small unrolls of narrow actors is more work
-than all the rest of their journey. Here a tensor is its buffer. A small unroll travels as one string of bytes; the
-buffers of a large one are not copied by the sender, and the receiver looks at them where they lie.
+Pickling a tensor calls Python a dozen times on either side, which for small unrolls takes longer
+than the rest of the transfer. Here a tensor is sent as its buffer. A small unroll is one string of bytes; the
+sender does not copy the buffers of a large one, and the receiver uses views of them.
 """
 
 import pickle
@@ -21,48 +21,48 @@ from ...agents.values import map_leaves
 from ..unroll import Unroll
 
 SMALL_BYTES = 1 << 16
-"""An unroll of less than this is one string: copying it takes microseconds, a dozen buffers of its own a hundred."""
+"""Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
 
 
 @dataclass
 class Leaf:
-    """Stand-in for a tensor."""
+    """Placeholder for a tensor."""
 
     dtype: str
-    """As numpy spells it."""
+    """Name of the type in numpy."""
     shape: tuple[int, ...]
 
 
 class Parcel(NamedTuple):
-    """An unroll taken apart."""
+    """Serialized unroll."""
 
     form: Any
     """The unroll with a Leaf for every tensor."""
     contents: list[Any]
-    """The tensors' bytes in the order of the leaves: PickleBuffers, on arrival any readable buffers."""
+    """The tensors' bytes in the order of the leaves: PickleBuffers when sent, any readable buffers when received."""
 
 
 def share_tensors() -> None:
-    """Let Ray move tensors as numpy arrays: out-of-band buffers, read without a copy."""
+    """Make Ray transfer tensors as numpy arrays: out-of-band buffers, read without a copy."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
 
 
 def stored_bytes() -> int | None:
-    """Bytes in the object stores of all machines, as Ray counts them; None if it does not say so within a second."""
+    """Bytes in the object stores of all machines, as reported by Ray; None without a response within a second."""
     try:
         from ray._private import state
         from ray._private.internal_api import get_memory_info_reply
 
-        # The state of this connection: an address found by itself may be that of another Ray, which has ended.
+        # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
         reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
         return int(reply.store_stats.object_store_bytes_used)
-    except Exception:  # not a public function: whatever a later Ray makes of it, training goes on without the number
+    except Exception:  # not a public function: if a later Ray changes it, training continues without this metric
         return None
 
 
 def pack(unroll: Unroll) -> Parcel | bytes:
-    """Take an unroll apart. It must not change until the parcel has been pickled."""
+    """Serialize an unroll, which must not change until the parcel has been pickled."""
     contents: list[Any] = []
 
     def take(value: Any) -> Any:
@@ -79,7 +79,7 @@ def pack(unroll: Unroll) -> Parcel | bytes:
 
 
 def unpack(parcel: Parcel | bytes) -> Unroll:
-    """The unroll that was packed, bit for bit; its tensors are views of the parcel's contents, not to be written to."""
+    """Restore the packed unroll, bit for bit; its tensors are read-only views of the parcel."""
     form, contents = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
     rest = iter(contents)
 

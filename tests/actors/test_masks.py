@@ -145,7 +145,7 @@ def test_a_state_saved_before_there_were_masks_is_restored():
     del saved["row"]["action_mask"]
     other = factory.make_actor(0)
     other.restore(saved)
-    assert other._said.action_mask.all()
+    assert other._env_output.action_mask.all()
 
 
 def test_an_environment_without_masks_has_none():
