@@ -73,9 +73,10 @@ class Group:
 
 
 class Host:
-    """One host."""
+    """One host; `core` is the only core of the machine that its processes use, None for any."""
 
-    def __init__(self, number: int, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, number: int, folder: Path, environment: dict[str, str], core: int | None = None) -> None:
+        self._pin = [] if core is None else ["taskset", "-c", str(core)]
         self.address, self.group = f"{NETWORK}.{number}", Group(f"engram-scaling-{os.getpid()}-{next(_GROUPS)}")
         self.environment = environment
         ready = folder / f"ready-{number}"
@@ -100,7 +101,7 @@ class Host:
         return output
 
     def _start(self, words: Sequence[str], more: dict[str, str], **options: object) -> "subprocess.Popen[bytes]":
-        enter = f"echo $$ > {self.group.path}/cgroup.procs; exec {shlex.join(words)}"
+        enter = f"echo $$ > {self.group.path}/cgroup.procs; exec {shlex.join([*self._pin, *words])}"
         environment = {**os.environ, **self.environment, **more}
         return subprocess.Popen(["bash", "-c", enter], env=environment, stdin=subprocess.DEVNULL, **options)  # pyright: ignore
 
@@ -118,10 +119,11 @@ class Cluster:
         folder: for files that all hosts share.
         most: hosts at most.
         links: links with latency; else a bridge, which takes no other process.
+        cores: the cores of the machine that the hosts use in turn, one each; none for any.
     """
 
-    def __init__(self, folder: Path, most: int, links: bool = True) -> None:
-        self._folder, self._most, self._with_links = folder, most, links
+    def __init__(self, folder: Path, most: int, links: bool = True, cores: Sequence[int] = ()) -> None:
+        self._folder, self._most, self._with_links, self._cores = folder, most, links, cores
         self._token = secrets.token_hex(32)
         self.hosts: list[Host] = []
         self.size = 0
@@ -132,7 +134,8 @@ class Cluster:
         environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
         with contextlib.ExitStack() as stack:
             for number in range(1, self._most + 1):
-                self.hosts.append(Host(number, self._folder, environment))
+                core = self._cores[(number - 1) % len(self._cores)] if self._cores else None
+                self.hosts.append(Host(number, self._folder, environment, core))
                 stack.callback(self.hosts[-1].close)
             if self._with_links:
                 self.links = Links(dict(enumerate((host.init for host in self.hosts), 1)), NETWORK)

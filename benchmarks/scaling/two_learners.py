@@ -3,12 +3,11 @@
     sudo python benchmarks/scaling/two_learners.py [--seconds 25] [--turns 2] [--cases boxworld-rmc t-maze-population]
 
 Writes benchmarks/results/two-learners.json; takes nine minutes. Nothing else should run, and the machine
-needs two cores. A host has a learner and an actor; the update is the same with one host and with two, but for `wide`.
+needs two cores. Each host has a learner, an actor, one core, and a limit of one core's CPU time.
 
-`one` is the mean of two separate runs at once, each on a host and cluster of its own: the two cores of a small virtual
-machine often are threads of one physical core, which separate machines do not share. `alone` is one run with
-the other core idle. `two` has an update of the same size as `one`, `wide` one of twice the size. `ratio_two` is two /
-one, `ratio_wide` wide / one, `ratio_alone` two / alone.
+`alone` is one run with the other core idle. `one` is the mean of two separate runs at once, each on a host and cluster
+of its own, which excludes what the two cores share (caches, memory, power). `two` has an update of the same size as
+`one`, `wide` one of twice the size. Ratios: two / one, wide / one, two / alone.
 """
 
 import argparse
@@ -17,6 +16,7 @@ import json
 import statistics
 import tempfile
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +41,25 @@ def speed(flags: tuple[str, ...], clusters: int, hosts: int, seconds: float) -> 
     """Measurements of so many runs at once, each on so many hosts."""
     with contextlib.ExitStack() as stack:
         runs: list[Training] = []
-        for _ in range(clusters):
+        for number in range(clusters):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-scaling-", dir="/var/tmp")))
-            cluster = stack.enter_context(Cluster(folder, hosts, links=False))
+            cluster = stack.enter_context(Cluster(folder, hosts, links=False, cores=(0, 1) if hosts > 1 else (number,)))
             cluster.grow(hosts)
-            words = [*flags, "--num-learners", hosts, "--num-actors", hosts, "--actor-cpus", 2]
-            runs.append(stack.enter_context(Training(cluster, folder / "run", words)))
+            command = [*flags, "--num-learners", hosts, "--num-actors", hosts, "--actor-cpus", 2]
+            runs.append(stack.enter_context(Training(cluster, folder / "run", command)))
         for run in runs:
             run.wait(2)
         for run in runs:
             run.cluster.limit(CORES)
-        found: list[dict[str, Any]] = []
-        threads = [threading.Thread(target=lambda run=run: found.append(run.measure(seconds, SETTLE))) for run in runs]
+        results: list[dict[str, Any]] = []
+        threads = [
+            threading.Thread(target=lambda run=run: results.append(run.measure(seconds, SETTLE))) for run in runs
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return found
+        return results
 
 
 def main() -> None:
@@ -67,24 +69,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--name", default="two-learners")
-    given = parser.parse_args()
-    result: dict[str, Any] = provenance() | {"cores_per_host": CORES, "seconds": given.seconds, "cases": {}}
-    for case in given.cases:
-        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in START}
-        for turn in range(given.turns):
+    arguments = parser.parse_args()
+    result: dict[str, Any] = provenance() | {"cores_per_host": CORES, "seconds": arguments.seconds, "cases": {}}
+    for case in arguments.cases:
+        rows = defaultdict[str, list[dict[str, Any]]](list)
+        for turn in range(arguments.turns):
             for kind, (clusters, hosts) in START.items():
                 if (turn == 0 or kind in ("one", "two")) and (kind != "wide" or case in WIDE):
                     flags = CASES[case] + (WIDE[case] if kind == "wide" else ())
-                    rows[kind] += speed(flags, clusters, hosts, given.seconds)
+                    rows[kind] += speed(flags, clusters, hosts, arguments.seconds)
                     print(case, kind, rows[kind][-clusters:], flush=True)
         means = {kind: statistics.mean(row["steps_per_second"] for row in each) for kind, each in rows.items()}
-        ratios = {
-            "ratio": round(means["two"] / means["one"], 3),
-            "ratio_alone": round(means["two"] / means["alone"], 3),
-        }
+        ratios = {f"{kind} / one": round(means[kind] / means["one"], 3) for kind in ("two", "wide") if kind in means}
+        ratios["two / alone"] = round(means["two"] / means["alone"], 3)
         print(case, means, ratios, flush=True)
-        result["cases"][case] = {"flags": CASES[case], "steps_per_second": means, **ratios, "runs": rows}
-        (RESULTS / f"{given.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        result["cases"][case] = {"flags": CASES[case], "steps_per_second": means, "ratios": ratios, "runs": rows}
+        (RESULTS / f"{arguments.name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
