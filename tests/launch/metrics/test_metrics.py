@@ -25,7 +25,7 @@ from engram.launch.run.config import RunConfig
 from engram.launch.run.settings.plain import from_dict
 from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
-from engram.learners.curriculum import Curriculum
+from engram.learners.curriculum import Curriculum, Mixture
 from engram.learners.learner import Learner
 
 FIELDS = ("solved", "path_length", "num_distractors")
@@ -494,6 +494,9 @@ def test_the_glossary_lists_what_is_written_and_nothing_else(tmp_path: Path) -> 
     curriculum.add(episodes((0, 1, 1, 1, 1, 1)), steps=0)
     collected.note({f"learner/skipped_{what}": 1.0 for what in ("observation", "reward")})  # after nan or inf
     collected.note(curriculum.metrics())  # with --curriculum
+    mixture = Mixture(LevelsConfig(curriculum={"limbo_time": 20}, curriculum_mixture=0.5), FIELDS, 1, actor_envs=1)
+    mixture.add(episodes((0, 1, 1, 1, 1, 1)), steps=0)
+    collected.note({name: value for name, value in mixture.metrics().items() if name.endswith("_1")})
     collected.add_episodes(episodes((0, 1, 1, 1, 1, 1)))
     collected.add_unroll(1.0)
     collected.note_lag(0.0)
