@@ -1,1 +1,1 @@
-"""Ray: a private one or a cluster, and the clean-up of its orphans."""
+"""Ray: a private one or a cluster, and the cleanup of its orphans."""

@@ -1,11 +1,11 @@
-"""Orphan clean-up: a small process that outlives a run which was killed, and ends what the run had started.
+"""Orphan cleanup: a small process that outlives a killed run and ends the processes that the run had started.
 
-Ray ends its main processes with their driver, but some of its helpers stay behind when the driver dies of SIGKILL or of
-the out-of-memory killer. The clean-up process notes all descendants of the run while it lives, since afterwards nothing
-tells whose they were, ends those that are left, and removes the folders of the run's Rays (sockets and logs).
+Ray ends its main processes with their driver, but some of its helpers remain when the driver dies of SIGKILL or of
+the out-of-memory killer. The cleanup process records all descendants of the run while it lives, since afterwards
+their parent is unknown. Then it ends the remaining ones and removes the folders of the run's Rays (sockets and logs).
 
-It reads its standard input, a pipe that only the run holds: the pipe closes when the run ends, however it ends. This
-file is run by path and imports the standard library alone, to cost next to nothing.
+It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
+file is run by path and imports the standard library only, to cost little.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOK_SECONDS = 1.0
-"""How often the family is noted down."""
+"""Seconds between two records of the run's descendants."""
 GRACE_SECONDS = 5.0
-"""Seconds that Ray needs at most to end its own processes in an orderly way."""
+"""Seconds that Ray needs at most for an orderly end of its processes."""
 
 
 STALE_SECONDS = 3600.0
-"""Age of the newest log from which the folder of a Ray without a process is removed: Ray writes to its logs every
-minute, and its process may be one of another container that shares the folder."""
+"""Age of the newest log, in seconds, after which the folder of a Ray without a process is removed: Ray writes to its
+logs every minute, and its process may be in another container that shares the folder."""
 
 
 class Process(NamedTuple):
-    """A process as /proc shows it; number and start time together never come twice."""
+    """A process in /proc; id and start time together are unique."""
 
     number: int
     started: str
@@ -39,10 +39,10 @@ class Process(NamedTuple):
 
 
 def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
-    """Start the process that cleans up after this one and all that it will start.
+    """Start the process that cleans up after this one and its descendants.
 
     Args:
-        sessions: where this process's Rays have their folders.
+        sessions: parent of the folders of this process's Rays.
     """
     return subprocess.Popen(
         [sys.executable, "-S", "-E", __file__, str(os.getpid()), str(sessions)],
@@ -54,11 +54,11 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
 
 
 def processes() -> list[Process]:
-    """All processes that are not zombies (Linux; none elsewhere)."""
+    """All processes that are not zombies (Linux only; empty elsewhere)."""
     result: list[Process] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # The name in parentheses may hold spaces; what follows it does not: state, parent, ..., start time.
+            # The name in parentheses may contain spaces; the fields after it do not: state, parent, ..., start time.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if fields[0] != "Z":
                 result.append(Process(int(folder.name), fields[19], int(fields[1])))
@@ -66,7 +66,7 @@ def processes() -> list[Process]:
 
 
 def descendants(root: int) -> set[tuple[int, str]]:
-    """Number and start time of all that descend from process `root`, without the calling process."""
+    """Id and start time of all descendants of process `root`, without the calling process."""
     children: dict[int, list[Process]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
@@ -91,7 +91,7 @@ def remove_stale(sessions: Path) -> None:
 
 
 def main(root: int, sessions: Path) -> None:
-    """Note the family while the run lives; when it has ended, give it time to follow, end the rest and clean up."""
+    """Record the run's descendants while it lives; after its end, wait for them, end the rest and clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     family: set[tuple[int, str]] = set()

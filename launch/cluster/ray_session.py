@@ -1,7 +1,7 @@
-"""The Ray that a run's actors live in: a private one, started and stopped with the run, or a cluster that is there.
+"""The Ray of a run's actors: a private one, started and stopped with the run, or an existing cluster.
 
-Both ask for Ray's token (its default since 2.59): nobody else on the machine or the network can give the actors work.
-The token file `~/.ray/auth_token` or RAY_AUTH_TOKEN holds it; a run's files and messages never do.
+Both require Ray's token (its default since 2.59): no other user of the machine or the network can use the actors.
+The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files and messages.
 """
 
 import contextlib
@@ -33,28 +33,28 @@ LOOPBACK = "127.0.0.1"
 PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
-"""Room for unrolls in flight: far more than two per actor ever take, small enough for containers."""
+"""Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
 ANSWER_SECONDS = 10.0
-"""In which a cluster's head must answer."""
+"""Seconds in which a cluster's head must answer."""
 NEEDED = ("raylet", "gcs_server")
-"""Ray's processes without which a run cannot go on."""
+"""Ray's processes without which a run cannot continue."""
 STOP_SECONDS = 10.0
-"""In which Ray must stop; otherwise this process ends, and the orphan clean-up kills Ray's."""
+"""Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's."""
 ADDRESS_SPACE = 6 * 2**30
-"""Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang while they start."""
+"""Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang at the start."""
 START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
-"""Ray's message when its processes take longer than half a minute, as on a machine that does much else."""
+"""Ray's message when its processes take longer than half a minute to start, as on a busy machine."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-"""Environment of every actor: its parallelizm is other actors."""
+"""Environment variables of every actor: one thread each, since the actors run in parallel."""
 
 
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray with room for so many actors, or join the cluster at `address`; nothing if there is one.
+    """Start a private Ray for `num_actors` actors, or join the cluster at `address`; do nothing if Ray is running.
 
-    `num_actors` is None where they are as many as there is room for.
+    `num_actors` is None if the cluster's size determines it.
     """
     if ray.is_initialized():
         return
@@ -67,9 +67,9 @@ def start_ray(
 
 
 def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
-    """Raise EngramError if Ray's machines have no GPUs for so many actors, which would wait for ever."""
+    """Raise EngramError if Ray's machines have too few GPUs for the actors, which would wait forever."""
     num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
-    # A GPU is shared by whole actors: two of 0.6 do not fit on one.
+    # An actor uses one GPU only: two actors of 0.6 do not fit on one.
     room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
     if room < num_actors:
         raise EngramError(
@@ -79,9 +79,9 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
 
 
 def start_private(num_cpus: int) -> None:
-    """Start Ray on this machine alone; environment variables reach the actors through its processes.
+    """Start Ray on this machine only; the actors inherit environment variables from its processes.
 
-    Raises EngramError if its processes may not have the address space that they need.
+    Raises EngramError if a limit leaves its processes too little address space.
     """
     for limit in address_space():
         if limit.total < ADDRESS_SPACE:
@@ -89,11 +89,11 @@ def start_private(num_cpus: int) -> None:
                 f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local"
             )
     _prepare()
-    if not token_is_kept():  # Ray would end in a traceback; this Ray alone needs to know the token
+    if not token_is_kept():  # Ray would end in a traceback; only this Ray needs the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors beside any other work
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors if anything else runs
     sessions = private_folder() / "ray"  # Ray opens its own folder to everyone
     orphans.remove_stale(sessions)
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
@@ -101,7 +101,7 @@ def start_private(num_cpus: int) -> None:
         try:
             with loopback_only(), without_signal_handlers():
                 ray.init(
-                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS says otherwise
+                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS is set
                     num_cpus=num_cpus,
                     include_dashboard=False,
                     log_to_driver=False,
@@ -114,7 +114,7 @@ def start_private(num_cpus: int) -> None:
                 )
             hide_token()
             return
-        except Exception as problem:  # Ray has no class of its own for it
+        except Exception as problem:  # Ray has no specific exception for it
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
@@ -126,12 +126,12 @@ def start_private(num_cpus: int) -> None:
 
 
 def token_file() -> Path:
-    """Where Ray keeps its token, unless RAY_AUTH_TOKEN holds it."""
+    """Path of Ray's token file, used unless RAY_AUTH_TOKEN is set."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
 
 
 def token_is_kept() -> bool:
-    """Whether Ray can read its token file or make one."""
+    """Whether Ray can read or create its token file."""
     file = token_file()
     if os.path.lexists(file) or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return os.access(file, os.R_OK)
@@ -139,15 +139,15 @@ def token_is_kept() -> bool:
 
 
 def hide_token() -> None:
-    """Let nobody else read the token: Ray writes it readable for everyone."""
+    """Make the token file readable by this user only: Ray creates it readable for all."""
     with contextlib.suppress(OSError):
         token_file().chmod(0o600)
 
 
 def private_folder() -> Path:
-    """Where private Rays of this user keep their sockets and logs: nobody else can look or write there.
+    """Folder for sockets and logs of this user's private Rays; no other user can read or write it.
 
-    Raises EngramError if somebody else has a folder of that name, or it cannot be made.
+    Raises EngramError if another user has a folder of that name, or it cannot be created.
     """
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
@@ -156,10 +156,10 @@ def private_folder() -> Path:
 
 
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; whether that was done within STOP_SECONDS.
+    """Stop a private Ray or leave a cluster; returns whether that was done within STOP_SECONDS.
 
-    Where Ray does not answer, this process should end without the clean-up that Ray has registered for its exit
-    (`os._exit`), which would wait for ever. The orphan clean-up then kills what is left.
+    If Ray does not answer, this process should end without the cleanup that Ray has registered for its exit
+    (`os._exit`), which would wait forever. The orphan cleanup then kills the remaining processes.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
@@ -168,11 +168,11 @@ def stop_ray() -> bool:
 
 
 _clean_ups: list[tuple["subprocess.Popen[bytes]", Path]] = []
-"""Orphan clean-ups of this process, and where its private Rays have their folders."""
+"""Orphan cleanup processes of this process, and the parent of its private Rays' folders."""
 
 
 def end_clean_ups() -> None:
-    """End the orphan clean-ups of private Rays that have stopped, in a program that continues."""
+    """End the orphan cleanup processes of stopped private Rays, in a program that continues."""
     while _clean_ups:
         process, sessions = _clean_ups.pop()
         process.kill()
@@ -182,22 +182,22 @@ def end_clean_ups() -> None:
 
 
 def dead_part() -> str:
-    """Which of the main processes of this process's private Ray is dead; empty if none is, or there is no such Ray."""
+    """Name of a dead main process of this process's private Ray; empty if none is dead, or there is no such Ray."""
     node: Any = getattr(worker, "_global_node", None)
     dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
-    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, end as they like
+    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end
     return f"Ray's {names[0]}" if names else ""
 
 
 class _Job(JobConfig):
-    """A job whose processes do not import from the working directory and the script's before all else.
+    """A job whose processes do not import from the working directory and the script's first.
 
-    Ray puts both at the head of sys.path, where a user's `queue.py` stands in for the standard library's. Actors append
+    Ray puts both at the head of sys.path, where a user's `queue.py` would shadow the standard library's. Actors append
     the working directory instead.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
-        return True  # then Ray leaves both out
+        return True  # then Ray omits both
 
 
 def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
@@ -206,19 +206,19 @@ def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int
     Ray starts as many workers at once. Without a number of actors it declares the CPUs of this machine.
     """
     actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
-    return actors + num_learners - 1  # the first learner is no process of Ray's
+    return actors + num_learners - 1  # the first learner is not a Ray process
 
 
 @contextlib.contextmanager
 def loopback_only() -> Generator[None]:
-    """Let Ray listen on the loopback address alone: on Linux it would replace that with one that others can reach."""
+    """Make Ray listen on the loopback address only: on Linux it would use an address that others can reach."""
     with _replaced(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback):
         yield
 
 
 @contextlib.contextmanager
 def without_signal_handlers() -> Generator[None]:
-    """Let Ray leave this process's signals alone: its handler takes SIGTERM, prints a stack and ends the process."""
+    """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack and ends the process."""
     with _replaced(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
         yield
 
@@ -229,7 +229,7 @@ def _loopback(*_: Any, **__: Any) -> str:
 
 @contextlib.contextmanager
 def _replaced(module: Any, **values: Any) -> Generator[None]:
-    """Let names of a module have these values, as far as it has the names."""
+    """Temporarily replace existing names of a module by these values."""
     before = {name: getattr(module, name) for name in values if hasattr(module, name)}
     for name in before:
         setattr(module, name, values[name])
@@ -242,16 +242,16 @@ def _replaced(module: Any, **values: Any) -> Generator[None]:
 
 def _prepare() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not having taken over SIGTERM, which is meant
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns that it does not handle SIGTERM, which is intended
 
 
 def _join(address: str) -> None:
-    """Become a driver of a running cluster; `ray.shutdown` then leaves it, and it ends this run's actors by itself.
+    """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
 
-    Raises EngramError for an address that cannot be one, or with NOT_AVAILABLE if nobody answers there now.
+    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster answers there now.
     """
     resolved = address
-    if address == "auto":  # the one that `ray start` has noted; Ray itself would take any that runs, a private one too
+    if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, also a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
     if resolved in (None, "", "auto", "local"):
         raise EngramError(_no_cluster(address, "Ray runs no cluster on this machine"))
@@ -259,7 +259,7 @@ def _join(address: str) -> None:
     if not host or not port.isdecimal():
         raise EngramError(_no_cluster(address, "that is no HOST:PORT"))
     try:
-        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray alone would try for minutes
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():
             ray.init(
                 address=resolved,

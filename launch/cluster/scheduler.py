@@ -1,6 +1,6 @@
 """Several runs of one command: processes of `rl-train`, some at a time, stopped and continued together.
 
-A process has a group of its own, so that Ctrl-C in a terminal reaches the command alone. The command then sends
+Each process has its own process group, so that Ctrl-C in a terminal reaches only the command. The command then sends
 SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.
 """
 
@@ -21,10 +21,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from ...base.processes import end_with_parent
 
 NICENESS = 10
-"""Leaves the machine usable for other work."""
+"""Niceness of the processes, which keeps the machine usable for other work."""
 POLL_SECONDS = 1.0
 LAST_LINE = 300
-"""Characters of the last line of a failed run that its message quotes."""
+"""Characters of a failed run's last line to quote in its message."""
 
 
 class RunFailedError(RuntimeError):
@@ -32,7 +32,7 @@ class RunFailedError(RuntimeError):
 
 
 class Job(ABC):
-    """One run: how to start or resume it, and how far it is."""
+    """One run: its command, and its progress."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def log(self) -> Path:
-        """File that output of the run's processes is appended to."""
+        """File to which the run's processes append their output."""
 
     @property
     @abstractmethod
@@ -52,7 +52,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run is complete."""
 
     @abstractmethod
     def steps(self) -> int:
@@ -64,10 +64,10 @@ class Job(ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Do what is left after training. Raises RunFailedError."""
+        """Complete the run after training. Raises RunFailedError."""
 
     def outcome(self, event: str) -> str:
-        """Line about an event other than "started" and "running"."""
+        """Text for an event other than "started" and "running"."""
         return f"{self.label}: {event} at {self.steps():,} of {self.total_steps:,} steps"
 
 

@@ -1,1 +1,1 @@
-"""`rl-doctor`: can this machine do it, and how fast."""
+"""`rl-doctor`: checks whether a machine suits a run, and symptoms in a run's metrics."""

@@ -1,4 +1,4 @@
-"""Facts of the machines for a run, and what rl-doctor reports of them. `look` runs on every node of a cluster."""
+"""Facts of the machines for a run, and rl-doctor's findings on them. `look` runs on every node of a cluster."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ FILES, FILES_PER_ACTOR = 1024, 32
 MEMORY_LIMIT = 0.95
 """Fraction of a machine's memory at which Ray kills processes."""
 SLOW_STEP = 2e-4
-"""Seconds of an environment step from which workers save more than their messages cost."""
+"""Seconds of an environment step above which workers save more time than their messages cost."""
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -43,26 +43,26 @@ class Finding(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """One machine, as a process on it sees it. Sizes are bytes."""
+    """One machine, as visible to a process on it. Sizes are in bytes."""
 
     name: str
     versions: dict[str, str | None]
-    """Of Python and the packages."""
+    """Versions of Python and the packages."""
     cores: int
-    """That this run's processes may use."""
+    """Cores that this run's processes may use."""
     gpus: list[str]
     memory: int
-    """Free, as the system and the container's limit allow."""
+    """Free memory, within the container's limit."""
     shared_memory: int
-    """Free in /dev/shm."""
+    """Free bytes in /dev/shm."""
     files: int
-    """Files that a process may open, after raising its own limit, as Ray does."""
+    """Files that a process may open, after raising its soft limit, as Ray does."""
     learners: int = 0
     """Ray resource `learner`: additional learners for which the node is reserved."""
 
 
 def look() -> Facts:
-    """The facts of the machine that this process is on."""
+    """The facts of this process's machine."""
     import resource  # not on Windows
 
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -80,7 +80,7 @@ def look() -> Facts:
 def examine(
     config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, pace: Pace | None, actors: int
 ) -> list[Finding]:
-    """All findings; `here` is the learner's machine, `nodes` all machines, `pace` of an environment from elsewhere."""
+    """All findings; `here` is the learner's machine, `nodes` all machines, `pace` that of a foreign environment."""
     needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
     findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
     findings += [] if pace is None else environment(config, pace, nodes, actors)
@@ -103,7 +103,7 @@ def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Fi
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
-    """Whether all nodes run the same Python and packages, to the last digit."""
+    """Whether all nodes have exactly the same versions of Python and the packages."""
     findings: list[Finding] = []
     for name, own in here.versions.items():
         other = [f"{node.versions.get(name)} on {node.name}" for node in nodes if node.versions.get(name) != own]
@@ -146,7 +146,7 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
 
 
 def environment(config: RunConfig, pace: Pace, nodes: Sequence[Facts], actors: int) -> list[Finding]:
-    """Whether --env-workers or another flag pays: a slow step, and cores for it."""
+    """Whether --env-workers or another flag pays off: a slow step, and free cores."""
     cores = sum(node.cores for node in nodes) // actors
     if slow := slow_environment(config, pace, cores):
         return [Finding("environment", slow.found, "warning", slow.advice)]
@@ -158,7 +158,7 @@ def environment(config: RunConfig, pace: Pace, nodes: Sequence[Facts], actors: i
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
-    """Bytes of the run on one node: the learner and its unrolls are here, actors are distributed over the cores."""
+    """Bytes of the run on one node: the learner and its unrolls on this machine, actors distributed over the cores."""
     if len(nodes) == 1:
         return estimate.memory
     own = estimate.learner + estimate.object_store
@@ -167,7 +167,7 @@ def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts
 
 
 def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding:
-    """Whether unrolls can go through memory: Ray falls back to files where /dev/shm is too small."""
+    """Whether unrolls fit in shared memory: Ray falls back to files if /dev/shm is too small."""
     if config.in_process:
         return Finding("shared memory", "not used with --local", "ok")
     needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
@@ -181,7 +181,7 @@ def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding
 
 
 def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
-    """Whether the checkpoints fit, and can be written."""
+    """Whether the checkpoints fit on the disk and can be written."""
     place = Path(config.run_dir or "runs").absolute()
     while not place.exists():
         place = place.parent
@@ -194,7 +194,7 @@ def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
 
 
 def home() -> Finding:
-    """Whether tokens and caches can be kept in the home directory."""
+    """Whether the home directory is writable, for tokens and caches."""
     if folder := writable_home():
         return Finding("home directory", str(folder), "ok")
     try:
@@ -206,7 +206,7 @@ def home() -> Finding:
 
 
 def token(config: RunConfig) -> Finding:
-    """Whether Ray asks for its token, and whether others can read it."""
+    """Whether Ray requires its token, and whether other users can read it."""
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         value = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
         return Finding("token", value, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
@@ -222,7 +222,7 @@ def token(config: RunConfig) -> Finding:
 
 
 def gpu() -> list[Finding]:
-    """Why torch finds no GPU although the machine has one, or nothing."""
+    """A finding if torch does not detect the machine's GPU; else nothing."""
     if torch.cuda.is_available() or not Path("/proc/driver/nvidia/version").exists():
         return []
     why = f"torch {torch.__version__} has no CUDA" if torch.version.cuda is None else "torch cannot use its driver"

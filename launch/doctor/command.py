@@ -1,4 +1,4 @@
-"""`rl-doctor`: what is wrong with this machine or cluster for a run, what the run will take, and what to change."""
+"""`rl-doctor`: problems of a machine or cluster for a run, the resources that the run needs, and advice."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from .estimate import Estimate, estimate
 from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0
-"""Seconds in which a node of the cluster must have answered."""
+"""Seconds in which a node of the cluster must answer."""
 RESOURCES = {"cores": "CPU", "learners": "learner"}
 """Ray resources of a node, by the field of Facts."""
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -32,14 +32,14 @@ _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
        rl-doctor RUN [--json]
 
-With a run directory: reads the run's metrics and says what looks wrong, with the flag that helps. Exit code 0 if
-nothing does, else 1.
+With a run directory: reads the run's metrics and reports symptoms, each with the flag that helps. Exit code 0 if
+there are none, else 1.
 
 Without one:
 
-Looks at this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
-limits, disk, token. Estimates the memory, the object store and the checkpoints of the run that the flags of rl-train
-stand for (rl-train --help), and says what to change. rl-bench measures the steps per second.
+Examines this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
+limits, disk, token. Estimates the memory, the object store and the checkpoints of the run with these flags of
+rl-train (rl-train --help), and recommends changes. rl-bench measures the steps per second.
 
   --json        print one JSON object instead of tables
 
@@ -47,7 +47,7 @@ Exit code 0 if the run can start, 1 if there is a problem."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine as the words say; returns the exit code."""
+    """Examine according to the arguments; returns the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine_run(path: str, arguments: Sequence[str]) -> int:
-    """Say what looks wrong in a run's metrics, of a population in those of every member; 1 if something does."""
+    """Report symptoms in a run's metrics, for a population those of every member; returns 1 if there are any."""
     if wrong := [argument for argument in arguments if argument != "--json"]:
         raise EngramError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
@@ -95,7 +95,7 @@ def examine_run(path: str, arguments: Sequence[str]) -> int:
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
-    """The facts of every node of a cluster, and what is to say of those that did not answer."""
+    """The facts of every node of a cluster, and findings on the nodes that did not answer."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -126,12 +126,12 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """The gravest verdict."""
+    """The worst verdict."""
     return max((finding.verdict for finding in findings), key=list(_COLORS).index)
 
 
 def as_json(findings: Sequence[Finding], cost: Estimate, nodes: Sequence[Facts]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """The findings and the estimate as JSON."""
     return {
         "verdict": worst(findings),
         "findings": [finding._asdict() for finding in findings],

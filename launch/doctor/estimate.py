@@ -1,4 +1,4 @@
-"""Memory and disk of a run, for rl-doctor: what one environment and one network take, times their number."""
+"""Memory and disk of a run, for rl-doctor: the cost of one environment and one network, times their number."""
 
 import pickle
 from contextlib import closing
@@ -12,28 +12,28 @@ from ..run.config import RunConfig
 from ..run.sizes import process_bytes
 
 CHECKPOINT_COPIES = 3
-"""Times a checkpoint contains the weights: weights and at most two moments."""
+"""Size of a checkpoint in multiples of the weights: weights and at most two moments."""
 
 
 class Estimate(NamedTuple):
     """Cost of a run in bytes."""
 
     parameters: int
-    """Number of parameters."""
+    """Parameters of the network (a count, not bytes)."""
     unroll: int
     """One unroll of one actor."""
     object_store: int
-    """Most that unrolls and weights under way occupy; 0 with --local."""
+    """Maximum size of unrolls and weights in flight; 0 with --local."""
     learner: int
     """Memory of the learner's process."""
     memory: int
-    """All processes and the object store, were they on one machine."""
+    """All processes and the object store together, on all machines."""
     disk: int
     """Checkpoints."""
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
-    """Step one environment a few times and multiply. Raises ValueError as making the agent does.
+    """Estimate from a few steps of one environment. Raises ValueError like the creation of the agent.
 
     Args:
         work: bytes of its networks and batches (`check_memory`).

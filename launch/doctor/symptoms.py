@@ -1,6 +1,6 @@
 """Symptoms in the metrics of a run, each with the flag that helps. Plain functions over rows of metrics.
 
-A rule looks at the second half of the rows, which is where a run stays, and says nothing where its metrics are missing.
+A rule examines the second half of the rows, the run's recent state, and reports nothing if its metrics are missing.
 """
 
 import math
@@ -12,25 +12,25 @@ from ..run.config import RunConfig
 from .checks import Finding
 
 FEWEST = 8
-"""Rows below which a run is too young to judge."""
+"""Minimum number of rows to judge a run."""
 DROWNED = 10.0
-"""The value loss may be this many times the other losses before they count as drowned."""
+"""Ratio of the value loss to the other losses above which it dominates them."""
 GONE, FLAT = 0.05, 0.97
-"""Fractions of the entropy at the start: below the first it is gone, above the second it has not fallen."""
+"""Fractions of the entropy at the start: below the first it has collapsed, above the second it has not decreased."""
 CLIPPED = 0.95
-"""Fraction of the rows whose gradient is above the clip that counts as all."""
+"""Fraction of rows with a clipped gradient that counts as all."""
 OLD = 2.0
-"""Updates that the acting weights may be old, on average."""
+"""Largest mean age of the acting weights, in updates."""
 SOLVED = 0.9
-"""A policy that solves this much may be as certain as it likes."""
+"""Solved rate above which a low entropy is no symptom."""
 WAITS = 0.5
-"""Fraction of the time that a learner waits before more actors would pay."""
+"""Fraction of time that the learner waits above which more actors help."""
 
 Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
 
 
 def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
-    """Everything that looks wrong; a single line that says so if nothing does, or if it is too early to say."""
+    """All symptoms; a single finding if there are none, or if it is too early to judge."""
     if len(rows) < FEWEST:
         description = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
         return [Finding("metrics", description, "ok", "wait, or a lower --log-every")]
@@ -39,7 +39,7 @@ def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
 
 
 def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The value loss is so large that nearly all of the gradient is its own."""
+    """The value loss is so large that it dominates the gradient."""
     late = _late(rows)
     value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
@@ -57,7 +57,7 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The policy is certain of what earns little, or as uncertain as it was at the start."""
+    """The policy is certain of actions with low returns, or as uncertain as at the start."""
     values = [row["policy/entropy"] for row in rows if "policy/entropy" in row]
     if len(values) < FEWEST:
         return None
@@ -74,7 +74,7 @@ def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """Every update is clipped: the step's size no longer depends on the loss."""
+    """Every update is clipped: the size of the step no longer depends on the loss."""
     most = config.learner.max_grad_norm
     norms = [row["learner/grad_norm"] for row in _late(rows) if "learner/grad_norm" in row]
     if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
@@ -88,7 +88,7 @@ def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """Updates were left out because a loss was not finite."""
+    """Updates were skipped because a loss was not finite."""
     number = rows[-1].get("learner/skipped", 0.0)
     if not number:
         return None
@@ -101,7 +101,7 @@ def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The weights that act are much older than those that learn."""
+    """The acting weights are much older than the learner's."""
     mean_lag = _mean(_late(rows), "perf/policy_lag")
     if mean_lag is None or mean_lag <= OLD:
         return None
@@ -109,7 +109,7 @@ def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """No episode has ended, so there is nothing to judge by and no end to bootstrap from."""
+    """No episode has ended, so there are no returns."""
     if any("episode/length" in row for row in rows):
         return None
     each = rows[-1]["step"] / max(config.num_members * config.columns, 1)
@@ -118,7 +118,7 @@ def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The return of the end is that of the start."""
+    """The return has not risen since the start."""
     values = [row["episode/return"] for row in rows if "episode/return" in row]
     solved = _mean(_late(rows), "episode/solved")
     if len(values) < FEWEST or _rising(rows) or (solved is not None and solved >= SOLVED):
@@ -157,13 +157,14 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _typical(rows: Sequence[Row], name: str) -> float | None:
-    """The median size of a loss, without its sign."""
+    """The median absolute value of a loss."""
     values = _values(rows, name)
     return median(abs(value) for value in values) if values else None
 
 
 def _rising(rows: Sequence[Row]) -> bool:
-    """Whether the mean return of the last quarter is above the first's by twice the standard error of the two."""
+    """Whether the mean return of the last quarter is above the first's by twice the standard error of the
+    difference."""
     values = _values(rows, "episode/return")
     quarter = len(values) // 4
     if quarter < 2:

@@ -13,12 +13,12 @@ from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
 
 WINDOW = 1000
-"""Episodes that count as the last ones, at least."""
+"""Minimum size of the window of last episodes."""
 PER_ENVIRONMENT = 4
-"""As many of each environment, where that is more: those that play side by side end their episodes in groups."""
+"""Window size per environment, if that is more: parallel environments end their episodes in groups."""
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
-"""Metrics of which the last value is meant, as of those of a population; of all others the mean over updates."""
+"""Metrics that report the last value, like those of a population; all others report the mean over updates."""
 _FACTS = EPISODE_COLUMNS[1:]
 
 
@@ -42,14 +42,14 @@ class Settled(NamedTuple):
     mean: float
     episodes: int
     error: float | None
-    """Standard error of the mean, if it is known."""
+    """Standard error of the mean, if available."""
 
 
 class Accumulator:
-    """Collects what happens; `take` returns it as metrics and begins again. Each call costs microseconds.
+    """Collects statistics; `take` returns them as metrics and resets them. Each call costs microseconds.
 
     Args:
-        num_actors: actors of the run; `note_actors` says when that changes.
+        num_actors: actors of the run; `note_actors` updates the number.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
     """
 
@@ -81,12 +81,12 @@ class Accumulator:
         return self._timers[name]
 
     def add_update(self, metrics: dict[str, float]) -> None:
-        """An update and what the learner says of it. Values that are not finite are left out of the means."""
+        """Add an update and the learner's metrics. Values that are not finite are left out of the means."""
         self._updates += 1
         self.add_metrics(metrics)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Metrics of which the next row shows the mean; an update's, or those of a callback."""
+        """Add metrics, of an update or a callback, whose mean the next row shows."""
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
@@ -98,11 +98,12 @@ class Accumulator:
                 total[1] += 1.0
 
     def note(self, metrics: dict[str, float]) -> None:
-        """Metrics of which the next row shows the last value."""
+        """Add metrics whose last value the next row shows."""
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
-        """Episodes that ended: [K, 3 + F], as `Unroll.episodes` has them; nan (not known) is left out of the means."""
+        """Add finished episodes [K, 3 + F], in the format of `Unroll.episodes`; nan (unknown) is left out of the
+        means."""
         if len(episodes):
             rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
             counted = known(rows)
@@ -114,20 +115,21 @@ class Accumulator:
             self._ended.update(episodes[:, 0].astype(int).tolist())
 
     def add_unroll(self, seconds: float) -> None:
-        """An unroll that has arrived, and the seconds that acting took."""
+        """Add an unroll that has arrived, and the seconds of acting."""
         self._acting += seconds
         self._unrolls += 1
 
     def note_lag(self, largest: float) -> None:
-        """The largest policy lag of a batch."""
+        """Add the largest policy lag of a batch."""
         self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
 
     def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
-        """The actors at work now, how many have failed since the run was last started, what the object stores hold."""
+        """Set the number of active actors, of failures since the last start of the run, and the bytes in the object
+        stores."""
         self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
     def take(self, steps: int) -> dict[str, float]:
-        """Metrics since the last call, and begin again; nothing, and no new beginning, if there was no update.
+        """Return the metrics since the last call and reset; without an update, return nothing and do not reset.
 
         `steps` is the number of environment steps that the learner has consumed since the start of the run.
         """
@@ -151,7 +153,8 @@ class Accumulator:
         return metrics
 
     def window(self) -> dict[str, float]:
-        """Means over the last episodes by name (`return`, `length`, the environment's own); empty before the first."""
+        """Means over the last episodes by name (`return`, `length`, fields of the environment); empty before the
+        first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
     @property
@@ -160,12 +163,13 @@ class Accumulator:
         return len(self._window)
 
     def begin_anew(self) -> None:
-        """Other weights or another stage begin now, with new episodes: those of before say nothing of them."""
+        """Reset the window for other weights or another stage, whose episodes begin now."""
         self._window.clear()
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
-        """Every environment begins a new episode now, as at the start: the first ones to end are the short ones."""
+        """Note that every environment begins a new episode, as at the start: the first ones to end are the short
+        ones."""
         self._begun = 0
         """Episodes since then."""
         self._ended: set[int] = set()
@@ -185,7 +189,7 @@ class Accumulator:
         return Settled(float(returns.mean()), full, float(returns.std(ddof=1) / math.sqrt(full)))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was collected, as plain numbers and lists. The clock stands still until `load_state_dict`."""
+        """The collected statistics as plain numbers and lists. The clock is paused until `load_state_dict`."""
         return {
             "steps": self._steps,
             "wall": time.perf_counter() - self._started,
@@ -210,22 +214,22 @@ class Accumulator:
             timer.seconds = state["timers"][name]
         self._sums = {name: list(total) for name, total in state["sums"].items()}
         self._last = dict(state["last"])
-        self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs counted bytes too
+        self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs also counted bytes
         self._acting = state["acting"]
         sums = state["episodes"]
-        counts = state.get("known", [self._num_episodes] * len(sums))  # older runs knew every field of every episode
-        # The environment may have other fields now than when the run was written, which older runs did not name.
+        counts = state.get("known", [self._num_episodes] * len(sums))  # older runs had no unknown fields
+        # The environment's fields may have changed since the run was saved; older runs do not name theirs.
         before = state.get("names", self._names)
         self._episodes = np.array(_arranged(sums, before, self._names, 0.0))
         self._known = np.array(_arranged(counts, before, self._names, 0.0))
         window = [_arranged(row, before, self._names, math.nan) for row in state["window"]]
         self._window = deque(window, maxlen=self._window.maxlen)
-        # Older runs did not count them, so they begin to count now.
+        # Older runs lack these counts, so counting starts here.
         self._begun, self._ended = state.get("begun", 0), set(state.get("ended", ()))
 
 
 def _arranged(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
-    """Values of the first names of `before`, in the order of `names`."""
+    """The values, in the order of `before`, rearranged to the order of `names`."""
     by_name = dict(zip(before, values, strict=False))
     return [by_name.get(name, missing) for name in names]
 

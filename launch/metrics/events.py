@@ -1,4 +1,4 @@
-"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, pictures, layouts, a file's beginning.
+"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, layouts, a file's first event.
 
 TensorBoard's own writer hands records to a thread that dies on a full disk and takes the run's next write with it.
 """
@@ -16,7 +16,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import text
 
-_proto: Any = event_pb2  # protobuf makes these classes at import, out of sight of type checkers
+_proto: Any = event_pb2  # protobuf creates these classes at import, invisible to type checkers
 _summary: Any = summary_pb2
 _layout: Any = layout_pb2
 _tensor: Any = tensor_pb2
@@ -34,7 +34,7 @@ def new_name(directory: Path) -> Path:
 
 
 def beginning(step: int) -> bytes:
-    """First event of a file: TensorBoard drops what earlier files say of the steps after `step`."""
+    """First event of a file: TensorBoard drops later steps than `step` in earlier files."""
     restart = _proto.SessionLog(status=_proto.SessionLog.START)
     return _records(
         _proto.Event(wall_time=time.time(), file_version="brain.Event:2"),
@@ -43,7 +43,7 @@ def beginning(step: int) -> bytes:
 
 
 def scalars(step: int, values: Mapping[str, float]) -> bytes:
-    """One row of numbers."""
+    """One row of scalars."""
     row = _summary.Summary(value=[_summary.Summary.Value(tag=tag, simple_value=x) for tag, x in values.items()])
     return _at(step, row)
 
@@ -61,7 +61,7 @@ def markdown(step: int, tag: str, content: str) -> bytes:
 
 
 def picture(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
-    """An image in the images tab, a PNG or a GIF that moves; its size in pixels."""
+    """An image in the images tab, a PNG or an animated GIF, with its size in pixels."""
     image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
 

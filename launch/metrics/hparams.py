@@ -1,6 +1,6 @@
 """A run in TensorBoard's HPARAMS tab: one row of settings, and the table's columns.
 
-TensorBoard shows the columns that the first run of a folder lists, for all runs in it. So every run lists the same
+TensorBoard shows the columns listed by the first run of a folder for all runs in it. So every run lists the same
 columns, and none removes another's: a free dict such as `agent.core_args` is one column of text.
 """
 
@@ -20,12 +20,12 @@ METRICS = ("episode/return", "episode/length", "episode/solved", "eval/return", 
 """Metrics whose last values are columns."""
 LEFT_OUT = {*PASSIVE, "run_dir"} - {*FIRST}
 _ALGORITHM = "learner.algorithm_args"
-_api: Any = api_pb2  # protobuf makes these classes at import, out of sight of type checkers
+_api: Any = api_pb2  # protobuf creates these classes at import, invisible to type checkers
 _data: Any = plugin_data_pb2
 
 
 def row(config: Any) -> dict[str, bool | float | str]:
-    """Settings of a configuration dataclass by dotted name; numbers of an algorithm also by their own name."""
+    """Settings of a configuration dataclass by dotted name; numeric settings of an algorithm also by their own name."""
     settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
     settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
     return {name: x if isinstance(x, bool | int | float) else _text(x) for name, x in settings.items()}
@@ -44,8 +44,9 @@ def columns(config: Any, compared: Sequence[str] = ()) -> Any:
     """Summary metadata of the columns of a training run; `compared` names settings that come first as well.
 
     Args:
-        config: the run's configuration, whose type alone matters, and the settings of its algorithm.
-        compared: settings that differ between the members of a population, as `learner.lr` or `learner.gae_lambda`.
+        config: the run's configuration; only its type and the settings of its algorithm matter.
+        compared: settings that differ between the members of a population, such as `learner.lr` or
+            `learner.gae_lambda`.
     """
     every = row(config)
     registered = {

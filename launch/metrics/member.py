@@ -1,4 +1,4 @@
-"""One learner of a run and all that is its own. A plain run has one member, a population several."""
+"""One learner of a run with its queue, metrics and settings. A plain run has one member, a population several."""
 
 import copy
 import math
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ...learners.remote.team import Team
 
 UNKNOWN = 20
-"""Episodes in a row that do not tell the measure of a curriculum and are worth a word."""
+"""Consecutive episodes without a curriculum's measure that cause a warning."""
 
 
 class Member:
     """A learner with its unrolls, metrics and settings.
 
     Args:
-        writer: writes its metrics; None for a member that nobody watches.
+        writer: writes the member's metrics; None to write none.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Member:
         self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
         self.batcher = Batcher(config.shares[0].environments)
         self.team: Team | None = None
-        """The learners of other processes; None without any."""
+        """The learners of other processes; None if there are none."""
         self._next: Unroll | None = None
-        """The batch that is on its way to the learner's device."""
+        """The batch in transfer to the learner's device."""
         self.settings: Values = {}
         """Settings that differ from the run's configuration."""
         self.failing = 0
-        """Updates in a row without a finite loss, as far as they were read."""
+        """Consecutive updates without a finite loss, among those that were read."""
         self._unread: list[dict[str, float]] = []
         """Facts of the updates whose metrics are still on the device."""
         self.evaluated: float | None = None
@@ -61,19 +61,19 @@ class Member:
         self.curriculum: Curriculum | Mixture | None = None
         """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []
-        """Messages for a person, not yet shown."""
+        """Messages for the user, not yet shown."""
         if config.levels.curriculum:
             self.curriculum = make_curriculum(config.levels, fields, config.fixed_actors or 0, config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since all environments began again; older ones do not count."""
+        """The first version of the weights since all environments were reset; unrolls of older ones are dropped."""
         self._logged_at, self._logged_time = 0, math.inf
-        """Of the last row or the first update; until then nothing is due."""
+        """Time of the last row or the first update; before it no row is due."""
         self._skipped = float(learner.skipped)
 
     def join(self, pool: ActorPool) -> None:
-        """Learn along with learners in other processes, which continue from this one's state."""
-        from ...learners.remote.team import Team  # Ray is imported along with it
+        """Learn together with learners in other processes, which start from this one's state."""
+        from ...learners.remote.team import Team  # it imports Ray
 
         assert isinstance(pool, Team)
         self.team = pool
@@ -81,12 +81,12 @@ class Member:
 
     @property
     def steps(self) -> int:
-        """Environment steps learned from."""
+        """Number of environment steps learned from."""
         return self.learner.steps
 
     @property
     def updates(self) -> int:
-        """Batches learned from."""
+        """Number of batches learned from."""
         return self.learner.updates
 
     @property
@@ -96,27 +96,27 @@ class Member:
 
     @property
     def version(self) -> int:
-        """Number of the weights: every update, every copy and every new stage makes new ones."""
+        """Version of the weights: every update, copy and new stage increases it."""
         return self.updates + self._beginnings
 
     def weights(self, pool: ActorPool | None = None) -> Weights:
-        """The newest weights, for the actors; those of a pool on the learner's device get them there."""
+        """The newest weights, for the actors; a pool on the learner's device receives them there."""
         stage = self.curriculum.stage if self.curriculum else 0
         values, ready = weights_for(self.learner.agent, pool.device if pool else None)
         return Weights(self.version, self.number, values, self._beginnings, stage, ready)
 
     def receive(self, unroll: Unroll) -> None:
-        """Queue an unroll; one made with weights from before a copy or a new stage is dropped."""
+        """Queue an unroll, or drop it if its weights are from before a copy or a new stage."""
         if int(unroll.weights_version[0]) >= self._own_from and not self.done:
             self.note(unroll)
             self.batcher.add(unroll)
 
     def note(self, unroll: Unroll) -> None:
-        """Count the seconds of an unroll."""
+        """Add the seconds of an unroll."""
         self.accumulator.add_unroll(unroll.seconds)
 
     def take(self) -> Unroll | None:
-        """The next batch, if it is complete, as are those of other learners."""
+        """The next batch, if it and those of the other learners are complete."""
         if self.team and self.batcher.complete and not self.team.ready():
             return None
         batch, self._next = self._next, None
@@ -129,9 +129,9 @@ class Member:
             self._next = batch
 
     def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Note an update that the learner has made just now.
+        """Record the update that the learner has just made.
 
-        Its metrics, those of `others` and the settings that it really used go to the next row. On a device of its own
+        Its metrics, those of `others` and the settings actually used go to the next row. On a separate device
         the learner is still computing.
         """
         while self.team and self.team.seconds:
@@ -156,7 +156,7 @@ class Member:
             self.read()
 
     def read(self) -> None:
-        """Note the metrics of all updates so far; waits for the learner's device."""
+        """Record the metrics of all updates so far; waits for the learner's device."""
         for metrics, extra in zip(self.learner.read(), self._unread, strict=True):
             self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
             if self.failing and not self._skipped:
@@ -166,15 +166,16 @@ class Member:
         self._unread = []
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:
-        """Keep an evaluation's metrics for the next row, and its mean return."""
+        """Store an evaluation's metrics for the next row, and its mean return."""
         self.evaluated, self._evaluated_version = metrics["eval/return"], self.version
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of an evaluation of just these weights, where runs have them, else of a full window of episodes.
+        """Mean return of an evaluation of the current weights if the run has evaluations, else of a full window of
+        episodes.
 
-        None where there is no such thing. Training episodes of an easier stage say nothing of the environment that was
-        asked for.
+        None if neither exists. Training episodes of an easier stage do not count: the score is for the run's full
+        environment.
         """
         if not self.config.eval_every:
             if self.curriculum and not self.curriculum.is_last:
@@ -185,7 +186,7 @@ class Member:
         return Settled(self.evaluated, self.config.eval_episodes, None)
 
     def result(self) -> str:
-        """Means of the last training episodes, and the last evaluation, in words; empty before the first episode."""
+        """Text on the means of the last training episodes and the last evaluation; empty before the first episode."""
         means = self.accumulator.window()
         parts = [f"return {means['return']:.3g}"] if "return" in means else []
         parts += [f"solved {means['solved']:.1%}"] if "solved" in means else []
@@ -195,26 +196,27 @@ class Member:
         return "; ".join(shown)
 
     def configure(self, settings: Values) -> None:
-        """Learn with these settings in place of the configuration's, and read back that it is so."""
+        """Replace settings of the configuration, and verify that the learner uses them."""
         self.settings = dict(settings)
         self.learner.reconfigure(applied(self.config.learner, settings))
         self.effective()
 
     def effective(self) -> Values:
-        """The settings that the learner really uses. Raises RuntimeError if they are not those that were set."""
+        """The settings that the learner actually uses. Raises RuntimeError if they differ from those that were set."""
         used = {name: self.learner.effective(name.removeprefix(PREFIX)) for name in self.settings}
         if used != self.settings:
             raise RuntimeError(f"member {self.number} learns with {used}, although {self.settings} was set")
         return used
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
-        """Weights and optimizer state, for another member's `become`; lasting, if this one may change before."""
+        """Weights and optimizer state, for another member's `become`; with `lasting` a copy that later updates do not
+        change."""
         state = self.learner.state_dict()
         state = {name: state[name] for name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
     def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
-        """Take over another member's weights, then use these settings; returns them as read back."""
+        """Copy another member's weights, then use these settings; returns the settings in use."""
         self.learner.take_over(**snapshot)
         self.configure(settings)
         self._begin_anew()
@@ -222,26 +224,27 @@ class Member:
         return self.effective()
 
     def _begin_anew(self) -> None:
-        """Actors begin new episodes with the next weights; nothing that they did before is learned from any more."""
+        """Make actors begin new episodes with the next weights; earlier unrolls are dropped."""
         self._beginnings += 1
         self._own_from = self.version
         self.accumulator.begin_anew()
         self.batcher, self._next = Batcher(self.config.shares[0].environments), None
 
     def begin_episodes(self) -> None:
-        """All environments begin new episodes with the weights of now, as a run does that goes on with other actors."""
+        """Note that all environments begin new episodes with the current weights, as in a run resumed with other
+        actors."""
         self.accumulator.begin_episodes()
         if self.curriculum:
             self.curriculum.begin_episodes()
 
     def show_settings(self) -> None:
-        """Show what this member learns with in TensorBoard."""
+        """Show this member's settings in TensorBoard."""
         if self.writer is not None:
             explored = [each.setting for each in self.config.pbt.explored]
             self.writer.hparams(replace(self.config, learner=self.learner.config), explored)
 
     def due(self) -> bool:
-        """Whether it is time for a row of metrics."""
+        """Whether a row of metrics is due."""
         every, seconds, now = self.config.log_every, self.config.log_seconds, time.monotonic()
         if self._logged_time == math.inf:
             self._logged_time = now
@@ -249,7 +252,7 @@ class Member:
         return self.steps // every > self._logged_at // every or ((self.done or late) and self.steps > self._logged_at)
 
     def log(self, num_actors: int, failures: int, stored_bytes: int | None) -> dict[str, float]:
-        """Write what happened since the last call; returns it."""
+        """Write a row of metrics since the last call; returns it."""
         self.read()
         self.accumulator.note_actors(num_actors, failures, stored_bytes)
         metrics = self.accumulator.take(self.steps)
@@ -259,7 +262,7 @@ class Member:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a continued run needs of this member; its settings are the population's to keep."""
+        """The member's state, to resume from; the population stores its settings."""
         self.read()
         return {
             "learner": self.learner.state_dict(),
@@ -285,7 +288,7 @@ class Member:
 
 
 def left_out(cause: str, env: str) -> str:
-    """A warning about the first updates that were left out."""
+    """A warning about the first skipped updates."""
     if cause == "loss":
         return "updates are left out: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
     return f"updates are left out: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"

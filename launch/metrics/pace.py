@@ -1,4 +1,4 @@
-"""Slow environments: how long an unroll of one actor takes, and what would shorten it."""
+"""Slow environments: the time of one actor's unroll, and flags that shorten it."""
 
 from typing import Any, NamedTuple
 
@@ -8,15 +8,15 @@ from ...envs.registration import takes_workers
 from ..run.config import RunConfig
 
 SLOW_SECONDS = 10.0
-"""An actor's first unroll that takes longer is worth a message."""
+"""Seconds of an actor's first unroll above which a message is shown."""
 LEAST_STEPS = 4
-"""Shortest unroll that is advised."""
+"""Shortest unroll to recommend."""
 WAITING = 0.5
-"""Share of CPU time in a step below which an environment waits for something else than this process."""
+"""Share of CPU time in a step below which an environment waits for something outside this process."""
 
 
 class Slow(NamedTuple):
-    """Finding on a slow environment, and advice."""
+    """Description of a slow environment, and advice."""
 
     found: str
     advice: str
@@ -25,8 +25,8 @@ class Slow(NamedTuple):
 def measured_pace(config: RunConfig, batch: Any) -> Pace | None:
     """Check an environment and measure its pace; None for engram's own, which are fast.
 
-    A pace that looks slow is measured again, since a first call may load or compile. Raises ValueError naming what is
-    wrong with the environment.
+    A pace that looks slow is measured again, since a first call may load or compile. Raises ValueError naming the fault
+    of the environment.
     """
     if not isinstance(batch, ForeignBatch):
         return None

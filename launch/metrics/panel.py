@@ -1,4 +1,4 @@
-"""Progress for a person: a live panel in a terminal or a notebook, one line per report anywhere else."""
+"""Progress display: a live panel in a terminal or a notebook, one line per report anywhere else."""
 
 import io
 import math
@@ -21,32 +21,32 @@ from ...base.messages import duration_in_words
 
 REDRAW_SECONDS = 0.5
 TICK_SECONDS = 1.0
-"""Between two updates of the clock while there is nothing else to show."""
+"""Seconds between two updates of the clock without other changes."""
 LINE_SECONDS = 10.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 HISTORY = 24
-"""Reports that a sparkline shows."""
+"""Number of reports in a sparkline."""
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=*#"
 _BAR_WIDTH = 20
 _NOTEBOOK = '<pre style="font-family: monospace; line-height: 1.2; white-space: pre">{code}</pre>'
 
 
 class Panel:
-    """Shows how a run goes; a context manager that leaves the terminal as it was, also after an exception.
+    """Shows the progress of a run; a context manager that restores the terminal, also after an exception.
 
-    It draws at most every REDRAW_SECONDS, in the caller's thread. A thread of its own redraws the clock every
-    TICK_SECONDS in which nothing else was drawn; without a terminal it reports the phase every LINE_SECONDS.
+    It renders at most every REDRAW_SECONDS, in the caller's thread. A second thread renders the clock after
+    TICK_SECONDS without another change; without a terminal it reports the phase every LINE_SECONDS.
 
     Args:
         run_path: the run's directory; None before there is one.
-        console: where to draw; standard output if None.
-        clock: seconds since any moment.
-        step: where the run begins, or goes on.
-        time_limit: seconds from the first update to the end; 0 has no limit.
+        console: the console to render on; standard output if None.
+        clock: returns seconds since a fixed moment.
+        step: step at which the run begins or resumes.
+        time_limit: seconds from the first update to the end; 0 sets no limit.
     """
 
     ticks = True
-    """Whether a thread shows that time passes."""
+    """Whether a thread updates the clock."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Panel:
         self._rendered_at, self._rendered_step = -math.inf, step
         self._entered = self._phase_began = self._clock()
         self._phase = "starting"
-        """What happens before the first update; empty from then on."""
+        """The phase before the first update; empty from then on."""
         self._live = _live(self.console)
         self._lock, self._over = threading.RLock(), threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
@@ -97,7 +97,7 @@ class Panel:
                 self._live.stop()
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Show `step`, and metrics by the names of docs/reference/metrics.md; what is not given stays as it was."""
+        """Show `step`, and metrics by the names of docs/reference/metrics.md; omitted values stay unchanged."""
         with self._lock:
             self._note(step, metrics)
             pause = REDRAW_SECONDS if self._live else LINE_SECONDS
@@ -106,22 +106,22 @@ class Panel:
                 self._draw()
 
     def phase(self, text: str) -> None:
-        """Show what happens before the first update, from now on, with its seconds."""
+        """Show a phase before the first update, with its duration."""
         with self._lock:
             self._phase, self._phase_began = text, self._clock()
             if self._live:
                 self._draw()
 
     def message(self, text: str) -> None:
-        """Show a text above the panel; it stays."""
-        # A file or a pipe has no width; a terminal would break in the middle of words.
+        """Show a permanent text above the panel."""
+        # A file or a pipe has no width; a terminal would wrap in the middle of words.
         self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
         self._step, self._phase = step, ""
         if self._first_update is None:
-            # What came before, starting actors and compiling environments and cores, says nothing about what is to
-            # come.
+            # The time before the first update, in which actors start and environments and cores are compiled, does not
+            # predict the speed of training.
             self._first_update = self._clock()
             self._progress.append((self._first_update, step))
         if metrics:
@@ -142,7 +142,7 @@ class Panel:
                     self.message(self._phase_row())
 
     def _refresh(self) -> None:
-        """Called in the caller's thread before it draws."""
+        """Update the panel's state; called in the caller's thread before it renders."""
 
     def _draw(self) -> None:
         self._rendered_at, self._rendered_step = self._clock(), self._step
@@ -151,7 +151,7 @@ class Panel:
         else:
             self.message(self._line())
 
-    # -- what is shown -----------------------------------------------------------------------------------------------
+    # -- content -----------------------------------------------------------------------------------------------------
 
     def _line(self) -> str:
         """The state of the run in one line."""
@@ -200,11 +200,11 @@ class Panel:
         return row
 
     def _value(self, label: str, name: str, form: str) -> str:
-        """`label value`, with a sparkline where there is a history; nothing if the metric is not known yet."""
+        """`label value`, with a sparkline if there is a history; empty if the metric has no value yet."""
         if name not in self._metrics:
             return ""
         text = f"{label} {format(self._metrics[name], form)}"
-        if form == ".3f" and 0 < abs(self._metrics[name]) < 0.1:  # rewards may be in small units
+        if form == ".3f" and 0 < abs(self._metrics[name]) < 0.1:  # rewards may be small
             text = f"{label} {self._metrics[name]:.3g}"
         if self._live and name == "episode/return":
             return f"{text} {self._sparkline(self._returns, *_range(self._returns))}"
@@ -218,7 +218,7 @@ class Panel:
         return "".join(blocks[min(max(round((x - low) * scale), 0), len(blocks) - 1)] for x in values)
 
     def _time_left(self) -> str:
-        """Until the last step at the speed of the last reports, or until the time limit if that is sooner."""
+        """Time to the last step at the speed of the last reports, or to the time limit if that is sooner."""
         (begin, first), (end, last) = (self._progress[0], self._progress[-1]) if self._progress else ((0, 0), (0, 0))
         speed = (last - first) / (end - begin) if end > begin else self._metrics.get("perf/env_steps_per_second", 0.0)
         left = max(self.total_steps - self._step, 0) / speed if speed > 0 else math.inf
@@ -241,7 +241,7 @@ _Shown = tuple[str, str, str]
 
 
 def _shown(text: str) -> tuple[_Shown, ...]:
-    """Parts `label metric format`, separated by commas; the label may have several words."""
+    """Parts `label metric format`, separated by commas; the label may contain spaces."""
     parts = [part.rsplit(" ", 2) for part in text.split(", ")]
     return tuple((label, metric, form.replace("k", ",.0f")) for label, metric, form in parts)
 
@@ -264,7 +264,7 @@ _ROWS = (
 
 
 def _live(console: Console) -> "Live | NotebookDisplay | None":
-    """A display that draws the panel in place; None where only lines can be written."""
+    """A display that updates the panel in place; None if only lines can be written."""
     if console.is_jupyter:
         return NotebookDisplay()
     return Live(console=console, auto_refresh=False) if console.is_interactive else None
@@ -275,7 +275,7 @@ def _range(values: deque[float]) -> tuple[float, float]:
 
 
 def short(number: float) -> str:
-    """A count in four characters or so: 950, 12.3k, 4.56M, 2B."""
+    """A count in about four characters: 950, 12.3k, 4.56M, 2B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{unit}"
@@ -285,7 +285,7 @@ def short(number: float) -> str:
 class NotebookDisplay:
     """The methods of `rich.live.Live` that the panel calls, as one output of a notebook's cell, updated in place.
 
-    Live draws in notebooks through widgets, which need another package, and which a notebook on disk does not contain.
+    In notebooks, Live uses widgets, which need another package and are not saved in the notebook's file.
     """
 
     _handle: Any = None
@@ -296,7 +296,7 @@ class NotebookDisplay:
     stop = start
 
     def update(self, renderable: RenderableType, *, refresh: bool = True) -> None:
-        """Replace what was drawn; `refresh` is Live's, here every update is one."""
+        """Replace the output; `refresh` is for compatibility with Live, since every update refreshes."""
         console = Console(record=True, file=io.StringIO(), width=100, force_terminal=True, force_jupyter=False)
         console.print(renderable)
         display: Any = sys.modules["IPython.display"]

@@ -1,4 +1,4 @@
-"""Machine, commit and versions of a measurement: the facts that every benchmark's result carries."""
+"""Machine, commit and versions of a measurement: the facts in every benchmark's result."""
 
 import platform
 import subprocess
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit that engram runs from, with "-dirty" if files differ from it; None outside a git checkout."""
+    """The commit of the running engram, with "-dirty" if files differ from it; None outside a git checkout."""
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None
@@ -58,7 +58,7 @@ def commit() -> str | None:
 
 
 def _from_proc(file: str, key: str) -> str | None:
-    """The value of the first line `key : value` of a file in /proc, where there is one."""
+    """The value of the first line `key : value` of a file in /proc, if there is one."""
     try:
         lines = Path("/proc", file).read_text().splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def _from_proc(file: str, key: str) -> str | None:
 
 
 def package_version(package: str) -> str | None:
-    """The version of an installed package, or None; of engram, that of the code that runs."""
+    """The version of an installed package, or None; for engram, that of the running code."""
     if package == "engram":
         return sys.modules[__name__.partition(".")[0]].__version__
     try:

@@ -18,14 +18,14 @@ Array = NDArray[np.float64]
 Table = dict[str, Array]
 """Columns [K] by name, one entry per row."""
 FINAL = 0.1
-"""Part of a run's steps, at its end, that a final value is the mean of."""
+"""Fraction of a run's steps, at its end, over which a final value is the mean."""
 TAIL = 2**17
 """Bytes at the end of a file that contain its last row."""
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Whole rows of a file; damaged rows and values that are not numbers are left out. Raises OSError."""
+    """Complete rows of a file; damaged rows and values that are not numbers are left out. Raises OSError."""
     rows: list[Row] = []
     for line in file.read_bytes().splitlines():
         try:
@@ -42,13 +42,13 @@ def _is_number(value: Any) -> bool:
 
 
 def parse_log(content: bytes) -> list[Mapping[str, Any]]:
-    """Whole rows with all their fields: the last line may be half written, and a crash leaves parts of others."""
+    """Complete rows with all their fields: the last line may be half written, and a crash leaves parts of others."""
     rows = [parsed_row(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     return [row for row in rows if row is not None and _FIELDS <= row.keys() and isinstance(row["metrics"], dict)]
 
 
 def read_log(file: Path) -> list[Mapping[str, Any]]:
-    """`parse_log` of a file; empty if there is none."""
+    """`parse_log` of a file; empty if the file does not exist."""
     try:
         return parse_log(file.read_bytes())
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def read_log(file: Path) -> list[Mapping[str, Any]]:
 
 
 def last_step(file: Path) -> int:
-    """Step of the newest whole row of a file, from its end; 0 without rows."""
+    """Step of the newest complete row of a file, from its end; 0 without rows."""
     try:
         with file.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
@@ -67,7 +67,7 @@ def last_step(file: Path) -> int:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Columns `step`, `time` (s since 1970), `wall_s` (s) and every metric; nan where a row has no value."""
+    """Columns `step`, `time` (s since 1970), `wall_s` (s) and every metric; nan if a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
     table = {key: np.array([row[key] for row in rows], np.float64) for key in ("step", "time", "wall_s")}
     for name in names:

@@ -1,4 +1,4 @@
-"""A run's numbers on disk: TensorBoard events and `metrics.jsonl`, row by row the same (docs/reference/metrics.md)."""
+"""A run's metrics on disk: the same rows in TensorBoard events and `metrics.jsonl` (docs/reference/metrics.md)."""
 
 import json
 import math
@@ -18,13 +18,13 @@ from .accumulator import Accumulator
 __all__ = ["Accumulator", "MetricsWriter", "drawn"]
 
 NAMES = ("population/ancestor",)
-"""Metrics that are the number of something: a mean of two of them is none."""
+"""Metrics that are indices, which cannot be averaged."""
 LOG10 = "_log10"
-"""Ends the tag of a learning rate's logarithm: TensorBoard's axes are linear."""
+"""Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear."""
 
 
 def drawn(values: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of a row that TensorBoard draws: without NAMES, and with the logarithm of every learning rate."""
+    """The values of a row that TensorBoard plots: without NAMES, and with the logarithm of every learning rate."""
     logarithms = {
         name + LOG10: math.log10(x) for name, x in values.items() if is_learning_rate(name) and 0 < x < math.inf
     }
@@ -37,11 +37,11 @@ def is_learning_rate(name: str) -> bool:
 
 
 class MetricsWriter:
-    """Writes rows of metrics; losing files or a full disk costs rows and one warning, never the run.
+    """Writes rows of metrics; lost files or a full disk cost rows and one warning, never the run.
 
     Args:
         step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
-            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard is told to forget them.
+            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them, too.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MetricsWriter:
         self._run, self._step, self._report, self._warned = run, step, report, False
         self._tracker = tracker
         self._named: dict[str, float] = {}
-        # A later file begins where the last row ended, so what earlier files still hold remains valid.
+        # A later file begins after the last row, so the rows of earlier files remain valid.
         self._events = AppendedFile(
             lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
         )
@@ -63,10 +63,10 @@ class MetricsWriter:
             wall = recorded if isinstance(recorded, int | float) and math.isfinite(recorded) else 0.0
         except OSError as problem:
             self._warn(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
-        self._started = time.monotonic() - wall  # the clock on the wall may be set
+        self._started = time.monotonic() - wall  # the system clock may be changed
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one row; nothing if there are no values. Numbers that are not finite are null in `metrics.jsonl`."""
+        """Write one row; nothing if there are no values. Values that are not finite are null in `metrics.jsonl`."""
         if not values:
             return
         row = {
@@ -86,7 +86,7 @@ class MetricsWriter:
         """Show the run's configuration (a dataclass) in TensorBoard's text and hparams tabs.
 
         Args:
-            compared: of a training run, the settings that differ between its members, whose columns come first; None
+            compared: settings of a training run that differ between its members; their columns come first. None
                 writes no columns, so that TensorBoard chooses them.
         """
         tags = {hparams.SESSION_TAG: hparams.session(config)}
@@ -95,28 +95,28 @@ class MetricsWriter:
         self._append(self._events, events.configuration(self._step, dict(flat_settings(to_dict(config))), tags))
 
     def show(self, record: bytes) -> None:
-        """Append what a function of events.py has made, for TensorBoard alone."""
+        """Append an event from a function of events.py, for TensorBoard only."""
         self._append(self._events, record)
 
     def video(self, step: int, name: str, gif: bytes, width: int, height: int) -> None:
-        """Show a video, in GIF format and of a size in pixels, in TensorBoard's images and at the tracker."""
+        """Show a video (GIF, size in pixels) in TensorBoard's images and in the tracker."""
         self.show(events.picture(step, name, gif, width, height))
         if self._tracker:
             self._tracker.video(step, name, gif)
 
     def beside(self, name: str) -> "MetricsWriter":
-        """A writer for the directory `name` below this one's: for TensorBoard a run, with a color of its own."""
+        """A writer for the directory `name` below this one's: for TensorBoard a separate run, with its own color."""
         return MetricsWriter(self._run / name, self._step, self._report)
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
-        """Write those metrics that name something as texts, when they change: TensorBoard would smooth numbers."""
+        """Write metrics that are indices as texts when they change, since TensorBoard would smooth numbers."""
         for name in NAMES:
             if name in values and self._named.get(name) != values[name]:
                 self._named[name] = values[name]
                 self._append(self._events, events.markdown(step, name, f"member {values[name]:.0f}"))
 
     def close(self) -> None:
-        """Close the files, and what tracks the run."""
+        """Close the files and the tracker."""
         if self._tracker:
             self._tracker.close()
         self._rows.close()

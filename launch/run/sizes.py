@@ -16,14 +16,14 @@ from .config import RunConfig
 from .device import find_device
 
 COPIES = 4
-"""Of every parameter: itself, its gradient and two moments of the optimizer."""
+"""Values stored per parameter: the parameter, its gradient and two moments of the optimizer."""
 Network = TypeVar("Network", bound=nn.Module)
 FLOAT = 4
 """Bytes of a float in a network."""
 LARGE_NETWORK = 10_000_000
 """Parameters from which a network's size is printed before it is built."""
 RAY_BYTES = 400 * 2**20
-"""Ray's own processes on one machine."""
+"""Bytes of Ray's own processes on one machine."""
 
 
 def check_memory(
@@ -33,11 +33,11 @@ def check_memory(
     available: Memory | None = None,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Bytes of a run's networks and batches. Raises EngramError if they are more than this process may use.
+    """Bytes of a run's networks and batches. Raises EngramError if they exceed this process's limit.
 
     Args:
         available: None for this process's limit.
-        say: called with the size of a large network, and with a warning where memory may run out.
+        say: called with the size of a large network, and with a warning if memory may run out.
     """
     available = available or memory()
     sizes: list[int] = []
@@ -75,17 +75,17 @@ def check_memory(
 
 
 def without_memory(make: Callable[[], Network], what: str) -> Network | None:
-    """The network that `make` returns, with shapes and no values; None for one that cannot be made so.
+    """The network of `make` with shapes and no values; None if it cannot be built without values.
 
-    Raises EngramError naming `what` if it has more parameters than any machine holds.
+    Raises EngramError naming `what` if it has more parameters than fit on any machine.
     """
     try:
         with torch.device("meta"):
             return make()
-    except Exception as problem:  # a custom core may do anything when it is made
+    except Exception as problem:  # the constructor of a custom core may raise anything
         if "verflow" in str(problem):
             raise EngramError(f"{what} has more parameters than any machine holds") from problem
-        return None  # what is wrong shows where it is made in earnest
+        return None  # the error appears when the core is built with values
 
 
 def training_bytes(network: nn.Module) -> int:
@@ -94,20 +94,20 @@ def training_bytes(network: nn.Module) -> int:
 
 
 def check_fits(what: str, count: int, of: str, each: int, available: Memory) -> None:
-    """Raise EngramError with the bytes that `count` times `each` takes if they are more than the limit."""
+    """Raise EngramError with the bytes that `count` times `each` takes if they exceed the limit."""
     if count * each > available.total:
         total, one = size_in_words(count * each), size_in_words(each)
         raise EngramError(f"{what} would take {total}, {one} for each of {count:,} {of}; {available}")
 
 
 def process_bytes(actors: int) -> int:
-    """Bytes of the learner's process, Ray and so many actor processes, before they do anything; 0 actors: no Ray."""
+    """Bytes of the idle processes of the learner, Ray and the actors; without Ray for 0 actors."""
     whole, own = own_memory()
     return whole + (actors * own + RAY_BYTES if actors else 0)
 
 
 def large_parts(agent: Agent) -> str:
-    """The parameters of a large network and of its parts in words; empty for a usual one."""
+    """Text on the parameters of a large network and its parts; empty for a network of usual size."""
     parts = {name: sum(p.numel() for p in part.parameters()) for name, part in agent.named_children()}
     total = sum(parts.values())
     if total < LARGE_NETWORK:

@@ -1,4 +1,4 @@
-"""Signals as a request to stop in an orderly way."""
+"""Signals as a request for an orderly stop."""
 
 import signal
 import threading
@@ -10,8 +10,7 @@ class StopFlag:
     """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once.
 
     Args:
-        signals: those that are heard inside the `with` statement, which may be nested. Only the main thread can hear
-            any.
+        signals: handled inside the `with` statement, which may be nested. Only the main thread handles signals.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -24,7 +23,7 @@ class StopFlag:
 
     @classmethod
     def of_a_command(cls) -> "StopFlag":
-        """Hears all signals, in a main thread."""
+        """A flag for all signals, for the main thread."""
         return cls(cls.SIGNALS if threading.current_thread() is threading.main_thread() else ())
 
     def __enter__(self) -> "StopFlag":
@@ -32,7 +31,7 @@ class StopFlag:
         return self
 
     def renew(self) -> None:
-        """Take the signals over again, after a library has installed handlers of its own."""
+        """Reinstall the handlers after a library has replaced them."""
         for number in self._signals:
             signal.signal(number, self._note)
 

@@ -69,7 +69,7 @@ class Trained(NamedTuple):
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
-    """The run at `path` and the checkpoint that `--checkpoint` means, `zoo:NAME`, or the folder or URL of a card.
+    """The run at `path` and the checkpoint selected by `--checkpoint`, `zoo:NAME`, or the folder or URL of a card.
 
     Raises EngramError.
     """
@@ -82,12 +82,12 @@ def open_run(path: str, checkpoint: str) -> Trained:
 
 
 def is_card(path: str) -> bool:
-    """Whether `path` is a URL, or a folder with a card, and no run directory."""
+    """Whether `path` is a URL or a folder with a card rather than a run directory."""
     return is_url(path) or (Path(path) / zoo.FACTS).is_file()
 
 
 def _open_card(place: str) -> Trained:
-    """The agent `zoo:NAME`, or that in a folder or at a URL, which `rl-eval --card` has written."""
+    """The agent `zoo:NAME`, or one written by `rl-eval --card`, from its folder or URL."""
     try:
         if place.startswith(zoo.PREFIX):
             card = zoo.load(place.removeprefix(zoo.PREFIX))
@@ -97,13 +97,13 @@ def _open_card(place: str) -> Trained:
         return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
     except EngramError:
         raise
-    except Exception as problem:  # every kind of store fails in its own way
+    except Exception as problem:  # each store raises different exceptions
         reason = first_line(problem, place)
         raise EngramError(f"{redacted(place)} holds no agent that can be read ({reason})") from problem
 
 
 def imitated(path: str) -> str:
-    """The player that a run imitates, or whose agent it began with, itself or through others; "" for none."""
+    """The player that a run imitates, directly or through the run that it started from; "" for none."""
     try:
         config = open_run(path, "latest").config
     except EngramError:
@@ -112,7 +112,7 @@ def imitated(path: str) -> str:
 
 
 def run_config(run: RunDirectory) -> RunConfig:
-    """The configuration of a run. Raises EngramError if this version of engram does not know a setting in it."""
+    """The configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
     values = run.config()
     if "task" in values and "env" not in values:
         raise EngramError(f"{run.path} is a run of rl-probe; expected: one of rl-train")
@@ -122,13 +122,13 @@ def run_config(run: RunDirectory) -> RunConfig:
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
     """Differences between two configurations (setting, old, new) that are not allowed within one run."""
-    # Settings that an algorithm did not have yet when a run was written down have their defaults.
+    # Settings added to an algorithm after a run was saved have their defaults.
     old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
     return [each for each in differences(old, new) if each[0] not in RESUMABLE]
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
-    """The checkpoint that `--checkpoint` means, and the state in it; "latest" and "best" pass damaged ones over."""
+    """The checkpoint selected by `--checkpoint` and its state; "latest" and "best" skip damaged ones."""
     number = which.removeprefix("step-")
     if number.isdigit():
         path = checkpoints.path_of(run.checkpoints, int(number))
@@ -142,7 +142,7 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
         if which == "latest":
             return path, state
         best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
-        if best is not None and best not in unreadable:  # else one written before may name another
+        if best is not None and best not in unreadable:  # else an earlier checkpoint may name another
             try:
                 return best, saved.read(best)
             except checkpoints.CheckpointError as problem:
@@ -171,7 +171,7 @@ def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFac
 
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
-    """Line about the levels of an evaluation: which of them occur in training, too. Raises EngramError."""
+    """Line on the levels of an evaluation that also occur in training. Raises EngramError."""
     played, training_levels = (
         getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory())
     )
@@ -188,7 +188,7 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
 
 
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
-    """Environments of an evaluation of so many episodes: where each plays one level for ever, one for every level.
+    """Environments for an evaluation of `episodes` episodes; one per level if each environment keeps its level.
 
     Raises EngramError if the environment cannot be made.
     """
@@ -215,11 +215,11 @@ def make_actor(
     first_index: int = 0,
     reset_options: dict[str, Any] | None = None,
 ) -> Actor:
-    """An actor with these weights on levels of its own, for the caller to close.
+    """An actor with these weights on separate levels; the caller closes it.
 
     `reset_options` are the `options` of the first reset of a Gymnasium environment.
 
-    Raises EngramError if the weights and the environment do not fit.
+    Raises EngramError if the weights do not fit the environment.
     """
     with ExitStack() as files:
         with user_errors():

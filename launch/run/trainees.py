@@ -1,4 +1,4 @@
-"""Trained weights, as a checkpoint has them, and which member of a population is meant."""
+"""Trained weights in a checkpoint, and the choice of a population's member."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from ...base.errors import EngramError
 
 
 class Trainee(NamedTuple):
-    """A member as a checkpoint has it."""
+    """A member in a checkpoint."""
 
     weights: dict[str, Any]
     """State of the member's agent."""
@@ -20,7 +20,7 @@ class Trainee(NamedTuple):
 
 
 def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
-    """The members in the state that `saved.read` gives; a run without a population has one."""
+    """The members in a state from `saved.read`; a run without a population has one."""
     trainees: list[Trainee] = []
     for member in saved["members"]:
         returns = [episode[0] for episode in member["accumulator"]["window"] if math.isfinite(episode[0])]
@@ -61,7 +61,7 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
 
 
 def difference(network: nn.Module, weights: dict[str, Any]) -> str:
-    """How many tensors of `weights` have other shapes than those of `network`, and the first; empty if none has."""
+    """Number of tensors whose shapes differ between `weights` and `network`, and the first; empty if none differs."""
     own, weights = network.state_dict(), dict(weights)
     RescaledHead.upgrade(weights, "value.")
     wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]

@@ -1,11 +1,11 @@
-"""URLs of stores: which of their parts are secret, and what is written down of them."""
+"""URLs of stores: their secret parts, and their form in files and messages."""
 
 import re
 
 SECRET = "***"
 """Placeholder for secrets."""
 _NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
-"""Protocols in which a word before @ is a name; in others it is a token."""
+"""Protocols in which the text before @ is a name; in others it is a token."""
 _LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)
 
 
@@ -25,12 +25,12 @@ def first_line(problem: Exception, url: str) -> str:
 
 
 def is_redacted(url: str) -> bool:
-    """Whether a URL lacks what `redacted` takes away."""
+    """Whether a URL has no part that `redacted` removes."""
     return SECRET in url
 
 
 def check_url(name: str, url: str) -> None:
-    """Raise ValueError unless every link of a chain has a place, and no password in it."""
+    """Raise ValueError unless every URL of a chain has a path and no password."""
     for link in url.split("::"):
         match = _LINK.fullmatch(link)
         last = link == url.rpartition("::")[2]

@@ -1,4 +1,4 @@
-"""A run's actors from their start to their end: in this process, or in Ray's, which can die, hang or refuse to stop."""
+"""Life cycle of a run's actors: in this process, or in Ray processes, which can die, hang or fail to stop."""
 
 import contextlib
 import sys
@@ -23,20 +23,20 @@ from .trainer import Trainer
 from .watchdog import FAILED, Start, Watchdog, hanging_call
 
 LOOK_SECONDS = 0.1
-"""How often a stop is looked for while actors are started."""
+"""Seconds between checks for a stop while actors are started."""
 CLOSE_SECONDS = 15.0
-"""In which the actors must have closed their environments and ended."""
+"""Seconds for the actors to close their environments and end."""
 ACTOR_NICENESS = 10
-"""Actors step back when the learner wants their core: it is the learner that a run waits for."""
+"""Niceness of actors: the learner, for which the run waits, has priority on a shared core."""
 
 
 class Acting:
-    """The pool and, where there is one, the Ray that it lives in; both end with the `with` statement."""
+    """The actor pool and its Ray, if any; both end with the `with` statement."""
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
         self.exit_code = 1
-        """Of the process, if Ray cannot be stopped and it has to end at once."""
+        """Exit code of the process if Ray cannot be stopped and the process has to end at once."""
         self._pool: ActorPool | None = None
         self._report: Callable[[str], None] = print
         self._starting: threading.Thread | None = None
@@ -47,10 +47,10 @@ class Acting:
         return self
 
     def begin(self, report: Callable[[str], None]) -> None:
-        """Start Ray and its actors concurrently with the caller; actors in this process are made by `start`.
+        """Start Ray and its actors concurrently with the caller; `start` makes actors in this process.
 
-        Starting Ray is mostly waiting, and in another thread than the main one it installs no signal handlers. The
-        thread lives as long as they do: Linux ends processes that asked for it with the thread that started them.
+        Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The
+        thread lives as long as they do: Linux can end a process with the thread that started it (PR_SET_PDEATHSIG).
         """
         self._report = report
         if not self.config.in_process:
@@ -58,13 +58,13 @@ class Acting:
             self._starting.start()
 
     def start(self) -> ActorPool:
-        """The actors, as soon as they are started. Raises StoppedError if a stop is asked for before."""
+        """The actors, as soon as they are started. Raises StoppedError if a stop is requested before."""
         if self._starting is None:
             self._make_pool()
         while not self._made.wait(LOOK_SECONDS):
             if self._stop.reason:
                 raise StoppedError
-        self._stop.renew()  # Ray has installed handlers of its own, below Python's
+        self._stop.renew()  # Ray has installed its own handlers, below Python's
         if self._problem:
             raise self._problem
         if self._stop.reason or self._pool is None:
@@ -110,7 +110,7 @@ class Acting:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._starting is not None and not self._made.is_set():
             if kind is None:
-                leave_at_once(self.exit_code)  # rather than wait for what is not wanted any more
+                leave_at_once(self.exit_code)  # rather than wait for actors that are no longer needed
             self._made.wait()
         if self._pool is not None:
             # An environment may hang in `close`, too.
@@ -137,7 +137,7 @@ class Acting:
 
 
 def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
-    """Watch over everything before training, for the time of a `with` statement: environments are made and reset."""
+    """Watch over the phase before training, during a `with` statement: environments are created and reset."""
 
     def leave(reason: str, code: int) -> None:
         _say_end(config.env, reason, code, "before training began")
@@ -153,14 +153,14 @@ def _say_end(env: str, reason: str, code: int, when: str) -> None:
 
 
 def _leave(config: RunConfig, code: int) -> NoReturn:
-    """End this process at once, and the processes that its environments have started in it."""
-    if config.in_process:  # with Ray, the orphan clean-up ends what is left
+    """End this process at once, with the processes that its environments have started."""
+    if config.in_process:  # with Ray, the orphan cleanup ends the remaining processes
         end_children()
     leave_at_once(code)
 
 
 class StoppedError(Exception):
-    """Asked to stop before training began."""
+    """A stop was requested before training began."""
 
 
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
@@ -204,7 +204,7 @@ def ray_pool(
     config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None], died: Callable[[], str] = str
 ) -> ActorPool:
     """The Ray processes of one learner's actors."""
-    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does without
+    from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does not need it
     from ...actors.remote.window import RequestWindow
 
     actors = config.fixed_actors and share.actors
@@ -230,7 +230,7 @@ def make_learner(config: RunConfig, factory: ActorFactory) -> Learner:
 
 
 def deal_members(config: RunConfig, learners: Sequence[Learner]) -> Sequence[Learner]:
-    """The learners of a population, dealt to --num-learners processes, the first of which is this one."""
+    """The learners of a population, distributed over --num-learners processes, the first of which is this one."""
     if config.num_learners == 1 or not config.population:
         return learners
     from ...learners.remote.members import RemoteLearner, member_processes

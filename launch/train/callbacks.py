@@ -16,7 +16,7 @@ ROW, UPDATE, CHECKPOINT = "on_row", "on_update", "on_checkpoint"
 
 
 class Update(NamedTuple):
-    """An update of a learner that has just ended: the argument of `on_update`."""
+    """A finished update of a learner: the argument of `on_update`."""
 
     step: int
     """Environment steps that this learner has learned from."""

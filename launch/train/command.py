@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..run.config import RunConfig
     from ..run.run_directory import RunDirectory
 
-# Torch and Ray take seconds to import. That is done inside the functions below, after a first word to the user.
+# Torch and Ray take seconds to import. The functions below import them after a first message to the user.
 
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
-    """Begin a run or continue one as the arguments ask; returns the exit code."""
+    """Begin or resume a run according to the arguments; returns the exit code."""
     stop = stop or StopFlag.of_a_command()
     if LIST in arguments:
         from .listing import show
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
 
 def dry_run(arguments: Sequence[str]) -> int:
-    """Print the configuration that these words stand for, checked as for a run; returns the exit code."""
+    """Print the configuration for these arguments, checked as for a run; returns the exit code."""
 
     from ..api.training import make_agents
     from ..run.device import find_device
@@ -84,7 +84,7 @@ def run_training(
     trust: bool = False,
     changed: str = "",
 ) -> int:
-    """Train in this process, which is made ready for it; the exit code."""
+    """Prepare this process and train in it; returns the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
 
@@ -99,7 +99,7 @@ def run_training(
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    """The outcome in words, and the commands to run next."""
+    """Text on the outcome, and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
     from ..run.presets.lookup import is_easier_than_paper
@@ -141,7 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     def begin(arguments: Sequence[str]) -> int:
         if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(arguments):
             print("starting: loading torch takes a few seconds", flush=True)
-        with StopFlag.of_a_command() as stop:  # a signal while torch is imported is heard, too
+        with StopFlag.of_a_command() as stop:  # signals during the import of torch are handled, too
             return main(arguments, stop)
 
     try:

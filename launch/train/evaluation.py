@@ -19,14 +19,14 @@ from ..run.trained import evaluation_envs, make_actor
 
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000
-"""Of an episode. A policy that is stuck in an environment without a time limit would play its evaluation for ever."""
+"""Step limit of an episode: without a time limit a stuck policy would never finish its evaluation."""
 
 
 class Evaluator:
-    """Plays evaluation episodes in this process, between two updates, with environments and randomness of its own.
+    """Plays evaluation episodes in this process, between two updates, with separate environments and random streams.
 
-    The levels of an evaluation depend on the run's seed and on how many evaluations were due before it: a resumed run
-    plays those that the uninterrupted one would have played.
+    The levels of an evaluation depend on the run's seed and on the number of evaluations due before it: a resumed run
+    plays the same levels as an uninterrupted one.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -40,9 +40,10 @@ class Evaluator:
             ) from problem
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics shows it.
+        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics contains the
+        result.
 
-        `at_step` is called after each step of the environments; what it raises ends the evaluation.
+        `at_step` is called after each step of the environments; an exception from it ends the evaluation.
         """
         number = member.steps // self.config.eval_every
         if number > before // self.config.eval_every or (member.done and before < member.steps):
@@ -53,7 +54,7 @@ class Evaluator:
 
     def _metrics(self, member: Member, number: int, at_step: Callable[[], None]) -> dict[str, float]:
         weights: dict[str, Any] = member.learner.agent.state_dict()
-        # A new agent draws first weights, which are replaced at once: training's randomness must not notice.
+        # A new agent samples initial weights, which are replaced at once: training's random streams must not change.
         with torch.random.fork_rng(devices=[]):
             actor = make_actor(
                 self.factory,
@@ -72,7 +73,7 @@ class Evaluator:
 
 
 def best_now(best: Best | None, members: Sequence[Member], step: int) -> Best | None:
-    """The best checkpoint if one is written now, at `step` of all members; `best` is the one so far."""
+    """The best checkpoint, if one is written now at `step` (of all members) and `best` is the best one so far."""
     for member in members:
         score = member.score()
         if score is None or not math.isfinite(score.mean):

@@ -1,4 +1,4 @@
-"""`rl-train --list`: everything that can be named on the command line, one line each."""
+"""`rl-train --list`: all names that the command line accepts, one line each."""
 
 import inspect
 import sys
@@ -18,11 +18,11 @@ from ..run.presets.easy import EASY
 from ..run.presets.paper import CORES, PAPER, Preset
 
 Line = tuple[str, str]
-"""A name and what it is."""
+"""A name and its description."""
 
 
 def listed() -> Iterator[tuple[str, list[Line]]]:
-    """Every kind of thing, and its names with a line each."""
+    """Sections, and their names with a line each."""
     environments = [(name, _module_line(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
     yield "environments (--env)", [*environments, ("NAME-twin", "the same environment without a need of memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
@@ -47,7 +47,7 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
 
 
 def _figures() -> Iterator[Line]:
-    """The data files of launch/figures, which holds nothing else that a list needs."""
+    """The data files of launch/figures; the list needs nothing else from that folder."""
     folder = files(__name__.removesuffix("train.listing") + "figures") / "data"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         data = tomllib.loads(file.read_text("utf-8"))
@@ -55,7 +55,7 @@ def _figures() -> Iterator[Line]:
 
 
 def show(console: Console) -> None:
-    """Print all of it."""
+    """Print all sections."""
     for kind, lines in listed():
         table = Table(title=kind, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=True)
         table.add_column(no_wrap=True, style="cyan")
@@ -71,7 +71,7 @@ def _first_line(thing: type) -> str:
 
 
 def _module_line(thing: type) -> str:
-    """The first line of the module that a class is in."""
+    """The first docstring line of a class's module."""
     return (sys.modules[thing.__module__].__doc__ or "").partition("\n")[0]
 
 

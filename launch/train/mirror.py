@@ -1,13 +1,13 @@
-"""A second home for a run's checkpoints: any URL that fsspec can write to (s3://, gs://, file://, ...).
+"""Copies of a run's checkpoints at any URL that fsspec can write to (s3://, gs://, file://, ...).
 
     URL/config.toml
-    URL/metrics.jsonl           rows of metrics, as they were when the last copy was begun
+    URL/metrics.jsonl           rows of metrics at the start of the last copy
     URL/population.jsonl        of a population: its log, likewise
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
-A checkpoint goes there when it is finished on the local disk, in a thread of its own: training does not wait for a
-network. A copy that was interrupted has no SHA256SUMS and is no checkpoint. What goes wrong is a warning: the local
-checkpoint is there, and the next one is copied again.
+A separate thread copies a checkpoint when it is finished on the local disk: training does not wait for a
+network. An interrupted copy has no SHA256SUMS and does not count as a checkpoint. An error is a warning: the local
+checkpoint remains, and the next one is copied again.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ LAST_WAIT = 60.0
 
 
 class Mirror:
-    """Copies checkpoints to a URL, one at a time; of several that wait only the newest.
+    """Copies checkpoints to a URL, one at a time; of several waiting ones only the newest.
 
     Args:
-        beside: files of the run that are copied with every checkpoint, as far as they exist.
-        keep: how many of the newest stay there, in addition to those that the run directory keeps.
+        beside: files of the run to copy with every checkpoint, if they exist.
+        keep: number of newest checkpoints to keep there, in addition to those in the run directory.
     """
 
     def __init__(self, url: str, beside: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
@@ -52,13 +52,13 @@ class Mirror:
         self._thread.start()
 
     def push(self, path: Path) -> None:
-        """Copy the checkpoint at `path` when the one before is done."""
+        """Copy the checkpoint at `path` after the previous one."""
         with self._changed:
             self._waiting = path
             self._changed.notify()
 
     def close(self) -> None:
-        """Wait for what is still to be copied, but not for ever."""
+        """Wait for pending copies, with a time limit."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -82,7 +82,7 @@ class Mirror:
             try:
                 self._copy(path)
                 self._prune(path.parent)
-            except Exception as problem:  # each store has its own kinds
+            except Exception as problem:  # each store raises different exceptions
                 self._warn(
                     f"checkpoint {path.name} is not at {self._url}: {_reason(problem, self._secret)}; training goes on"
                 )
@@ -91,7 +91,7 @@ class Mirror:
         folder = f"{self._root}/checkpoints/{path.name}"
         marker = checkpoints.FILES[-1]
         with ExitStack() as stack:
-            # All are opened before the first is sent: the run may remove this checkpoint meanwhile.
+            # Open all files before sending the first: the run may remove this checkpoint meanwhile.
             sources = {name: stack.enter_context((path / name).open("rb")) for name in checkpoints.FILES}
             if self._files.exists(f"{folder}/{marker}"):
                 self._files.rm(f"{folder}/{marker}")
@@ -114,21 +114,21 @@ class Mirror:
 
 
 def holds_run(url: str) -> bool:
-    """Whether a run's checkpoints are at `url` already. Raises EngramError if that cannot be found out."""
+    """Whether `url` already contains a run's checkpoints. Raises EngramError if it cannot be read."""
     files, root = _open(url)
     with _store_errors(f"cannot look at {redacted(url)}", url):
         return bool(files.exists(f"{root}/{CONFIG}"))
 
 
 def fetch(url: str, target: str | None) -> Path:
-    """A run directory with what a run continues from at `url`: the configuration, the newest intact checkpoint, the
+    """Make a run directory from the run at `url`, ready to resume: the configuration, the newest intact checkpoint, the
     best one that it names, its metrics, and of a population its log.
 
     Args:
-        target: the run directory to make; None makes one under `runs`.
+        target: the run directory to create; None creates one under `runs`.
 
     Raises:
-        EngramError: nothing is there that can be resumed, or `target` is taken.
+        EngramError: `url` contains no run that can be resumed, or `target` is in use.
     """
     files, root = _open(url)
     with _store_errors(f"{redacted(url)} holds no run", url):
@@ -136,7 +136,7 @@ def fetch(url: str, target: str | None) -> Path:
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)
     settings = dict[str, Any]()
-    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming names what is wrong with it
+    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming reports the damage
         settings = tomllib.loads(config.decode())
     if isinstance(files, LocalFileSystem):
         with user_errors(redacted(url)):
@@ -152,7 +152,7 @@ def fetch(url: str, target: str | None) -> Path:
             for file in checkpoints.FILES:
                 _get(files, f"{root}/checkpoints/{name}/{file}", path / file)
             checkpoints.verify(path)
-        except Exception as problem:  # each store has its own kinds
+        except Exception as problem:  # each store raises different exceptions
             shutil.rmtree(path, ignore_errors=True)
             print(f"skipped a checkpoint at {redacted(url)}: {_reason(problem, url)}")
             return False
@@ -161,7 +161,7 @@ def fetch(url: str, target: str | None) -> Path:
     newest = next(filter(fetched, reversed(names)), None)
     if newest is None:
         raise EngramError(f"{redacted(url)} has no intact checkpoint to resume from")
-    with contextlib.suppress(checkpoints.CheckpointError):  # resuming names what is wrong with it
+    with contextlib.suppress(checkpoints.CheckpointError):  # resuming reports the damage
         best = saved.read(directory.checkpoints / newest)["best"]
         name = best and checkpoints.path_of(directory.checkpoints, best.step).name
         if name in names and name != newest:
@@ -175,7 +175,7 @@ def fetch(url: str, target: str | None) -> Path:
 
 
 def _get(files: Any, source: str, target: Path) -> None:
-    """Copy one file here. Raises EngramError for a link."""
+    """Copy one file to this machine. Raises EngramError for a link."""
     _refuse_link(files, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     files.get_file(source, str(target))
@@ -188,7 +188,7 @@ def _refuse_link(files: Any, source: str) -> None:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system and the path in it. Raises EngramError if there is no such kind of URL here."""
+    """The file system of a URL and the path in it. Raises EngramError for an unsupported kind of URL."""
     with _store_errors(f"cannot use {redacted(url)}", url):  # a chain of URLs is opened here
         files, root = fsspec.core.url_to_fs(url)
         return files, root.rstrip("/")
@@ -198,7 +198,7 @@ def _open(url: str) -> tuple[Any, str]:
 def _store_errors(what: str, url: str) -> Generator[None]:
     try:
         yield
-    except Exception as problem:  # each kind of store has its own
+    except Exception as problem:  # each kind of store raises different exceptions
         raise EngramError(f"{what}: {_reason(problem, url)}") from problem
 
 
@@ -208,7 +208,7 @@ def _reason(problem: Exception, url: str) -> str:
 
 
 def _steps(files: Any, root: str) -> list[str]:
-    """Names of the checkpoints at a place, oldest first, whole or not."""
+    """Names of the checkpoints in a folder, oldest first, complete or not."""
     return sorted(
         name
         for entry in files.glob(f"{root}/checkpoints/step-*")

@@ -1,4 +1,4 @@
-"""Going on with a run: its configuration, what of it may be changed, and the newest checkpoint that fits."""
+"""Resuming a run: its configuration, the settings that may change, and the newest checkpoint that fits."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from ..run.trainees import difference
 from ..run.urls import is_redacted
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")
-"""Flags that mean something for a new run only."""
+"""Flags that apply to a new run only."""
 
 _log = logging.getLogger(__name__)
 
 
 def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
-    """`resumed_config` with the words of `rl-train --resume`."""
+    """`resumed_config` for the arguments of `rl-train --resume`."""
     without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
     return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
 
@@ -36,11 +36,11 @@ def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunCo
 def resumed_config(
     directory: RunDirectory, change: Callable[[RunConfig], RunConfig], no_effect: Sequence[str] = ()
 ) -> RunConfig:
-    """A run's own configuration with the few settings that may be given on resuming it.
+    """A run's configuration with the settings that may change on resuming it.
 
     Args:
-        change: gives a configuration the settings that were given.
-        no_effect: names among them that mean something for a new run only.
+        change: applies the user's settings to a configuration.
+        no_effect: names among them that apply to a new run only.
     """
     for name in no_effect:
         raise EngramError(
@@ -48,7 +48,7 @@ def resumed_config(
             f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
         )
     old = run_config(directory)
-    # A time limit was meant for the part of the run that it was given for.
+    # A time limit applies only to the part of the run for which it was set.
     new = change(replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):
         raise EngramError(
@@ -64,16 +64,16 @@ def resumed_config(
 
 
 def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:
-    """The state in the newest checkpoint that is intact and this run's own; None if the run has not written any.
+    """The state in the newest intact checkpoint of this run; None if the run has not written any.
 
-    Those that are passed over are named in warnings. Raises EngramError if none is left of those that there were.
+    Warnings name the skipped ones. Raises EngramError if all checkpoints are skipped.
     """
     for path, state in saved.readable(directory.checkpoints):
         if why := _foreign(state, config):
             _log.warning("skipped a foreign checkpoint: %s %s", path, why)
             continue
         if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
-            state["best"] = None  # it did not come along, or is damaged: one that is here has to be the best
+            state["best"] = None  # it was not copied or is damaged: a remaining one has to be the best
         return state
     if checkpoints.any_in(directory.checkpoints):
         raise EngramError(
@@ -87,7 +87,7 @@ def refuse_unfit(
 ) -> None:
     """Raise EngramError if a run cannot be resumed from the `state` of its checkpoint.
 
-    Its checkpoint may have reached another --total-steps already, or its weights may not fit the `networks` of the
+    The checkpoint may already have reached --total-steps, or its weights may not fit the `networks` of the
     members, since the environment has changed.
     """
     before = state.get("config", {}).get("total_steps", config.total_steps)
@@ -106,9 +106,9 @@ def refuse_unfit(
 
 
 def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
-    """Say in words how another --total-steps moves settings that fall linearly over the run; empty if it does not.
+    """Message on linearly decaying settings that another --total-steps changes; empty if there are none.
 
-    `state` is the checkpoint gone on from.
+    `state` is the checkpoint from which the run resumes.
     """
     before = state.get("config", {}).get("total_steps", config.total_steps)
     schedules = {"learning rate": config.learner.lr_schedule, "entropy cost": config.learner.entropy_schedule}
@@ -124,7 +124,7 @@ def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
 
 
 def drop_code(state: dict[str, Any]) -> bool:
-    """Take the actors out of a state whose environments are pickled, which is code: whether there were any."""
+    """Remove actors with pickled environments, which are code, from a state; returns whether there were any."""
     saved = [actor for actors in state.get("actors", ()) for actor in actors.values()]
     pickled = any("pickled" in actor["batch"] for actor in saved)
     if pickled:
@@ -133,7 +133,7 @@ def drop_code(state: dict[str, Any]) -> bool:
 
 
 def is_own(path: Path, config: RunConfig) -> bool:
-    """Whether a checkpoint is one of this run."""
+    """Whether a checkpoint belongs to this run."""
     try:
         return not _foreign(saved.read(path), config)
     except checkpoints.CheckpointError:
@@ -141,7 +141,8 @@ def is_own(path: Path, config: RunConfig) -> bool:
 
 
 def _foreign(state: dict[str, Any], config: RunConfig) -> str:
-    """Why a state is not one of this run; empty if it is. Old checkpoints do not say what they were made with."""
+    """The reason that a state does not belong to this run; empty if it does. Old checkpoints lack the settings to
+    compare."""
     if "config" not in state:
         return ""
     try:

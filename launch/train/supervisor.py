@@ -1,11 +1,11 @@
-"""`rl-train --restarts N`: a small parent process that resumes a run which dies.
+"""`rl-train --restarts N`: a small parent process that resumes a run after it dies.
 
-The run is a child process. When a signal that nobody can handle ends it (the kernel short of memory, a crash in native
-code), or an exception, the parent starts it again from the newest checkpoint. It does not when the run ends by itself
-or after a user's mistake, and it passes on the signals that ask for a stop.
+The run is a child process. When a signal that cannot be handled ends it (the kernel short of memory, a crash in native
+code), or an exception, the parent starts it again from the newest checkpoint. It does not if the run ends normally
+or after a user's mistake, and it forwards the signals that request a stop.
 
-Restarts are bounded as actors' are: N in a row; a new checkpoint since the last one ends the row. So a run of days
-outlives mishaps, and one that cannot get to its next checkpoint stops. One that always dies, with a checkpoint in
+Restarts are bounded like those of actors: N in a row; a new checkpoint resets the count. So a run of days
+survives failures, and one that cannot reach its next checkpoint stops. One that always dies, with a checkpoint in
 between, stops after IN_ALL * N.
 """
 
@@ -28,14 +28,14 @@ from ..run.settings.plain import to_dict
 from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a restart; they double with each one in a row."""
+"""Seconds before a restart; doubled for each further one in a row."""
 IN_ALL = 10
 """Restarts in all, as a multiple of those in a row."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def supervise(arguments: Sequence[str]) -> int:
-    """Train as words with --restarts say, resuming the run when it dies; returns the last process's exit code."""
+    """Train with --restarts, resuming the run when it dies; returns the last process's exit code."""
     number = value_of("--restarts", arguments) or ""
     if not number.isdecimal() or int(number) < 1:
         raise EngramError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
@@ -44,17 +44,17 @@ def supervise(arguments: Sequence[str]) -> int:
     resumed = value_of("--resume", argv)
     if resumed is not None:
         if is_url(resumed):
-            from .mirror import fetch  # here and once: what a restart goes on from is on this machine
+            from .mirror import fetch  # here and once: restarts resume from this machine's copy
 
             resumed = str(fetch(resumed, value_of("--run-dir", argv)))
             argv = [*without(argv, ("--resume", "--run-dir")), "--resume", resumed]
-        # The same words again: one that dies early has not yet written down what they change.
+        # The same arguments again: a run that dies early has not yet saved their changes.
         return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), int(number))
     config = parse_run(argv, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
     argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
-    # Neither is written down: the limit is of this command, and a URL may hold a secret.
+    # Neither is saved: the limit belongs to this command, and a URL may contain a secret.
     flags = {flag: value_of(flag, argv) for flag in ("--time-limit", "--checkpoint-url")}
     again = [argument for flag, value in flags.items() if value is not None for argument in (flag, value)]
     return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, int(number))
@@ -63,7 +63,7 @@ def supervise(arguments: Sequence[str]) -> int:
 def _keep_alive(
     arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, most: int | None = None
 ) -> int:
-    """Run `words`, after a death `go_on`, until an end that is none of those to be made good; returns its exit code."""
+    """Run `arguments`, after a failure `resume_arguments`, until no restart is due; returns the exit code."""
     in_a_row, in_all, reached = 0, 0, newest_step(run)
     most = most or IN_ALL * restarts
     with _Child() as child:
@@ -101,7 +101,7 @@ def _show(line: str) -> None:
 
 
 class _Child:
-    """Runs `rl-train` in a process of its own and passes on signals to it."""
+    """Runs `rl-train` in a child process and forwards signals to it."""
 
     stop_requested = False
     _process: subprocess.Popen[bytes] | None = None
@@ -115,16 +115,16 @@ class _Child:
             signal.signal(number, handler)
 
     def run(self, arguments: Sequence[str]) -> int:
-        """The exit code of `rl-train` with these words, negative for the signal that ended it."""
+        """The exit code of `rl-train` with these arguments, negative for the signal that ended it."""
         command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
-        # In a group of its own, since Ctrl-C would reach it twice, from the terminal and from here.
+        # In a separate process group: else Ctrl-C would reach it twice, from the terminal and from here.
         self._process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
         if self.stop_requested:
             self._process.terminate()
         return self._process.wait()
 
     def stopped_within(self, seconds: float) -> bool:
-        """Wait, but not on when asked to stop."""
+        """Wait; returns early, with True, if a stop is requested."""
         deadline = time.monotonic() + seconds
         while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.1)

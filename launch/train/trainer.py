@@ -1,4 +1,4 @@
-"""The training loop: pull a batch, let its member learn from it, publish the weights; report and save now and then."""
+"""The training loop: get a batch, update its member, publish the weights; report and save at intervals."""
 
 import math
 import threading
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from .mirror import Mirror
 
 Report = Callable[[int, dict[str, float] | None], None]
-"""Called with the steps of all members after every update, and with the metrics whenever a row of them is written."""
+"""Called with the steps of all members after every update, and with the metrics of every row."""
 
 FINISH_SECONDS = 4.0
-"""In which a synchronous batch that is under way at a stop must be complete to be learned from."""
+"""Seconds in which a synchronous batch in progress at a stop must complete to be learned from."""
 
 Look = Callable[[Member, int, Callable[[], None]], None]
-"""Called after an update with a member and its steps before; calls back after each step of its own environment."""
+"""Called after an update with a member and its steps before; calls back after each step of its environment."""
 
 
 class StopRequestedError(Exception):
@@ -41,14 +41,14 @@ class StopRequestedError(Exception):
 
 
 class Trainer:
-    """One run in progress: members fed by a shared pool of actors, with metrics and checkpoints.
+    """A run in progress: members that learn from a shared pool of actors, with metrics and checkpoints.
 
     Args:
         members: the learners; one, or those of a population.
-        population: lets the members learn from each other; None where there is one.
-        kept: the run's own checkpoints; None where all in the directory are.
-        watcher: shows the members' memories; None where nobody looks.
-        film: records videos; None where there are none.
+        population: lets the members learn from each other; None for a single member.
+        kept: the run's own checkpoints; None for all in the directory.
+        watcher: shows the members' recurrent states; None to show none.
+        film: records videos; None to record none.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Trainer:
         self.evaluator = Evaluator(config) if config.eval_every else None
         self._looks = [each.look for each in (self.evaluator, watcher) if each] + ([film] if film else [])
         self.lock = threading.RLock()
-        """Held while the learner computes and a checkpoint is written: what others may not come between."""
+        """Lock during an update and the writing of a checkpoint, which no other thread may interrupt."""
         self.rescuing = False
-        """Whether the actors may no longer be asked for anything."""
+        """Whether the actors accept no more requests."""
         self._stop, self._looked = StopFlag(()), 0
         """Steps of environments in evaluations."""
         self._warned, self._waited = set[str](), 0.0
@@ -89,7 +89,7 @@ class Trainer:
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1
         self._between = True
-        """Whether no update is under way, so that the state is one that a run can go on from."""
+        """Whether no update is in progress, so that a run can resume from the state."""
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
     @property
@@ -104,7 +104,7 @@ class Trainer:
 
     @property
     def unsaved(self) -> int:
-        """Steps that no checkpoint holds."""
+        """Steps since the last checkpoint."""
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
@@ -127,13 +127,13 @@ class Trainer:
                     self.save()
             self._finish_gathering()
         finally:
-            # Also after an actor failed once too often: what was learned is kept. Half of an update is not.
+            # Also after an actor failed once too often: save finished updates, but not half of one.
             if self.unsaved and self._between:
                 self.save()
         return reason
 
     def update(self) -> None:
-        """The next batch, update and weights of a member, or of all together; nothing if the actors let wait."""
+        """Make the next update of a member, or of all together; nothing if no batch is ready yet."""
         started = time.perf_counter()
         complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
@@ -169,16 +169,16 @@ class Trainer:
                 self._log(member)
 
     def _call(self, name: str, argument: Any, member: Member | None = None) -> None:
-        """Call a callback; a stop that it requests is as good as a signal. The lock shows that this is no stall."""
+        """Call a callback; a stop that it requests acts like a signal. The lock marks that the run is not stalled."""
         with self.lock:
             reason = self.callbacks.call(name, argument, member and member.accumulator)
         if reason and self._stop:
             self._stop.reason = self._stop.reason or reason
 
     def _look(self, member: Member, before: int) -> None:
-        """Evaluate a member and look at its memory, where either is due; a stop that is requested ends it.
+        """Evaluate a member and record its recurrent state if either is due; a requested stop ends both.
 
-        Nothing holds the lock: the state is one that can be saved, and environments may take their time or hang.
+        The lock is free: the state can be saved, and environments may be slow or hang.
         """
         for look in self._looks:
             if not self._stop.reason:
@@ -194,7 +194,7 @@ class Trainer:
             raise StopRequestedError
 
     def _learn(self, ready: Sequence[tuple[Member, Unroll]]) -> None:
-        """Let members learn from a batch each."""
+        """Update each member with its batch."""
         others = [self.population.metrics(member) if self.population else None for member, _ in ready]
         learners, batches = [member.learner for member, _ in ready], [batch for _, batch in ready]
         if team := ready[0][0].team:
@@ -202,7 +202,7 @@ class Trainer:
         elif len(ready) == 1:
             learners[0].learn(batches[0])
         else:
-            if self.config.num_learners > 1:  # Ray or torch.func is imported along with it
+            if self.config.num_learners > 1:  # it imports Ray or torch.func
                 from ...learners.remote.members import learn_dealt as learn_all
             else:
                 from ...learners.population.vectorized import learn_together as learn_all
@@ -212,7 +212,7 @@ class Trainer:
             member.prefetch()
 
     def _finish_gathering(self) -> None:
-        """Learn from a batch that the actors have begun, since their state can be saved between batches only."""
+        """Learn from a batch in progress, since the actors' state can be saved between batches only."""
         deadline = time.monotonic() + FINISH_SECONDS
         while self.pool.gathering and time.monotonic() < deadline:
             self.update()
@@ -231,7 +231,7 @@ class Trainer:
         except EngramError as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")
             return
-        # Only what is written counts: until then the best one of before must not be removed.
+        # Only after the write: until then the previous best one must not be removed.
         self.best, self._saved_step = best, step
         self.kept.add(path)
         try:
@@ -248,7 +248,7 @@ class Trainer:
         return best_now(self.best, self.members, self.steps)
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
-        """Everything that a continued run depends on, `best` being its best checkpoint."""
+        """The full state of the run, to resume from; `best` is its best checkpoint."""
         state: dict[str, Any] = {
             "config": to_dict(self.config),
             "members": [member.state_dict() for member in self.members],
@@ -281,7 +281,7 @@ class Trainer:
                     f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "
                     "episodes, so the numbers will not be those of the uninterrupted run"
                 )
-        torch.set_rng_state(state["torch_rng"])  # last, for actors that were made again have drawn their first weights
+        torch.set_rng_state(state["torch_rng"])  # last, since recreated actors have sampled initial weights
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
@@ -289,13 +289,13 @@ class Trainer:
             self.warn(message)
 
     def _waiting(self) -> list[Member]:
-        """Members whose next batch is still to come before the next update; none if it can be made."""
+        """Members whose batch is missing for the next update; none if it can be made."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]
 
     def _ready_batches(self) -> bool:
-        """Collect batches as they are full, of whichever member; False if no unroll came for a while."""
+        """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
             for member in self._waiting():
                 if (batch := member.take()) is not None:
@@ -312,7 +312,7 @@ class Trainer:
             self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
-        """Collect one unroll of every actor for the member with the fewest updates; False if not all came."""
+        """Collect one unroll of every actor for the member with the fewest updates; False if not all arrived."""
         while waiting := self._waiting():
             member = min(waiting, key=lambda each: each.learner.updates)
             unrolls = self.pool.gather(member.number)
@@ -326,7 +326,7 @@ class Trainer:
         return True
 
     def _publish(self, member: Member, learned: int = 0) -> None:
-        """Give the actors a member's newest weights; one that is done needs none."""
+        """Send the actors a member's newest weights, unless the member is done."""
         if member.done:
             self.pool.retire(member.number)
         else:

@@ -1,4 +1,4 @@
-"""`--start-from RUN`: a new run whose networks begin with what another run has learned, such as on easier levels."""
+"""`--start-from RUN`: initialize a new run's networks from another run, such as one on easier levels."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ from ..run.trainees import best_member, take_weights
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
-    """Give agents the weights of a run's best checkpoint, of its best member; the newest checkpoint if none is best.
+    """Load the weights of the best member in a run's best checkpoint, or its newest one if none is best, into agents.
 
-    Optimizers, counters and schedules begin again. Raises EngramError if there is no such run, or its network has other
+    Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network has other
     parameters.
     """
     if not run:

@@ -1,8 +1,9 @@
-"""Ends a run that can no longer end by itself: no progress, a signal that is not obeyed, or Ray is dead.
+"""Ends a run that cannot end normally: no progress, an ignored signal, or Ray is dead.
 
 A call into Ray or into an environment may wait in native code, where Python handles no signal; if Ray's processes are
-stopped or dead, or the environment hangs, it waits for ever. A thread looks once a second. In the end it writes a
-checkpoint, which is whole since the learner is not computing then, prints the reason, and ends the process.
+stopped or dead, or the environment hangs, it waits forever. A thread checks once a second. When a limit is reached,
+it writes a checkpoint, which is consistent since the learner is not computing then, prints the reason, and ends the
+process.
 """
 
 import os
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 600.0
-"""In which the first progress must come, at least: a machine may have to be booted for the actors."""
+"""Minimum seconds until the first progress: a machine may have to be booted for the actors."""
 OBEY_SECONDS = 8.0
-"""In which a request for a stop must have ended the training loop; container runtimes send SIGKILL after 10 s."""
+"""Seconds in which a stop request must end the training loop; container runtimes send SIGKILL after 10 s."""
 CALLS = {"step_into": "step", "reset_into": "reset", "check": "reset or step", "make_batch": "its constructor"}
-"""Functions of engram.envs that call an environment, and what they call."""
+"""Functions of engram.envs that call an environment, and the called methods."""
 BASE = Path(__file__).parents[2] / "base"
 FAILED = 3
-"""Exit code of a run that something outside it has ended, so that --restarts goes on."""
+"""Exit code of a run that an external cause has ended, so that --restarts resumes it."""
 
 
 class Start:
-    """A start, in which environments are made and reset: no steps yet, and nothing to save."""
+    """The start phase, in which environments are created and reset: no steps yet, and nothing to save."""
 
     steps = progress = 0
 
@@ -47,10 +48,10 @@ class Watchdog:
     """Watches over a training loop while its `with` statement runs.
 
     Args:
-        stall_seconds: without progress, not counting those in which it computes or saves; 0 allows any number.
-        died: the name of a process that the run needs and that is dead, or nothing.
+        stall_seconds: limit without progress, not counting time in which the loop computes or saves; 0 sets no limit.
+        died: returns the name of a dead process that the run needs, or nothing.
         rescue: writes a checkpoint, prints the reason, and ends the process with the exit code: (reason, code).
-        asked: the reason of a request for a stop that is no signal, or nothing.
+        asked: returns the reason of a stop request other than a signal, or nothing.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         request, since = None, time.monotonic()
-        """The first request for a stop, its time and reason; and the time of the last update."""
+        """The first stop request (time, reason), and the time of the last update."""
         moved = since
         first = progress = self._watched.progress
         steps = self._watched.steps
@@ -112,7 +113,7 @@ class Watchdog:
                 self._watched.lock.release()
 
     def _end_if_due(self, request: tuple[float, str] | None, since: float, now: float, stalled: float) -> None:
-        """Called with the lock held, so that the loop stays where it is."""
+        """Save and end the run. The caller has the lock, so the loop is paused."""
         if self._over.is_set():
             return
         if died := self._died():
@@ -124,7 +125,8 @@ class Watchdog:
 
 
 def hanging_call(env: str) -> str:
-    """The method of environment `env` that some thread of this process is in, with its place; empty without one."""
+    """The method of environment `env` that a thread of this process is executing, and its location; empty without
+    one."""
     for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
         calls = list(traceback.walk_stack(frame))[::-1]  # outermost first
         entered = [i for i, (each, _) in enumerate(calls) if each.f_code.co_name in CALLS and _is_own(each)]
@@ -139,5 +141,5 @@ def hanging_call(env: str) -> str:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether a call is one of this package's."""
+    """Whether a call belongs to this package."""
     return frame.f_globals.get("__name__", "").startswith(f"{__name__.partition('.')[0]}.envs.")

@@ -11,11 +11,11 @@ RENAMED = {
     "summariser_size": "summarizer_size",
 }
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
-"""Settings that were of every learner, and the algorithm whose settings they are."""
+"""Former settings of every learner, and the algorithms to which they now belong."""
 
 
 def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]:
-    """The settings of a run by today's names and in today's places."""
+    """The settings of a run by current names and paths."""
     settings = _renamed({"envs_per_update" if key == "batch_size" else key: x for key, x in settings.items()})
     if isinstance(learner := settings.get("learner"), dict):
         algorithm = learner.get("algorithm", default_algorithm)
@@ -24,12 +24,12 @@ def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]
         settings["learner"] = learner | ({"algorithm_args": own | learner.get("algorithm_args", {})} if own else {})
     agent = settings.get("agent")
     if isinstance(agent, dict) and agent.get("previous_reward") and "time_horizon" in agent:
-        settings["agent"] = {"previous_reward_clip": 1.0} | agent  # all settings but this one were written down
+        settings["agent"] = {"previous_reward_clip": 1.0} | agent  # all settings but this one were saved
     return settings
 
 
 def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """By today's names; parameters of the environment stay as they are."""
+    """Settings by current names; parameters of the environment are unchanged."""
     return {
         RENAMED.get(key, key): _renamed(value) if isinstance(value, dict) and key != "env_args" else value
         for key, value in settings.items()
