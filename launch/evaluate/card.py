@@ -25,26 +25,26 @@ class Card(NamedTuple):
     """Contents of a model card."""
 
     config: RunConfig
-    """Of the training run; settings of the machine that it ran on are left out of the card."""
+    """Configuration of the training run; the card omits settings of its machine."""
     env_args: dict[str, Any]
     """Parameters of the evaluated environment."""
     weights: dict[str, Tensor]
     summary: Summary
     facts: dict[str, Any]
-    """Of training and evaluation, such as the seeds."""
+    """Facts of training and evaluation, such as the seeds."""
     gif: bytes | None
-    """The first episodes; None if the environment cannot be drawn."""
+    """A film of the first episodes; None if the environment cannot be rendered."""
 
 
 def gif_of(actor: Actor, episodes: int) -> bytes | None:
-    """The first episodes of an actor as for `film`; None if the environment cannot be drawn."""
+    """Film the first episodes of an actor; None if the environment cannot be rendered."""
     with suppress(ValueError):
         return encoded(film(actor, episodes))
     return None
 
 
 def write_card(place: str, card: Card) -> str:
-    """Write the folder or URL `place`, which `open_run` reads back; returns the line about it. Raises EngramError."""
+    """Write the card to the folder or URL `place`, readable by `open_run`; returns a message. Raises EngramError."""
     settings = {name: value for name, value in to_dict(card.config).items() if name not in RESUMABLE}
     evaluation = card.summary.all.plain() | {"env_args": card.env_args} | card.facts
     about = {"env": card.config.env, "core": card.config.agent.core}
@@ -58,7 +58,7 @@ def write_card(place: str, card: Card) -> str:
         store.makedirs(root, exist_ok=True)
         for name, content in contents.items():
             store.pipe_file(f"{root.rstrip('/')}/{name}", content)
-    except Exception as problem:  # every kind of store fails in its own way
+    except Exception as problem:  # each kind of store raises different exceptions
         raise EngramError(f"--card: cannot write to {redacted(place)}: {first_line(problem, place)}") from problem
     return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
 

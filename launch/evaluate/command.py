@@ -1,4 +1,4 @@
-"""`rl-eval`: how well a trained agent does in episodes with randomness that training never used."""
+"""`rl-eval`: evaluate a trained agent in episodes with random streams that training never used."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -40,30 +40,32 @@ from .tables import show, show_members, zoo_table
 
 UNROLL_LENGTH = 20
 DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
-_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels drawn with
-another seed than those of training, and on the test split where the environment has one."""
+_HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels sampled
+with another seed than in training, and on the test split if the environment has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ActingAgent):
-    """The agent to evaluate, and how. RUN may also be zoo: for a list of the agents that come with engram."""
+    """The agent to evaluate, and the evaluation. RUN may also be zoo: for a list of the agents that come with
+    engram."""
 
     episodes: int = setting(1000, (1, 2**53))
-    """Episodes; the graphs of pomdp-graph are those of the test split unless --env-args split=train is given."""
+    """Number of episodes; pomdp-graph uses the graphs of the test split unless --env-args split=train is set."""
     all: bool = False
     """Every member of a population, one per table row."""
     gif: str = setting("", file=".gif")
-    """File for an animation of the first episodes: the agent's view, and the whole board where it is more."""
+    """File for an animation of the first episodes: the agent's view, and the whole board if that shows more."""
     gif_episodes: int = setting(3, (1, None))
-    """Episodes in it."""
+    """Episodes in the animation."""
     intervene: str = ""
-    """Change the recurrent state and compare with the same episodes undisturbed: wipe@STEP, swap@STEP, freeze@STEP:END
-    or noise@STEP:SIGMA, with :PART=WHICH for a part of it, such as wipe@120:slot=2 (docs/how-to/insight.md)."""
+    """Change the recurrent state and compare with the same episodes without the change: wipe@STEP, swap@STEP,
+    freeze@STEP:END or noise@STEP:SIGMA, with :PART=WHICH for a part of the state, such as wipe@120:slot=2
+    (docs/how-to/insight.md)."""
     sweep: bool = False
     """With --intervene: also at every later step, --every steps apart."""
     decode: str = ""
     """Fact of the environment to be read from the recurrent state by a linear decoder, over the steps of an episode;
-    FACT:PART=WHICH from a part of it, such as key:slot=2."""
+    FACT:PART=WHICH from a part of the state, such as key:slot=2."""
     every: int = setting(10, (1, None))
     """Steps from one point of --sweep or --decode to the next."""
     picture: str = setting("", file="")
@@ -71,8 +73,8 @@ class EvaluationConfig(ActingAgent):
     json: str = setting("", file="")
     """File for all results."""
     card: str = ""
-    """Folder or URL to share the agent in: a Hugging Face model card, weights, configuration, metrics and a GIF. Every
-    command reads it as it reads a run directory."""
+    """Folder or URL for a shared copy of the agent: a Hugging Face model card, weights, configuration, metrics and a
+    GIF. Every command accepts it in place of a run directory."""
     minari: str = ""
     """Name of a Minari dataset, such as t-maze/gru-v0, for the episodes."""
 
@@ -94,7 +96,7 @@ class EvaluationConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate as the words say; returns the exit code."""
+    """Evaluate according to the arguments; returns the exit code."""
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = make_console()
@@ -171,7 +173,7 @@ def acting(factory: ActorFactory, weights: dict[str, Any], config: EvaluationCon
 def study(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, agent: str, console: Console
 ) -> None:
-    """The study of the memory that --intervene or --decode asks for: shown, and written to --json and --picture."""
+    """Run the study of --intervene or --decode; print it, and write it to --json and --picture."""
 
     def make(num_envs: int, first_index: int) -> Actor:
         return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
@@ -193,7 +195,7 @@ def study(
 
 
 def write_gif(actor: Actor, config: EvaluationConfig) -> str:
-    """Make the moving picture that `--gif` asks for, and the line about it."""
+    """Write the animation of `--gif`; returns a message."""
     try:
         frames = film(actor, config.gif_episodes)
     except ValueError as problem:
@@ -206,9 +208,9 @@ def write_gif(actor: Actor, config: EvaluationConfig) -> str:
 def write_json(
     config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summaries: dict[int, Summary]
 ) -> None:
-    """Everything that was found out, with what it was found out about and on which machine.
+    """All results, with the agent, the settings and the machine.
 
-    `member`, `all` and `split` are of one member; with --all there is a list of them under `members`.
+    `member`, `all` and `split` describe one member; with --all, `members` is a list of them.
     """
     members = [summary.plain(number) for number, summary in summaries.items()]
     result = {"run": config.run, "checkpoint": path.name, "env": factory.env, "env_args": factory.env_args}

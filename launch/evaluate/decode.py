@@ -1,14 +1,14 @@
-"""A linear decoder of a memory: at every step of an episode, does the state tell a fact of the environment?
+"""A linear decoder of the recurrent state: predict a fact of the environment at every step of an episode.
 
-All environments play their first episode together. At a step the states [K, D] of those that still play are the inputs
+All environments play their first episode in parallel. At a step the states [K, D] of unfinished episodes are the inputs
 and the fact's values the classes: one-against-all ridge regression in its dual form,
 
     scores = G_test,train (G_train + lambda I)^-1 Y,    G = X X^T of standardized X, Y of +-1
 
-and the class with the highest score. Accuracy is cross-validated: every episode is judged by a decoder that has not
-seen it. lambda is chosen inside the training part. Chance is the share of the most frequent class.
+and the class with the highest score. Accuracy is cross-validated: the decoder of an episode is fitted on other
+episodes, and lambda is chosen inside the training part. Chance is the share of the most frequent class.
 
-The classes of a real-valued scalar are its quartiles over the episodes that still play at the step.
+The classes of a real-valued scalar are its quartiles over the unfinished episodes at the step.
 """
 
 from typing import Any, NamedTuple
@@ -31,11 +31,11 @@ RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 BINS = 4
 """Classes of a real-valued scalar: equally frequent bins."""
 FEWEST = 40
-"""Episodes that must still play at a step for a decoder."""
+"""Minimum number of unfinished episodes at a step for a decoder."""
 
 
 class Reading(NamedTuple):
-    """How well the fact is read from the states after a step."""
+    """Accuracy of the decoder for the states after a step."""
 
     step: int
     episodes: int
@@ -46,13 +46,13 @@ class Reading(NamedTuple):
 
 
 def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:
-    """The fact decoded from the state after every `every`-th step.
+    """Decode the fact from the state after every `every`-th step.
 
     Args:
         actor: fresh, with an unroll length of 1; all its environments are used.
         fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
         every: steps from one decoder to the next.
-        part: the part of the memory to read from, such as `slot=2`; all of it if empty. Raises ValueError.
+        part: the part of the state to decode from, such as `slot=2`; the whole state if empty. Raises ValueError.
     """
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
@@ -80,10 +80,10 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
-    """The fact's value in every environment now, int64 [K]; in a Gymnasium environment the scalar of its `info`.
+    """The current value of the fact in every environment, int64 [K]; in a Gymnasium environment a scalar of its `info`.
 
-    Of a real-valued scalar it is the bin, 0..BINS-1, of quantiles over the environments that are `playing`. Raises
-    ValueError if `info` of one of them has no such number.
+    A real-valued scalar is replaced by its quantile bin, 0..BINS-1, over the environments that are `playing`. Raises
+    ValueError if the scalar is missing in the `info` of one of them.
     """
     if not hasattr(batch, "info_scalars"):
         return batch.facts()[fact]
@@ -106,7 +106,7 @@ def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
 
 
 def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
-    """The class that a decoder from the other folds gives to each of K episodes."""
+    """Class of each of K episodes, predicted by a decoder from the other folds."""
     count = len(classes)
     values, indices = np.unique(classes, return_inverse=True)
     if len(values) == 1:

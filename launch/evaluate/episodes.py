@@ -1,4 +1,4 @@
-"""Episodes of a trained agent and what they say of it: means and rates with 95% confidence intervals."""
+"""Statistics of a trained agent's episodes: means and rates with 95% confidence intervals."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ CONFIDENCE = 0.95
 RATES = ("solved",)
 """Episode fields that are 0 or 1."""
 MOST_VALUES = 30
-"""Results are not split by a field that takes more values than this."""
+"""Most values of a field by which results are split."""
 
 
 class Estimate(NamedTuple):
-    """A mean and the interval that holds the true one with 95% confidence; no interval (nan) from one episode."""
+    """A mean and its 95% confidence interval; nan bounds for a single episode."""
 
     mean: float
     low: float
@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
-    """The mean of independent values [K], by Student's t."""
+    """The mean of independent values [K], with Student's t interval."""
     values = values.astype(np.float64)
     mean = float(np.mean(values))
     if len(values) < 2:
@@ -36,7 +36,7 @@ def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
 
 
 def rate_interval(outcomes: NDArray[np.floating[Any]]) -> Estimate:
-    """How often independent outcomes [K] of 0 or 1 are 1, by Wilson's score interval (Wilson 1927)."""
+    """The rate of 1 among independent outcomes [K] of 0 or 1, with Wilson's score interval (Wilson 1927)."""
     result = stats.binomtest(int(np.sum(outcomes)), len(outcomes))
     interval = result.proportion_ci(CONFIDENCE, "wilson")
     return Estimate(float(result.statistic), float(interval.low), float(interval.high))
@@ -47,10 +47,10 @@ class Group(NamedTuple):
 
     episodes: int
     estimates: dict[str, Estimate]
-    """Of `return`, `length` and the environment's own fields of an episode, where any episode has them."""
+    """Estimates of `return`, `length` and the environment's episode fields, if any episode has them."""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON, which has no nan."""
+        """The estimates for JSON, which has no nan."""
         rounded = {
             name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
             for name, estimate in self.estimates.items()
@@ -63,20 +63,20 @@ class Summary(NamedTuple):
 
     all: Group
     split: dict[str, dict[int, Group]]
-    """By level field, then by its value."""
+    """Estimates by level field, then by its value."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Of all episodes: `return`, `length`, and the environment's own, such as `solved`."""
+        """Estimates of all episodes: `return`, `length`, and the environment's fields, such as `solved`."""
         return self.all.estimates
 
     def plain(self, member: int) -> dict[str, Any]:
-        """The results of a member, of all episodes and of those of each kind of level, for JSON."""
+        """The results of a member for JSON: all episodes, and those of each kind of level."""
         split = {name: {k: group.plain() for k, group in groups.items()} for name, groups in self.split.items()}
         return {"member": member, "all": self.all.plain(), "split": split}
 
     def __str__(self) -> str:
-        """All episodes in a line."""
+        """Summary of all episodes in one line."""
         parts = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
         return f"{self.all.episodes:,} episodes: {', '.join(parts)}"
 
@@ -84,14 +84,14 @@ class Summary(NamedTuple):
 def summarize(
     episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str], *, by_environment: bool = False
 ) -> Summary:
-    """Estimates from episodes.
+    """Compute estimates from episodes.
 
     Args:
-        episodes: as `play` returns them.
-        fields: names of the environment's own columns.
-        level_fields: those of them that describe the level; episodes are split by the ones with few whole values.
-        by_environment: whether each environment plays one level for ever. What its episodes have in common says nothing
-            of other levels, so means and intervals are then those of the environments' means.
+        episodes: result of `play`.
+        fields: names of the environment's columns.
+        level_fields: fields that describe the level; episodes are split by those with few integer values.
+        by_environment: whether each environment keeps its level. Its episodes are then not independent, so means and
+            intervals are those of the environments' means.
     """
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))

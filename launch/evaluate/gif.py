@@ -1,4 +1,4 @@
-"""Moving pictures of an agent at play: its view beside the whole board."""
+"""Animations of a playing agent: its view next to the whole board."""
 
 import io
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from ...actors.actor import Actor
 from ...envs.arrays import Array
 
 HEIGHT, MARGIN, TEXT = 360, 12, 16
-"""Pixels: the pictures, the space around them, the letters."""
+"""Pixels: the images, the margin around them, the font."""
 COLORS = 96
 BACKGROUND, WORDS = (24, 24, 27), (235, 235, 235)
 MILLISECONDS, LAST_MILLISECONDS = 150, 1500
-"""How long a frame is shown, and the last one of an episode."""
+"""Duration of a frame, and of the last one of an episode."""
 MOST_FRAMES = 600
-"""A longer film is cut off."""
+"""Maximum number of frames."""
 
 
 def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
@@ -32,8 +32,8 @@ def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
 def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
     """Frames of the first `episodes` episodes of an actor's first environment, each with its milliseconds.
 
-    The actor is fresh, with an unroll length of 1, so that every step has a frame. Where the agent sees the whole
-    board, it is shown once. Raises ValueError if the environment draws no images.
+    The actor is new, with an unroll length of 1, so that every step has a frame. If the agent observes the whole
+    board, it is shown once. Raises ValueError if the environment renders no images.
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for an image of each")
@@ -45,7 +45,7 @@ def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
 class _Moment(NamedTuple):
     seen: Array
     board: Array
-    """Pictures of environment 0, uint8 [H, W, 3]: what the agent sees, and the whole board."""
+    """Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board."""
     words: str
     milliseconds: int
 
@@ -65,7 +65,7 @@ def _moments(actor: Actor, episodes: int) -> Iterator[_Moment]:
 
 
 def _frame(moment: _Moment, once: bool) -> Image.Image:
-    """Both pictures of a moment, or one where they are the same, and a line of words."""
+    """Both images of a moment, or one if they are equal, with a caption."""
     arrays = [moment.board] if once else [moment.seen, moment.board]
     images = [_of_height(Image.fromarray(array)) for array in arrays]
     width = sum(image.width for image in images) + MARGIN * (len(images) + 1)

@@ -1,14 +1,14 @@
-"""Interventions: what happens to return and solved rate if a memory is wiped, swapped, frozen or made noisy.
+"""Interventions: the effect on return and solved rate of wiping, swapping, freezing or disturbing the recurrent state.
 
-    wipe@STEP               the state is the initial one again
-    swap@STEP               every environment goes on with the state of another one
-    freeze@STEP:END         the steps from STEP to END - 1 leave the state as it is
-    noise@STEP:SIGMA        normal noise of SIGMA standard deviations of the numbers of each leaf
+    wipe@STEP               reset the state to the initial one
+    swap@STEP               every environment continues with the state of another one
+    freeze@STEP:END         the steps from STEP to END - 1 do not change the state
+    noise@STEP:SIGMA        add normal noise of SIGMA standard deviations of each leaf's values
 
-each followed by `:PART=WHICH` if only a part is meant, such as `wipe@120:slot=2`, `wipe@0:pool=6-8` or
+each followed by `:PART=WHICH` for a part of the state, such as `wipe@120:slot=2`, `wipe@0:pool=6-8` or
 `swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken.
-Episodes are played by the same actor as in every evaluation, one step per unroll, and its state is changed between two
-unrolls, so an evaluation without an intervention runs nothing of this.
+The actor is the same as in every evaluation, with one step per unroll, and its state is changed between two unrolls,
+so an evaluation without an intervention runs none of this code.
 """
 
 import re
@@ -33,23 +33,23 @@ Flags = NDArray[np.bool_]
 
 
 class Intervention(NamedTuple):
-    """A change of the memory, and its time."""
+    """A change of the recurrent state, and its step."""
 
     kind: str
     step: int
     end: int
-    """Of a freeze; else the step itself."""
+    """End of a freeze; else the step itself."""
     sigma: float
     part: str
     which: str
 
     def shifted(self, steps: int) -> "Intervention":
-        """The same, later."""
+        """The same intervention at a later step."""
         return self._replace(step=self.step + steps, end=self.end + steps)
 
 
 def parsed(text: str) -> Intervention:
-    """An intervention from its words. Raises ValueError."""
+    """Parse an intervention. Raises ValueError."""
     kind, at, rest = text.partition("@")
     if kind not in KINDS:
         raise ValueError(f"intervene is {text!r}; did you mean: {nearest(kind, KINDS)} at a step, such as wipe@120?")
@@ -70,7 +70,7 @@ def parsed(text: str) -> Intervention:
 
 
 class Interference:
-    """One intervention on the memories of a batch. Raises ValueError if the core has no such part."""
+    """An intervention on the recurrent states of a batch. Raises ValueError if the core has no such part."""
 
     def __init__(self, core: Core, what: Intervention, seed: int) -> None:
         self.core, self.what = core, what
@@ -79,7 +79,7 @@ class Interference:
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, step: int, state: AgentState, playing: Flags) -> AgentState:
-        """The state with which step `step` shall be taken; `playing` are the environments that count."""
+        """The state for step `step`; only environments that are `playing` count."""
         what = self.what
         if what.kind == "freeze":
             if step == what.step:
@@ -100,7 +100,7 @@ class Interference:
         return map_state(self._noisy, state.core)
 
     def _noisy(self, leaf: Tensor) -> Tensor:
-        if not (self.what.sigma and leaf.is_floating_point()):  # a count is no memory that noise could blur
+        if not (self.what.sigma and leaf.is_floating_point()):  # a counter is not a state that noise can disturb
             return leaf
         noise = torch.empty_like(leaf).normal_(generator=self.generator)
         return leaf + self.what.sigma * leaf.std() * noise
@@ -115,20 +115,20 @@ class Played(NamedTuple):
     episodes: Episodes
     """[N, 3 + F], by environment."""
     reached: Flags
-    """[N]: it lasted until the step of the intervention."""
+    """[N]: whether the episode reached the step of the intervention."""
 
 
 Before = Callable[[int, AgentState, Flags], AgentState]
 
 
 def play_first(actor: Actor, before: Before | None = None, step: int = 0, least: int = 1) -> Played:
-    """The first episode of every environment: the same levels and the same random numbers at every call of this.
+    """Play the first episode of every environment, with the same levels and random numbers at every call.
 
     Args:
-        actor: fresh, with an unroll length of 1.
-        before: changes the state before a step.
-        step: the step that episodes should last to.
-        least: episodes of the batch that must last to it; with fewer none counts.
+        actor: new, with an unroll length of 1.
+        before: function that changes the state before a step.
+        step: the step that episodes should reach.
+        least: minimum number of episodes of the batch that reach it; with fewer none counts.
     """
     n = actor.batch.num_envs
     playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
@@ -149,19 +149,19 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
 def play_all(
     make: Callable[[int, int], Actor], episodes: int, batch: int, what: Intervention | None, seed: int
 ) -> Played:
-    """`episodes` first episodes, some environments at a time.
+    """Play `episodes` first episodes, in batches of environments.
 
     Args:
-        make: an actor of so many environments, the first of which has this index.
+        make: returns an actor, from the number of environments and the index of the first one.
         episodes: how many.
         batch: environments that play together.
-        what: None plays undisturbed.
-        seed: of the noise.
+        what: the intervention; None for none.
+        seed: seed of the noise.
     """
     played: list[Played] = []
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
             before = None if what is None else Interference(actor.agent.core, what, seed + first)
-            least = 2 if what and what.kind == "swap" else 1  # there is nobody to swap with
+            least = 2 if what and what.kind == "swap" else 1  # there is no environment to swap with
             played.append(play_first(actor, before, 0 if what is None else what.step, least))
     return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))

@@ -1,4 +1,4 @@
-"""`rl-eval --minari NAME`: episodes of a trained agent as an offline dataset of Minari's."""
+"""`rl-eval --minari NAME`: episodes of a trained agent as an offline Minari dataset."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ from ...envs.foreign import ForeignBatch
 
 
 def minari_module(name: str) -> Any:
-    """The package, if it is there and `name` is free for a dataset. Raises EngramError."""
+    """The package, if it is installed and no dataset is called `name`. Raises EngramError."""
     try:
         minari = importlib.import_module("minari")
         importlib.import_module("h5py")
@@ -32,9 +32,9 @@ def minari_module(name: str) -> Any:
 
 
 def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, description: str) -> str:
-    """Write the first `episodes` episodes of an actor, as `play` counts them, as a dataset; returns the line about it.
+    """Write the first `episodes` episodes of an actor, counted as in `play`, as a dataset; returns a message.
 
-    Observations are those that the network sees; actions are those that the environment takes.
+    Observations are the network's inputs; actions are those of the environment's action space.
     """
     batch = actor.batch
     foreign = isinstance(batch, ForeignBatch)
@@ -50,7 +50,7 @@ def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, descripti
         )
         for number, each in enumerate(recorded(actor, episodes))
     ]
-    with warnings.catch_warnings(action="ignore"):  # of an author and a permanent link that are not given
+    with warnings.catch_warnings(action="ignore"):  # about the missing author and permanent link
         minari.create_dataset_from_buffers(
             name,
             buffers,
@@ -64,7 +64,8 @@ def write_dataset(minari: Any, name: str, actor: Actor, episodes: int, descripti
 
 
 def recorded(actor: Actor, episodes: int) -> list[dict[str, Any]]:
-    """`episodes` episodes: arrays of L + 1 observations, and of L actions, rewards, terminations and truncations."""
+    """Record `episodes` episodes: arrays of L + 1 observations, and of L actions, rewards, terminations and
+    truncations."""
     n = actor.batch.num_envs
     quota = episodes // n + (np.arange(n) < episodes % n)
     unrolls: list[Any] = []

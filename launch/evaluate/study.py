@@ -1,4 +1,4 @@
-"""`rl-eval --intervene` and `--decode`: run a study of the memory, show it, write it as JSON and as a picture."""
+"""`rl-eval --intervene` and `--decode`: run a study of the recurrent state, print it, write it as JSON and a plot."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +18,7 @@ from .episodes import RATES, Estimate, mean_interval
 from .intervene import Intervention, Played, parsed, play_all
 
 Make = Callable[[int, int], Actor]
-"""An actor of so many environments, the first of which has this index."""
+"""Makes an actor from the number of environments and the index of the first one."""
 
 
 class Difference(NamedTuple):
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
     without: float
     changed: float
     difference: Estimate
-    """Of each episode, with less without; Student's t."""
+    """Difference per episode, with minus without; Student's t."""
 
 
 class Effect(NamedTuple):
@@ -35,9 +35,9 @@ class Effect(NamedTuple):
 
     step: int
     reached: int
-    """Episodes that lasted until its step; the others are as they were."""
+    """Episodes that reached the step; the others are unchanged."""
     outcomes: dict[str, Difference]
-    """`return`, `length` and `solved`, as far as the environment has them."""
+    """`return`, `length` and `solved`, if the environment has them."""
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
@@ -58,7 +58,7 @@ class Study(NamedTuple):
     rows: list[tuple[str, ...]]
     """Cells of the table."""
     plain: list[dict[str, Any]]
-    """The same for JSON."""
+    """The results for JSON."""
     curve: dict[str, Any]
     """`steps`, `values` and `reference` [K], `band` [K, 2]; `measure` and the names of `values` and `reference`."""
 
@@ -73,7 +73,7 @@ class Study(NamedTuple):
 
     def draw(self, title: str, file: Path) -> None:
         """Plot the values over the step with their interval and the reference. Raises OSError."""
-        from matplotlib.figure import Figure  # takes half a second, and most evaluations draw nothing
+        from matplotlib.figure import Figure  # takes half a second, and most evaluations plot nothing
 
         steps, values, band, reference, measure, names = self.curve.values()
         figure = Figure((7.5, 3.4), dpi=130, layout="constrained")
@@ -142,7 +142,7 @@ def intervention_study(
 ) -> Study:
     """The effects of an intervention at its step, or with `sweep` also at every `every`-th step after it.
 
-    Raises EngramError for words that mean no intervention of this core.
+    Raises EngramError for an intervention that the core does not support.
     """
     with user_errors("--intervene"):
         what = parsed(text)
@@ -162,7 +162,7 @@ def intervention_study(
 
 
 def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Study:
-    """A fact, or `FACT:PART=WHICH`, decoded over time. Raises EngramError for an unknown one or too few episodes."""
+    """Decode a fact, or `FACT:PART=WHICH`, over time. Raises EngramError for an unknown one or too few episodes."""
     with closing(make(episodes, 0)) as actor:
         return _decoded(actor, text, episodes, every)
 

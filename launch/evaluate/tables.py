@@ -12,7 +12,7 @@ from .episodes import RATES, Estimate, Group, Summary
 
 
 def show(summary: Summary, title: str, console: Console) -> None:
-    """All episodes in a row of a table, then those of each kind of level."""
+    """A table with a row for all episodes, then one for each kind of level."""
     names = _names(summary)
     table = _table(title, "levels", names)
     _add_row(table, ["all"], summary.all, names)
@@ -25,7 +25,7 @@ def show(summary: Summary, title: str, console: Console) -> None:
 
 
 def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
-    """Every member in a row, the one that was best in training in bold."""
+    """One row per member; the best one in training is bold."""
     names = _names(*summaries.values())
     best = best_member(trainees)
     table = _table(title, "member", names, "in training")
@@ -55,7 +55,7 @@ def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str]
 
 
 def said(name: str, estimate: Estimate) -> str:
-    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; of the length only the mean, to fit narrow terminals."""
+    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; for the length only the mean, to fit narrow terminals."""
     mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
     form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
     if name == "length":

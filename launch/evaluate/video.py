@@ -18,9 +18,9 @@ TAG = "eval/video"
 
 
 class Camera:
-    """Films one evaluation episode of the newest weights between two updates, in an environment of its own.
+    """Films one evaluation episode of the newest weights between two updates, in a separate environment.
 
-    The levels depend on the run's seed and on how many videos were due before. An episode longer than 600 steps is cut.
+    The levels depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is cut.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -30,9 +30,9 @@ class Camera:
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Film a member if that was due between `before` and its steps now.
+        """Film a member if a video was due between `before` and its current steps.
 
-        `at_step` is called after each step of the environment; what it raises ends the video.
+        `at_step` is called after each step of the environment; an exception from it ends the video.
         """
         number = member.steps // self.config.video_every
         if member.writer is None or not (
@@ -49,7 +49,7 @@ class Camera:
     def _film(self, member: Member, number: int, at_step: Callable[[], None]) -> tuple[bytes, int, int]:
         weights: dict[str, Any] = {name: value.cpu() for name, value in member.learner.agent.state_dict().items()}
         seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
-        with torch.random.fork_rng(devices=[]):  # a new agent draws first weights, which are replaced at once
+        with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
             actor = make_actor(self.factory, weights, seed=seed, greedy=False, num_envs=1, unroll_length=1)
         actor.call_at_steps(at_step)
         try:

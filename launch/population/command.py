@@ -1,4 +1,4 @@
-"""`rl-population`: the members of a population, their settings over time and where their weights come from."""
+"""`rl-population`: the members of a population, their settings over time and the origin of their weights."""
 
 import math
 from collections.abc import Sequence
@@ -25,37 +25,37 @@ from .lineage_picture import picture
 from .replay import Replay
 
 SHOWN_CHANGES = 5
-"""Last values of a setting that are shown."""
+"""Number of last values of a setting to show."""
 SHOWN_COPIES = 12
 WIDEST = 8
-"""Characters of a number; names of settings are broken where they are longer."""
+"""Characters of a value; longer names of settings are wrapped."""
 
-_HELP = """Show a population: its members, their settings over time, and whose weights they have."""
+_HELP = """Show a population: its members, their settings over time, and the origin of their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationViewConfig(Settings):
-    """Which population to show, and how."""
+    """The population to show, and the format."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
-    """Make every decision again from the recorded scores; exit code 1 where the log disagrees."""
+    """Repeat every decision from the recorded scores; exit code 1 if the log disagrees."""
     picture: str = setting("", file="")
-    """File for the lineage as a picture (PNG)."""
+    """File for a plot of the lineage (PNG)."""
 
 
 class Population:
-    """A population as its log describes it by now."""
+    """The current state of a population, from its log."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.path = run.path
         self.lineage = Lineage()
         self.start: dict[str, Any] = {}
         self.copies: list[dict[str, Any]] = []
-        """Decisions that were carried out, and replacements, with step and generation."""
+        """Executed decisions and replacements, with step and generation."""
         self.histories: list[dict[str, list[float]]] = []
-        """Per member and setting, the values it has had."""
+        """Values over time per member and setting."""
         self._last: dict[str, Any] = {}
         try:
             self._follow(run)
@@ -79,7 +79,7 @@ class Population:
 
     @property
     def members(self) -> int:
-        """How many there are."""
+        """Number of members."""
         return self.lineage.members
 
     def last(self, name: str, member: int) -> int:
@@ -87,7 +87,7 @@ class Population:
         return self._last[name][member] if self._last else 0
 
     def trained(self, member: int) -> dict[str, float]:
-        """The last metrics of a member, each from its newest row that has it; empty before the first row."""
+        """The last metrics of a member, each from the newest row that contains it; empty before the first row."""
         try:
             rows = read_rows(RunDirectory(self.path).member(member).metrics_file)
         except OSError:
@@ -103,7 +103,7 @@ class Population:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show as the words say; returns the exit code."""
+    """Show the population according to the arguments; returns the exit code."""
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
     run = RunDirectory.open(config.run, lock=False)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def replay(run: RunDirectory, console: Console) -> int:
-    """Check a log; 0 if every decision comes out as it was written down, else 1."""
+    """Check a log; returns 0 if every repeated decision equals the recorded one, else 1."""
     replayed = Replay(read(run))
     for difference in replayed.differences:
         console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
@@ -130,7 +130,7 @@ def replay(run: RunDirectory, console: Console) -> int:
 
 
 def show(population: Population, console: Console) -> None:
-    """All tables."""
+    """Print all tables."""
     start, lineage = population.start, population.lineage
     console.print(
         f"{population.path}: {population.members} members, {start['scheme']}, seed {start['seed']}; "
@@ -180,7 +180,7 @@ def members_table(population: Population) -> Table:
 
 
 def schedules_table(population: Population) -> Table:
-    """The values that settings have had, where they have changed."""
+    """The values over time of settings that have changed."""
     table = Table(title="settings over time, newest last", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("setting", "member", "values"):
         table.add_column(name, overflow="fold")
@@ -197,7 +197,7 @@ def schedules_table(population: Population) -> Table:
 
 
 def copies_table(population: Population) -> Table:
-    """The last copies and why."""
+    """The last copies and their reasons."""
     more = f"; {len(population.copies) - SHOWN_COPIES} before" if len(population.copies) > SHOWN_COPIES else ""
     table = Table(title=f"copies, newest last{more}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("at", "copy", "mean returns", "reason"):

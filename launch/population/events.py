@@ -1,6 +1,6 @@
-"""A population in TensorBoard: the best, the median and the worst, the lineage as picture and text, the page to open.
+"""A population in TensorBoard: the best, the median and the worst, the lineage as image and text, the page to open.
 
-Every member has a run of its own beside this one (`members/<i>/tensorboard`), so that their curves overlay.
+Every member has a separate run next to this one (`members/<i>/tensorboard`), so that their curves overlay.
 """
 
 import math
@@ -18,21 +18,21 @@ from .lineage import Lineage, descent, families
 from .lineage_picture import picture, size
 
 PICTURE_SECONDS = 20.0
-"""At least so long between two pictures: one takes a sixth of a second."""
+"""Minimum seconds between two images: one takes a sixth of a second."""
 SPREAD = ("best", "median", "worst")
 SPREAD_TAG = "population/return"
 """Tag of the mean return of the best, the median and the worst member, each a run in TensorBoard."""
 PAGE = "ancestry/lineage"
-"""Tag of the text: before `config` in the alphabet, for the members' configurations fill screens."""
+"""Tag of the text: before `config` in the alphabet, since the members' configurations are long."""
 
 
 class PopulationWriter:
-    """Shows what happens to a population; wants every event of its log, and now and then the members' returns.
+    """Shows a population in TensorBoard, from every event of its log and periodic returns of its members.
 
     Args:
-        writer: writes the numbers of the population as a whole; stays open.
+        writer: writes the metrics of the whole population; stays open.
         past: the events of the log before this process.
-        clock: seconds since any moment.
+        clock: returns seconds since a fixed moment.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class PopulationWriter:
     ) -> None:
         self.writer, self._clock = writer, clock
         self.lineage = Lineage(past)
-        # TensorBoard gives every run one color, whatever its curves are: so each of the three is a run.
+        # TensorBoard gives all curves of a run one color, so each of the three is a run.
         self._spread = {name: writer.beside(f"spread/{name}") for name in SPREAD}
         self._rendered_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
-        # Written again by every process, so that deleted files come back whole.
+        # Every process writes it again, so that deleted files are restored.
         self.writer.show(events.layout(self.lineage.step, charts(explored, fields)))
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """The next event, as it stands in the log."""
+        """Process the next event of the log."""
         self.lineage.add(event)
         self._new = True
         if event["event"] != "start" and self._clock() - self._rendered_at >= PICTURE_SECONDS:
@@ -68,7 +68,7 @@ class PopulationWriter:
                 own.show(events.scalars(step, {SPREAD_TAG: values[f"population/{name}_return"]}))
 
     def close(self) -> None:
-        """Draw what has not been drawn yet."""
+        """Render the lineage if it has changed."""
         if self._new:
             self._draw()
         for own in self._spread.values():
@@ -83,7 +83,7 @@ class PopulationWriter:
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
-    """Best, median and worst of the members that have a return; nothing if none has."""
+    """Best, median and worst return of the members; empty if no member has one."""
     finite = [x for x in returns if x is not None and math.isfinite(x)]
     if not finite:
         return {}
@@ -102,10 +102,10 @@ def page(lineage: Lineage) -> str:
 
 
 def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
-    """The layout of the custom-scalars tab: how well the members do, their settings over time, how they learn.
+    """The layout of the custom-scalars tab: the members' returns, their settings over time, their losses.
 
     Args:
-        explored: what differs between members, by dotted names.
+        explored: settings that differ between members, by dotted names.
     """
     how_well = {
         "return of every member": ["^episode/return$"],

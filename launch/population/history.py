@@ -33,7 +33,7 @@ _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Entry(NamedTuple):
-    """One event and its line number, from 1."""
+    """An event and its line number, from 1."""
 
     line: int
     event: dict[str, Any]
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 def check(run: RunDirectory) -> None:
-    """Raise EngramError naming what is wrong with the log of a run to resume, if anything is."""
+    """Raise EngramError naming the damage if the log of a run to resume is damaged."""
     events = [entry.event for entry in read(run)]
     members, expected = lineage_of(run, events).members, run.config().get("population")
     if members != expected:
@@ -53,7 +53,7 @@ def check(run: RunDirectory) -> None:
 
 
 def lineage_of(run: RunDirectory, events: Iterable[Mapping[str, Any]]) -> Lineage:
-    """The family tree from the events of a log. Raises EngramError if they cannot have happened."""
+    """The family tree from the events of a log. Raises EngramError if they are inconsistent."""
     try:
         return Lineage(events)
     except _DAMAGE as problem:
@@ -63,9 +63,9 @@ def lineage_of(run: RunDirectory, events: Iterable[Mapping[str, Any]]) -> Lineag
 def read(run: RunDirectory) -> Iterator[Entry]:
     """The events of a population's log, first to last, one line in memory at a time.
 
-    Raises EngramError if the run has no population, or naming the line that is no event. A last line without an end is
-    what a power failure leaves, and no event. A start event may be repeated right after itself: a run that begins
-    again, without a checkpoint, and cannot set the first one aside leaves two.
+    Raises EngramError if the run has no population, or naming the line that is not an event. A last line without an
+    end, as after a power failure, is ignored. A start event may be repeated right after itself: a run that restarts
+    without a checkpoint and cannot move the first one away leaves two.
     """
     file = run.population_file
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Lets the members of a run learn from each other: asks the controller, does what it says, and writes it all down."""
+"""Population-based training in a run: executes the controller's decisions and records all events."""
 
 import json
 import time
@@ -26,26 +26,26 @@ _SUMMED = (
     *(f"perf/{x}" for x in ("env_steps_per_second", "learner_busy", "queue_wait", "actor_busy")),
     "learner/skipped",
 )
-"""Metrics that add up over members."""
+"""Metrics that are summed over members."""
 _SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/policy_lag_max")
-"""Metrics of the pool, which every member has."""
+"""Metrics of the pool, equal for all members."""
 
 
 class PopulationLog:
-    """`population.jsonl`: one line per event, whole or not at all, never changed.
+    """`population.jsonl`: one line per event, written completely or not at all, never changed.
 
     Args:
-        step: of the checkpoint from which the run goes on; None for a run that begins, again if there are events.
-            Events after it, of a run that begins all of them, are moved to `population.abandoned.jsonl`.
-        warn: where a disk that refuses is reported, once.
+        step: step of the checkpoint from which the run resumes; None for a run that starts or restarts. Later events
+            (all events for None) are moved to `population.abandoned.jsonl`.
+        warn: called once if the disk cannot be written.
     """
 
     def __init__(self, file: Path, step: int | None, warn: Callable[[str], None]) -> None:
         self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
         self.past: list[dict[str, Any]] = []
-        """The events that were there."""
+        """The events of earlier processes."""
         try:
-            abandon_after(file, -1 if step is None else step)  # a start event is of step 0
+            abandon_after(file, -1 if step is None else step)  # a start event has step 0
             if file.exists():
                 self.past = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as problem:
@@ -86,7 +86,7 @@ class PopulationHost:
         self._foretold = False
         """Whether the step of the first comparison has been announced."""
         self._latest: dict[int, Mapping[str, float]] = {}
-        """Rows of members since the last row about all."""
+        """Rows of members since the last row of the whole population."""
         self._configure()
 
     @property
@@ -95,7 +95,7 @@ class PopulationHost:
         return sum(member.steps for member in self.members)
 
     def begin(self) -> None:
-        """Note the start of a new run."""
+        """Record the start of a new run."""
         pbt = self.config.pbt
         self._warn(
             f"a member is first compared after {pbt.first_due:,} of its episodes (--pbt.warmup, --pbt.window), "
@@ -105,13 +105,14 @@ class PopulationHost:
         self._event("start", **facts, values=self.controller.values)
 
     def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
-        """Note the episodes [K, 3 + F] that a member has finished, as `Unroll.episodes` has them."""
+        """Record a member's finished episodes [K, 3 + F], in the format of `Unroll.episodes`."""
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """Carry out what follows from the last update: evaluations, copies, replacements; returns the changed members.
+        """Execute what is due after the last update: evaluations, copies, replacements; returns the changed members.
 
-        Evaluations wait until the slowest member has done another update, so that members of one speed meet in one.
+        Evaluations wait until the slowest member has made another update, so that members of one speed are compared
+        together.
         """
         changed = self._replace_failing()
         updates = self._slowest()
@@ -129,7 +130,7 @@ class PopulationHost:
         }
 
     def rows(self) -> list[MemberRow]:
-        """All members as a table has them."""
+        """All members as table rows."""
         controller = self.controller
         rows: list[MemberRow] = []
         for each in self.members:
@@ -141,7 +142,7 @@ class PopulationHost:
         return rows
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Note a row of one member's; when all have written one, write and return a row about the whole population."""
+        """Record a row of one member; when all have written one, write and return a row of the whole population."""
         self._latest[member.number] = metrics
         if any(each.number not in self._latest for each in self.members if not each.done):
             return {}
@@ -153,7 +154,7 @@ class PopulationHost:
         return row
 
     def _foretell(self) -> None:
-        """Announce once at which step the first comparison is due, and at the end that there was none."""
+        """Announce once the step of the first comparison, and at the end a run without one."""
         if self.controller.generation:
             return
         first, episodes = self.config.pbt.first_due, max(self.controller.episodes)
@@ -169,13 +170,13 @@ class PopulationHost:
             self._warn(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """The controller's memory, and the rows of members that the next row about all is made of."""
+        """The controller's state, and the rows of members for the next row of the whole population."""
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; the members are loaded already."""
+        """Continue from a `state_dict`; the members are already loaded."""
         self.controller.load_state_dict(state)
-        self._latest = dict(state.get("latest", {}))  # older runs did not keep them
+        self._latest = dict(state.get("latest", {}))  # older runs did not save them
         self._configure()
         self._event("resume", from_step=self.steps)
 
@@ -228,7 +229,7 @@ class PopulationHost:
         return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:
-        """Copy as decided, all at once: a source that is itself replaced gives what it was before."""
+        """Execute all copies at once: a source that is itself replaced provides its previous weights."""
         copies = [decision for decision in decisions if decision.copy]
         targets = {decision.member for decision in copies}
         sources = {decision.opponent for decision in copies if decision.opponent is not None}
@@ -254,9 +255,9 @@ def add_population(
     step: int | None,
     files: ExitStack,
 ) -> PopulationHost:
-    """The host of a population, whose rows the panel shows; `files` closes what it writes to.
+    """The host of a population; the panel shows its rows, and `files` closes its log and writer.
 
-    `step` counts the steps of all members in the checkpoint that the run continues from, None for a new run.
+    `step` is the step, of all members, of the checkpoint from which the run continues; None for a new run.
     """
     log = PopulationLog(directory.population_file, step, panel.message)
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))

@@ -1,4 +1,4 @@
-"""Who descends from whom in a population, from the events of its log, in the order in which they happened."""
+"""The lineage of a population, from the events of its log in order."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,35 +8,35 @@ from typing import Any, NamedTuple
 from ..metrics.panel import short
 
 SHOWN_ANCESTORS = 6
-"""Ancestors of a member that are named in words, beside the first one."""
+"""Number of a member's ancestors to name, in addition to the first one."""
 
 
 class Stretch(NamedTuple):
-    """A piece of a member's life, from one evaluation or copy to the next."""
+    """A segment of a member's history, from one evaluation or copy to the next."""
 
     member: int
     begin: int
-    """Steps of the whole population, as is `end`."""
+    """Start in steps of the whole population, like `end`."""
     end: int
     score: float
-    """Mean return of the window at the evaluation that ended the stretch; until there is one, the score of the stretch
-    that the weights come from; nan without either."""
+    """Mean return of the window at the evaluation that ended the stretch; before it, the score of the source
+    stretch; nan without either."""
     parent: int | None
-    """Index of the stretch that the weights come from; None at the start."""
+    """Index of the source stretch of the weights; None at the start."""
 
 
 class Transfer(NamedTuple):
-    """Weights that went from one member to another."""
+    """A copy of weights from one member to another."""
 
     step: int
     generation: int | None
-    """The evaluation that decided it; None where a member was replaced because its loss was not finite."""
+    """The evaluation that decided the copy; None if the member was replaced because its loss was not finite."""
     source: int
     target: int
 
 
 class Lineage:
-    """The family tree of a population, told event by event, beginning with the start event."""
+    """The family tree of a population, built event by event, beginning with the start event."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self.members = 0
@@ -46,12 +46,12 @@ class Lineage:
         self.transfers: list[Transfer] = []
         self._open: list[Stretch] = []
         self._sources: dict[int, int] = {}
-        """Of the copies that the last evaluation decided: member -> the stretch whose weights it is to get."""
+        """Copies decided by the last evaluation: member -> source stretch."""
         for event in events:
             self.add(event)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """The next event of the log; those that move no weights and judge nobody change only the clock."""
+        """Process the next event of the log; events other than copies and evaluations change only the clock."""
         kind = event["event"]
         self.step = max(self.step, event["step"])
         if kind == "start":
@@ -68,38 +68,38 @@ class Lineage:
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
-        """All stretches; the last `members` of them go on now, in the order of the members."""
+        """All stretches; the last `members` of them are the current ones, in the order of the members."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
     def surviving(self) -> set[int]:
-        """Indices of the stretches that some member's present weights come from."""
+        """Indices of the stretches from which current weights descend."""
         result = set(range(len(self.closed), len(self.closed) + self.members))
         for stretch in self._open:
             result.update(self._before(stretch))
         return result
 
     def ancestry(self, member: int) -> list[Stretch]:
-        """The stretches that a member's present weights come from, newest first, the present one included."""
+        """The stretches from which a member's current weights descend, newest first, with the current one."""
         now = self._open[member]._replace(end=self.step)
         return [now, *(self.closed[index] for index in self._before(now))]
 
     def founder(self, member: int) -> int:
-        """The member of the start that a member's present weights come from."""
+        """The initial member from which a member's current weights descend."""
         return self.ancestry(member)[-1].member
 
     def score(self, member: int) -> float:
-        """The last score of the weights that a member has now; nan before the first."""
+        """The last score of a member's current weights; nan before the first."""
         return self._open[member].score
 
     def best(self) -> int:
-        """The member whose weights have the highest score; of a copy and its source, the source."""
+        """The member whose weights have the highest score; the source if a copy has the same score."""
         return max(range(self.members), key=lambda i: (_or_lowest(self.score(i)), -self._open[i].begin, -i))
 
     def _evaluate(self, event: Mapping[str, Any]) -> None:
         self.generation = event["generation"]
         for member in event["evaluated"]:
             self._end(member, mean(event["scores"][member]))
-        # The copies of one evaluation are meant at once: each takes what its source was before any of them.
+        # The copies of one evaluation happen at once: each uses its source's weights from before all of them.
         copies = [decision for decision in event["decisions"] if decision["copy"]]
         self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
 
@@ -109,7 +109,7 @@ class Lineage:
             stretch = self.closed[stretch.parent]
 
     def _end(self, member: int, score: float | None = None) -> int:
-        """Close a member's stretch now and go on with the same weights in a new one; the closed one's index."""
+        """Close a member's stretch and open a new one with the same weights; returns the index of the closed one."""
         stretch = self._open[member]
         if score is None and stretch.begin == self.step and stretch.parent is not None:
             return stretch.parent
@@ -119,12 +119,12 @@ class Lineage:
 
 
 def mean(scores: Sequence[float]) -> float:
-    """Mean of episode returns; nan of none."""
+    """Mean of episode returns; nan without episodes."""
     return math.fsum(scores) / len(scores) if scores else math.nan
 
 
 def families(lineage: Lineage) -> dict[int, list[int]]:
-    """The members of now by the member of the start that they descend from, largest family first."""
+    """The current members by the initial member from which they descend, largest family first."""
     result: dict[int, list[int]] = {}
     for member in range(lineage.members):
         result.setdefault(lineage.founder(member), []).append(member)
@@ -132,7 +132,7 @@ def families(lineage: Lineage) -> dict[int, list[int]]:
 
 
 def descent(lineage: Lineage, member: int) -> str:
-    """Where a member's weights come from, in words: "<- 4 (at 887k) <- 7 (at 500k)", newest first."""
+    """Text on the descent of a member's weights: "<- 4 (at 887k) <- 7 (at 500k)", newest first."""
     chain = lineage.ancestry(member)
     moves = [
         f"<- {older.member} (at {short(younger.begin)})"

@@ -1,4 +1,4 @@
-"""The lineage of a population as a picture: one row per member, time to the right, colored by score."""
+"""The lineage of a population as a plot: one row per member, time to the right, colored by score."""
 
 import io
 import math
@@ -18,28 +18,28 @@ from ..metrics.panel import short
 from .lineage import Lineage
 
 WIDTH, ROW_HEIGHT, MARGIN = 760, 44, 140
-"""Pixels: of the picture, of one member's row, and of title and axis together."""
+"""Pixels: the plot's width, the height of one member's row, and that of title and axis together."""
 UNKNOWN = "#b8b8b8"
-"""Color of weights that were never judged."""
+"""Color of weights that were never evaluated."""
 _DPI, _FONT = 100, 13
-"""TensorBoard shows pictures at half their size until they are clicked on."""
+"""TensorBoard shows images at half their size until they are clicked on."""
 _COLORS = colormaps["viridis"]
 _APART = 0.004
-"""Between arrows of the same moment, of the picture's width."""
+"""Distance between arrows of the same step, as a fraction of the plot's width."""
 _REACH = 0.2
 """Arrows end this much of a row before the middle of the member's line."""
 
 
 def size(lineage: Lineage) -> tuple[int, int]:
-    """Width and height of its picture in pixels."""
+    """Width and height of the plot in pixels."""
     return WIDTH, ROW_HEIGHT * lineage.members + MARGIN
 
 
 def picture(lineage: Lineage) -> bytes:
-    """A PNG of that size.
+    """The plot as a PNG of `size`.
 
-    Thick lines are weights that live on in some member, thin ones those that were replaced later; arrows are copies.
-    The black line is the descent of the member that is best now.
+    Thick lines are weights from which current ones descend, thin ones were replaced later; arrows are copies.
+    The black line is the descent of the currently best member.
     """
     width, height = size(lineage)
     figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
@@ -49,7 +49,7 @@ def picture(lineage: Lineage) -> bytes:
     _draw_lives(axes, lineage, scale)
     _draw_copies(axes, lineage)
     _draw_descent(axes, lineage)
-    axes.set_xlim(0, 1.01 * max(lineage.step, 1))  # so that copies of just now are in sight
+    axes.set_xlim(0, 1.01 * max(lineage.step, 1))  # so that the newest copies are visible
     axes.set_ylim(lineage.members - 0.5, -0.5)
     axes.set_yticks(range(lineage.members))
     axes.set_ylabel("member", fontsize=_FONT)
@@ -72,7 +72,7 @@ def _draw_lives(axes: Axes, lineage: Lineage, scale: Normalize) -> None:
     alive = lineage.surviving()
     shown = [(i, stretch) for i, stretch in enumerate(lineage.stretches()) if stretch.end > stretch.begin]
     if not shown:
-        return  # nothing has happened yet, and matplotlib wants one line at least
+        return  # no stretch has a length yet, and matplotlib needs at least one line
     lives = LineCollection(
         [[(stretch.begin, stretch.member), (stretch.end, stretch.member)] for _, stretch in shown],
         colors=[UNKNOWN if math.isnan(stretch.score) else _COLORS(scale(stretch.score)) for _, stretch in shown],
@@ -84,7 +84,7 @@ def _draw_lives(axes: Axes, lineage: Lineage, scale: Normalize) -> None:
 
 
 def _draw_copies(axes: Axes, lineage: Lineage) -> None:
-    """Every copy as an arrow from row to row; those of one moment side by side."""
+    """Every copy as an arrow from row to row; those of one step side by side."""
     shafts: list[list[tuple[float, float]]] = []
     heads: dict[str, list[tuple[float, float]]] = {"v": [], "^": []}
     for step, together in groupby(lineage.transfers, key=lambda transfer: transfer.step):
@@ -101,7 +101,7 @@ def _draw_copies(axes: Axes, lineage: Lineage) -> None:
 
 
 def _draw_descent(axes: Axes, lineage: Lineage) -> None:
-    """The way of the best member's weights through the rows."""
+    """The path of the best member's weights through the rows."""
     chain = lineage.ancestry(lineage.best())
     axes.plot(
         [step for stretch in chain for step in (stretch.end, stretch.begin)],

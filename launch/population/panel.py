@@ -1,4 +1,4 @@
-"""Progress of a population for a person: the panel of one run with a table of the members below."""
+"""Progress display of a population: the panel of one run with a table of the members below."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,30 +11,30 @@ from ..metrics.panel import Panel, short
 
 
 class MemberRow(NamedTuple):
-    """Facts shown of one member."""
+    """Table row of one member."""
 
     member: int
     steps: int
-    """Environment steps that it has learned from."""
+    """Environment steps that the member has learned from."""
     episodes: int
     score: float | None
-    """Mean return of its last episodes; None before there are enough."""
+    """Mean return of the last episodes; None before there are enough."""
     solved: float | None
-    """Rate among the same episodes; None in environments that are not solved."""
+    """Solved rate of the same episodes; None in environments without one."""
     values: Mapping[str, float]
     """Explored settings by dotted name."""
     ancestor: int
-    """The member of the start that its weights descend from."""
+    """The initial member from which the weights descend."""
 
 
 class PopulationPanel(Panel):
-    """A panel with a table of the members, whose rows `members` provides."""
+    """A panel with a table of the members; `members` provides the rows."""
 
     _rows: Sequence[MemberRow] = ()
     _source: Callable[[], Sequence[MemberRow]] | None = None
 
     def members(self, rows: Callable[[], Sequence[MemberRow]]) -> None:
-        """Show these rows, which are read whenever the caller's thread draws, in the members' order."""
+        """Show these rows, in the members' order; they are read whenever the caller's thread renders."""
         self._source = rows
         self._refresh()
 

@@ -1,4 +1,4 @@
-"""A population's log checked against itself: every decision made again from its recorded scores, every value traced."""
+"""Check of a population's log: repeat every decision from its recorded scores and trace every value."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,11 +11,11 @@ from ..run.settings.plain import from_dict
 from .history import Entry
 
 PRECISION = 1e-9
-"""Relative difference of two numbers that count as the same: a p-value's last digits depend on scipy's version."""
+"""Relative tolerance between two numbers: a p-value's last digits depend on scipy's version."""
 
 
 class Difference(NamedTuple):
-    """Something that the log says and replay does not."""
+    """A difference between the log and its replay."""
 
     line: int
     member: int | None
@@ -26,16 +26,16 @@ class Difference(NamedTuple):
 
 
 class Replay:
-    """Follows a log and collects where it disagrees."""
+    """Replays a log and collects differences."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.differences: list[Difference] = []
         self.evaluations = self.decisions = self.copies = 0
         self.values: list[Values] = []
-        """Every member's explored settings, as they follow from the events so far."""
+        """Every member's explored settings according to the events so far."""
         self._config, self._seed = PopulationConfig(), 0
         self._due: dict[int, tuple[int, Decision]] = {}
-        """Copies that were decided and not yet carried out: member -> line and decision."""
+        """Copies that were decided and not yet executed: member -> line and decision."""
         for entry in entries:
             if entry.kind != "copy":
                 self._nothing_is_due(entry.kind)
@@ -45,7 +45,7 @@ class Replay:
                 self._differ(entry, None, f"the {entry.kind} event allows no replay: {problem!r}")
 
     def _follow(self, entry: Entry) -> None:
-        if entry.kind != "resume":  # which decides nothing
+        if entry.kind != "resume":  # without a decision
             {
                 "start": self._start,
                 "evaluation": self._evaluation,
@@ -104,14 +104,14 @@ class Replay:
                 self._differ(entry, member, f"{name} is {logged.get(name)!r} in the log, {value!r} by replay")
 
     def _nothing_is_due(self, kind: str) -> None:
-        """Copies follow their evaluation at once; at the very end of a log they may still be under way."""
+        """Check that copies follow their evaluation; at the very end of a log they may still be pending."""
         for member, (line, decision) in self._due.items():
             what = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
             self.differences.append(Difference(line, member, what))
         self._due.clear()
 
     def _take_values(self, entry: Entry, what: str) -> None:
-        """Compare the settings that an event tells of all members with those that follow, and go on with the former."""
+        """Compare an event's settings of all members with the replayed ones, and continue with those of the event."""
         logged: list[Values] = entry.event["values"]
         if len(logged) != len(self.values):
             self._differ(entry, None, f"values of {len(logged)} members in the log, {len(self.values)} by replay")
@@ -127,7 +127,7 @@ class Replay:
 
 
 def same(logged: Any, made: Any) -> bool:
-    """Whether two plain values are the same, numbers up to PRECISION."""
+    """Whether two plain values are equal, numbers up to PRECISION."""
     if isinstance(made, dict) and isinstance(logged, dict):
         return made.keys() == logged.keys() and all(same(logged[name], made[name]) for name in made)
     if isinstance(made, float) and isinstance(logged, int | float) and not isinstance(logged, bool):
