@@ -1,4 +1,4 @@
-"""From unrolls, as wide as an actor's batch of environments, to batches, as wide as the learner wants them."""
+"""Batches for the learner from the unrolls of actors, which have another number of environments."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from ..actors.unroll import Unroll, join, some_environments
 
 
 class Batcher:
-    """Cuts and joins unrolls by environment into batches of `batch_size`; every environment is handed out exactly once.
+    """Split and join unrolls along the batch axis into batches of `batch_size`; every environment is used exactly once.
 
     Unrolls of different members of a population never mix: use one batcher per member.
     """
@@ -28,7 +28,7 @@ class Batcher:
         return self._waiting >= self.batch_size
 
     def take(self) -> Unroll | None:
-        """The oldest `batch_size` environments, or None while there are fewer."""
+        """Remove and return the oldest `batch_size` environments, or None while there are fewer."""
         if not self.complete:
             return None
         taken: list[Unroll] = []
@@ -45,7 +45,7 @@ class Batcher:
         return join(taken)
 
     def next(self, pull: Callable[[], Unroll | None]) -> Unroll | None:
-        """The next batch, pulling as many unrolls as it takes; None if none came, what did come waits here."""
+        """Return the next batch, pulling unrolls as needed; None if none arrived, while received ones stay queued."""
         while (batch := self.take()) is None:
             unroll = pull()
             if unroll is None:

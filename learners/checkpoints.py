@@ -1,12 +1,12 @@
-"""Checkpoints on disk: one directory per step, whole or not there, checked before it is believed.
+"""Checkpoints on disk: one directory per step, complete or absent, verified before use.
 
     checkpoints/step-000000123456/
         tensors.pt      tensors by name; `torch.load(..., weights_only=True)` reads it
-        state.json      everything else, and where each tensor belongs (nested.py)
+        state.json      everything else, and the location of each tensor (nested.py)
         SHA256SUMS      `sha256sum -c` reads it
 
-A checkpoint is written beside its final place, synced to disk and renamed into it, so that a crash or a full disk at
-any moment leaves the earlier ones as they were. Loading runs no code from the files. One process writes into a
+A checkpoint is written under a temporary name, synced to disk and renamed, so that a crash or a full disk at
+any moment leaves the earlier ones unchanged. Loading runs no code from the files. One process writes into a
 directory at a time.
 """
 
@@ -33,13 +33,13 @@ _FILES = ("state.json", "tensors.pt")
 RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
     f"core.summariser.{name}": f"core.summarizer.{name}" for name in ("weight", "bias")
 }
-"""Keys that older versions saved under another name."""
+"""Keys saved under another name by older versions."""
 _SUMS = "SHA256SUMS"
 FILES = (*_FILES, _SUMS)
-"""The files of a checkpoint, in the order in which to copy them: without the last it is none."""
+"""Files of a checkpoint in copying order: it is incomplete without the last one."""
 _PARTIAL = ".partial-"
 _NAME = re.compile(r"step-(\d{12,})(\.old)?")
-"""`.old` is what a checkpoint of the same step is called while a new one takes its place."""
+"""`.old` marks a checkpoint of the same step while a new one replaces it."""
 
 Stamp = tuple[tuple[int, ...], ...]
 
@@ -47,20 +47,20 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointError(EngramError):
-    """A checkpoint could not be written, or is not what was written."""
+    """Raised when a checkpoint could not be written or is damaged."""
 
 
 def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `state` as the checkpoint of `step` and return its path; one of the same step is replaced.
 
     Args:
-        directory: holds the checkpoints of a run; made if missing.
+        directory: directory of a run's checkpoints; created if missing.
         step: environment steps consumed, at least 0.
         state: nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None.
 
     Raises:
-        CheckpointError: the disk refused; earlier checkpoints are as they were.
-        TypeError: the state holds something else; names the place.
+        CheckpointError: writing failed; earlier checkpoints are unchanged.
+        TypeError: the state contains another type; the message names its location.
     """
     path = path_of(directory, step)
     document, tensors = pack(state)
@@ -79,7 +79,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             _sync_directory(partial)
             _put_in_place(partial, path)
         except BaseException:
-            _sweep(directory)  # the one that was begun, or the one whose place it took
+            _sweep(directory)  # the unfinished one, or the one being replaced
             raise
     except OSError as problem:
         raise CheckpointError(
@@ -89,7 +89,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state that was saved, tensors on the CPU.
+    """Load a saved state, with tensors on the CPU.
 
     Raises CheckpointError naming the file and what is wrong with it: missing, damaged, foreign or of a newer format.
     """
@@ -111,14 +111,14 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _renamed(state: Any) -> Any:
-    """The state with the keys of today, for checkpoints of older versions."""
+    """Rename the keys of older versions in a state."""
     if isinstance(state, dict):
         return {RENAMED.get(key, key): _renamed(value) for key, value in state.items()}
     return [_renamed(each) for each in state] if isinstance(state, list) else state
 
 
 def _refuse_compressed(file: Path) -> None:
-    """Raise CheckpointError unless the file is a zip of plain members: then tensors are no larger than the file."""
+    """Raise CheckpointError unless the file is a zip of plain members: so tensors are not larger than the file."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
     size = file.stat().st_size
@@ -129,33 +129,33 @@ def _refuse_compressed(file: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Raise CheckpointError naming the file unless all files are there and are bit for bit what was written."""
+    """Raise CheckpointError naming the file unless all files exist and are unchanged, bit for bit."""
     for name in (_SUMS, *_FILES):
         if not (path / name).is_file():
             raise CheckpointError(f"{path}: not a complete checkpoint, {name} is missing")
     try:
-        found, noted = _sums(path), (path / _SUMS).read_bytes()
+        actual, noted = _sums(path), (path / _SUMS).read_bytes()
     except OSError as problem:
         raise CheckpointError(f"{path}: cannot be read: {problem.strerror}") from problem
-    for name, line in zip(_FILES, found.splitlines(keepends=True), strict=True):
+    for name, line in zip(_FILES, actual.splitlines(keepends=True), strict=True):
         if line not in noted:
             raise CheckpointError(f"{path / name}: damaged, its checksum is not the one in {_SUMS}")
-    if found != noted:
+    if actual != noted:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
 def is_intact(path: Path) -> bool:
-    """Whether there is a checkpoint at `path`, bit for bit as it was written."""
+    """Whether there is an unchanged checkpoint at `path`, bit for bit."""
     return _problem_of(path) is None
 
 
 def latest(directory: Path) -> Path | None:
-    """The newest intact checkpoint, or None; damaged ones on the way are named in a warning and left alone."""
+    """The newest intact checkpoint, or None; newer damaged ones are reported in a warning and not modified."""
     return next(intact(directory), None)
 
 
 def intact(directory: Path) -> Iterator[Path]:
-    """Intact checkpoints, newest first; damaged ones on the way are named in a warning and left alone."""
+    """Intact checkpoints, newest first; damaged ones before them are reported in a warning and not modified."""
     for path, problem in _newest_first(directory):
         if problem is None:
             yield path
@@ -164,39 +164,39 @@ def intact(directory: Path) -> Iterator[Path]:
 
 
 def any_in(directory: Path) -> bool:
-    """Whether there are checkpoints, intact or not."""
+    """Whether any checkpoints exist, intact or damaged."""
     return any(True for _ in _newest_first(directory))
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
-    """`Kept.prune` once, all intact checkpoints being the run's own."""
+    """Call `Kept.prune` once, where all intact checkpoints belong to the run."""
     return Kept(directory).prune(keep_last, best)
 
 
 class Kept:
-    """A run's own checkpoints in its directory, of which the newest are kept.
+    """Checkpoints of a run in its directory, of which the newest are kept.
 
     Files are read and hashed once; afterwards only those whose size or times have changed since.
 
     Args:
-        directory: holds the checkpoints; the ones that are there are looked at now.
-        is_own: whether the run at work made an intact checkpoint; those of others are neither counted nor removed.
+        directory: directory of the checkpoints; existing ones are checked immediately.
+        is_own: whether the current run wrote an intact checkpoint; those of others are neither counted nor removed.
     """
 
     def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
         self._directory, self._is_own = directory, is_own
-        self._seen: dict[Path, tuple[Stamp, bool]] = {}
+        self._checked: dict[Path, tuple[Stamp, bool]] = {}
         self._find()
 
     def add(self, path: Path) -> None:
-        """Note a checkpoint that this process has just written."""
-        self._seen[path] = (_stamp(path), True)
+        """Register a checkpoint that this process has just written."""
+        self._checked[path] = (_stamp(path), True)
 
     def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
-        """Remove all but the newest `keep_last` (at least 1) and `best`; returns what was removed.
+        """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones.
 
         Damaged checkpoints and foreign files are neither counted nor removed. Raises CheckpointError if the disk
-        refuses.
+        operation fails.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
@@ -209,24 +209,24 @@ class Kept:
         return surplus
 
     def _find(self) -> list[Path]:
-        """The run's own intact checkpoints, newest first."""
-        before, self._seen = self._seen, {}
+        """Intact checkpoints of the run, newest first."""
+        before, self._checked = self._checked, {}
         for path in _named(self._directory):
             stamp = _stamp(path)
-            known = before.get(path)
-            if known is None or known[0] != stamp:
-                known = (stamp, _problem_of(path) is None and self._is_own(path))
-            self._seen[path] = known
-        return [path for path, (_, own) in self._seen.items() if own]
+            entry = before.get(path)
+            if entry is None or entry[0] != stamp:
+                entry = (stamp, _problem_of(path) is None and self._is_own(path))
+            self._checked[path] = entry
+        return [path for path, (_, own) in self._checked.items() if own]
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is or would be."""
+    """Path of the checkpoint of `step`, which need not exist."""
     return directory / f"step-{step:012d}"
 
 
 def step_of(path: Path) -> int:
-    """The step in a checkpoint's name. Raises CheckpointError for any other name."""
+    """Parse the step in a checkpoint's name. Raises CheckpointError for any other name."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise CheckpointError(f"{path}: not the name of a checkpoint; expected step-<number>")
@@ -234,7 +234,7 @@ def step_of(path: Path) -> int:
 
 
 def _newest_first(directory: Path) -> Iterator[tuple[Path, CheckpointError | None]]:
-    """Checkpoints and what is wrong with each; of two of one step, the one that took the other's place first."""
+    """Checkpoints and the problem of each; of two of the same step, the newer one first."""
     for path in _named(directory):
         yield path, _problem_of(path)
 
@@ -256,15 +256,15 @@ def _problem_of(path: Path) -> CheckpointError | None:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Size, inode and times of each file: they change with the content."""
+    """Size, inode and times of each file: which change with the content."""
     stamps: list[tuple[int, ...]] = []
     for name in FILES:
         try:
-            found = (path / name).stat()
+            status = (path / name).stat()
         except OSError:
             stamps.append(())
         else:
-            stamps.append((found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns))
+            stamps.append((status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(stamps)
 
 
@@ -279,13 +279,13 @@ def _put_in_place(partial: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Renamed first, so that a crash in the middle leaves no half of a checkpoint under its name."""
+    """Remove a directory after renaming it, so that a crash leaves no partial checkpoint under its name."""
     if path.exists():
         shutil.rmtree(path.rename(path.with_name(f"{_PARTIAL}{path.name}")), ignore_errors=True)
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what a writer left unfinished."""
+    """Remove unfinished files of a writer."""
     for path in directory.glob(f"{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -20,64 +20,64 @@ class LearnerConfig:
     """Algorithm, coefficients and optimizer."""
 
     algorithm: str = "vtrace"
-    """vtrace (IMPALA, corrected for lag), a2c or ppo (both synchronous), another registered name, or module:Class."""
+    """vtrace (IMPALA, with lag correction), a2c or ppo (both synchronous), another registered name, or module:Class."""
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     imitate: str = ""
     """Scripted player module:Class. The cross entropy with its actions in the student's own states replaces policy
-    loss, value loss and entropy bonus: a diagnosis of what a network can learn. Its agents are marked as such."""
+    loss, value loss and entropy bonus: a diagnosis of what a network can learn. Resulting agents are marked as such."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus, at least 0."""
     entropy_schedule: Schedule = "constant"
-    """The entropy cost stays, or falls linearly to 0 over the run's total steps, so that the agent settles."""
+    """Whether the entropy cost is constant or falls linearly to 0 over the run's total steps."""
     value_cost: float = 0.5
-    """Weight of the value loss, at least 0; the loss has a half of its own."""
+    """Weight of the value loss, at least 0; the loss itself includes a factor of 1/2."""
     auxiliary_cost: float = 1.0
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
     prediction_cost: float = 1.0
-    """Weight of the error of what is predicted, at least 0; without `prediction_size` there is none."""
+    """Weight of the prediction error, at least 0; used with `prediction_size`."""
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
     novelty_bonus: float = 0.0
-    """Added to the learned rewards, unclipped, wherever the agent enters a cell, or sees an observation in environments
+    """Added to the learned rewards, unclipped, where the agent enters a cell, or gets an observation in environments
     without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
-    evaluations are without it."""
+    evaluations exclude it."""
     replay_ratio: float = 0.0
-    """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them,
+    """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them;
     steps and episodes do not. Checkpoints contain the buffer."""
     replay_size: int = 512
-    """Environments' unrolls in the replay buffer, at least 1; the oldest leave first."""
+    """Capacity of the replay buffer in unrolls of single environments, at least 1; the oldest are removed first."""
     replay_burn_in: int = 0
-    """First steps of replayed unrolls that recompute the recurrent state and are left out of the loss, at least 0."""
+    """Initial steps of replayed unrolls that recompute the recurrent state and are left out of the loss, at least 0."""
     reduction: Reduction = "mean"
-    """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons belong to one of them."""
+    """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons depend on this choice."""
     bptt_length: int = 0
-    """Gradients through time are cut every so many steps inside an unroll; 0 cuts only at its start."""
+    """Gradients through time are truncated after this many steps inside an unroll; 0 truncates only at its start."""
     optimizer: OptimizerName = "adam"
-    """Adam, or RMSProp as TensorFlow has it (epsilon inside the root)."""
+    """Adam, or RMSProp as in TensorFlow (epsilon inside the root)."""
     lr: float = 5e-4
     """Learning rate, above 0."""
     lr_schedule: Schedule = "linear"
-    """The learning rate falls linearly to 0 over the run's total steps, or stays."""
+    """Whether the learning rate falls linearly to 0 over the run's total steps, or is constant."""
     lr_warmup: int = 0
     """Steps over which the learning rate rises from 0, at least 0."""
     eps: float = 1e-8
-    """The optimizer's epsilon, above 0: tiny with mean losses; scalable_agent's 0.1 belongs to summed ones."""
+    """Epsilon of the optimizer, above 0: tiny with mean losses; scalable_agent's 0.1 is for summed losses."""
     adam_beta1: float = 0.9
-    """Adam's decay of the mean gradient (momentum), below 1; 0 uses the newest gradient alone, safer under lag."""
+    """Adam's decay of the mean gradient (momentum), below 1; 0 uses only the newest gradient, safer with lag."""
     rmsprop_decay: float = 0.99
     """RMSProp's decay of squared gradients, below 1."""
     rmsprop_momentum: float = 0.0
     """RMSProp's momentum, below 1."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this global norm; 0 does not clip. Summed losses want about 40."""
+    """Gradients are scaled down to this global norm; 0 does not clip. Summed losses need about 40."""
     compile: bool = setting(False, resumable=True)
-    """Run a core's steps through torch.compile, on a GPU best with cuda_graph; if that fails, say why and go on."""
+    """Run a core's steps through torch.compile, on a GPU best with cuda_graph; a failure only prints its reason."""
 
     cuda_graph: bool = False
-    """Record the whole update as one CUDA graph and replay it; where that cannot be, say why and do without."""
+    """Record the whole update as one CUDA graph and replay it; a failure only prints its reason."""
     precision: Precision = "float32"
     """Factors of matrix multiplications: float32; tf32, 10 bits, on a GPU; bf16, bfloat16, on a GPU in torso and heads,
     on a CPU with AVX512-BF16 or AMX with all large weights, also when acting; auto, bf16 on a CPU where it is faster,
@@ -124,14 +124,14 @@ class LearnerConfig:
 
     @cached_property
     def method(self) -> Algorithm:
-        """The algorithm with its settings. Raises ValueError for an unknown algorithm, setting or value."""
+        """Create the algorithm with its settings. Raises ValueError for an unknown algorithm, setting or value."""
         made = make_algorithm(self.algorithm, **self.algorithm_args)
         return Imitation(made) if self.imitate else made
 
     def resolved(self) -> "LearnerConfig":
-        """The same with every setting of the algorithm written out."""
+        """Return a copy that contains every setting of the algorithm explicitly."""
         return replace(self, algorithm_args=asdict(self.method.settings))
 
     def value(self, setting: str) -> Any:
-        """A setting by name, the algorithm's own included."""
+        """Look up a setting by name, including those of the algorithm."""
         return getattr(self if hasattr(self, setting) else self.method.settings, setting)

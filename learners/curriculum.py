@@ -1,7 +1,7 @@
-"""When the next stage of a curriculum begins: where the agent is good enough in the one it is in.
+"""Curriculum: the next stage begins when the agent is good enough in the current one.
 
-A stage is left when the mean of a measure over its last episodes reaches a score, or after so many steps. Of episodes
-that begin together, in a new stage or with other actors, the short ones end first, so the mean counts from when every
+A stage ends when the mean of a measure over its last episodes reaches a score, or after a number of steps. Of episodes
+that begin together, in a new stage or with other actors, the short ones end first, so the mean is used only after every
 environment has ended one.
 """
 
@@ -19,12 +19,12 @@ from ..base.messages import check_name
 
 
 class Curriculum:
-    """The stage that a learner is in.
+    """Current stage of a learner.
 
     Args:
-        config: the stages, and what is asked for in each.
+        config: the stages, and the score required in each.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-        num_envs: environments of all actors; 0 if their number changes.
+        num_envs: environments of all actors; 0 if it changes.
     """
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int) -> None:
@@ -33,29 +33,29 @@ class Curriculum:
         check_name("curriculum_measure", config.curriculum_measure, names[1:])
         self._column = names.index(config.curriculum_measure)
         self.stage = 0
-        """Index of the stage."""
+        """Index of the current stage."""
         self._window: deque[float] = deque(maxlen=config.curriculum_episodes)
         self._ended: set[int] = set()
         """Environments that have ended an episode of this stage."""
         self.unknown = 0
-        """Episodes in a row that do not tell the measure."""
+        """Consecutive episodes that do not report the measure."""
         self._began = 0
-        """Steps that had been learned from when the stage began."""
+        """Learned steps when the stage began."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the environment as asked for is played."""
+        """Whether the current stage is the configured environment."""
         return self.stage == len(self.config.stages) - 1
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
-        """Note episodes of this stage [K, 3 + F], as `Unroll.episodes` has them; whether the next stage begins.
+        """Record episodes of this stage [K, 3 + F], as in `Unroll.episodes`; return whether the next stage begins.
 
-        `steps` have been learned from so far, of all stages.
+        `steps` is the number of learned steps so far, over all stages.
         """
-        known = episodes[np.isfinite(episodes[:, self._column])]
-        self.unknown = 0 if len(known) else self.unknown + len(episodes)
-        self._window.extend(known[:, self._column].tolist())
-        self._ended.update(known[:, 0].astype(int).tolist())
+        reported = episodes[np.isfinite(episodes[:, self._column])]
+        self.unknown = 0 if len(reported) else self.unknown + len(episodes)
+        self._window.extend(reported[:, self._column].tolist())
+        self._ended.update(reported[:, 0].astype(int).tolist())
         if self.is_last or not (self._is_learned() or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
@@ -64,12 +64,12 @@ class Curriculum:
         return True
 
     def begin_episodes(self) -> None:
-        """Every environment begins a new episode now: the first ones to end are the short ones, so all count again."""
+        """Restart counting when every environment begins a new episode, since short episodes end first."""
         self._window.clear()
         self._ended.clear()
 
     def metrics(self) -> dict[str, float]:
-        """The stage, counted from 1, and, from its first episode on, the mean that it is left by."""
+        """Metrics: the stage, counted from 1, and, after its first episode, the mean that ends it."""
         score = {"curriculum/score": self._mean()} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
 
@@ -89,11 +89,11 @@ class Curriculum:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.stage, self._ended = state["stage"], set(state["ended"])
-        self._began = state.get("began", 0)  # older checkpoints have none
+        self._began = state.get("began", 0)  # missing in older checkpoints
         self._window = deque(state["window"], maxlen=self._window.maxlen)
 
     def _is_learned(self) -> bool:
-        """Whether the last episodes, of every environment one at least, reach the stage's score."""
+        """Whether the last episodes, at least one of every environment, reach the stage's score."""
         full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
         return full and self._mean() >= self.config.scores[self.stage]
 
@@ -102,14 +102,14 @@ class Curriculum:
 
 
 class Mixture:
-    """The share of the environments in each stage, where all stages are trained at once.
+    """Share of the environments in each stage, when all stages are trained at once.
 
         share_s = m / S + (1 - m) p_s (1 - p_s) / sum_r p_r (1 - p_r),    m = curriculum_mixture
 
     p_s is the solved rate of the last `curriculum_episodes` episodes of stage s, 1/2 before the first; p (1 - p) is the
-    learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are computed again after so many episodes of
-    all stages, one of every environment among them, and change only if one moves by CHANGE: then all episodes begin
-    again.
+    learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes of
+    all stages, including one of every environment, and change only if one moves by CHANGE; then all episodes are
+    restarted.
 
     Args:
         config: the stages.
@@ -120,7 +120,7 @@ class Mixture:
 
     CHANGE = 0.05
     is_last = False
-    """Episodes of other stages are among those of the environment as configured."""
+    """False: episodes include those of stages other than the configured environment."""
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int, actor_envs: int) -> None:
         names = (*EPISODE_COLUMNS, *fields)
@@ -135,17 +135,17 @@ class Mixture:
         self._ended: set[int] = set()
         self._new = 0
         self.unknown = 0
-        """Episodes in a row that do not report the measure."""
+        """Consecutive episodes that do not report the measure."""
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
-        """Note episodes [K, 3 + F], as `Unroll.episodes` has them; whether the shares change."""
+        """Record episodes [K, 3 + F], as in `Unroll.episodes`; return whether the shares change."""
         del steps
-        known = episodes[np.isfinite(episodes[:, self._column])]
-        self.unknown = 0 if len(known) else self.unknown + len(episodes)
-        for index, value in zip(known[:, 0].astype(int).tolist(), known[:, self._column].tolist(), strict=True):
+        reported = episodes[np.isfinite(episodes[:, self._column])]
+        self.unknown = 0 if len(reported) else self.unknown + len(episodes)
+        for index, value in zip(reported[:, 0].astype(int).tolist(), reported[:, self._column].tolist(), strict=True):
             self._windows[self._stage_of(index)].append(value)
             self._ended.add(index)
-        self._new += len(known)
+        self._new += len(reported)
         if self._new < self.config.curriculum_episodes or len(self._ended) < self._num_envs:
             return False
         self.begin_episodes()
@@ -156,7 +156,7 @@ class Mixture:
         return True
 
     def begin_episodes(self) -> None:
-        """Every environment begins a new episode now: the first ones to end are the short ones, so all count again."""
+        """Restart counting when every environment begins a new episode, since short episodes end first."""
         self._ended.clear()
         self._new = 0
 
@@ -174,7 +174,7 @@ class Mixture:
         return tuple(even + (1 - self.config.curriculum_mixture) * score / total for score in scores)
 
     def metrics(self) -> dict[str, float]:
-        """Share of each stage, counted from 1, and its solved rate."""
+        """Metrics: share of each stage, counted from 1, and its solved rate."""
         shares = {f"curriculum/share_{number}": share for number, share in enumerate(self.stage, 1)}
         rates = enumerate(self._windows, 1)
         return shares | {f"curriculum/solved_{number}": sum(each) / len(each) for number, each in rates if each}
@@ -199,7 +199,7 @@ class Mixture:
 def make_curriculum(
     config: LevelsConfig, fields: Sequence[str], num_actors: int, actor_envs: int
 ) -> Curriculum | Mixture:
-    """The stages of a learner: one after another, or all at once; 0 actors if their number changes."""
+    """Create the stages of a learner, sequential or mixed; `num_actors` is 0 if it changes."""
     if config.curriculum_mixture:
         return Mixture(config, fields, num_actors * actor_envs, actor_envs)
     return Curriculum(config, fields, num_actors * actor_envs)

@@ -1,7 +1,7 @@
-"""The learners of one agent: each has a share of every batch, and whatever is a statistic of the batch is summed.
+"""Learners of one agent: each has a share of every batch, and statistics of the batch are summed.
 
 N learners with B/N environments each therefore equal one learner with B, up to the order of sums. All of them call the
-same methods in the same order; what each gets back is the same, bit for bit.
+same methods in the same order; results are equal on all of them, bit for bit.
 """
 
 import ctypes
@@ -20,23 +20,23 @@ from ..agents.agent import Agent
 from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(hours=1)
-"""Longer than any exchange takes; its threads end then, where another learner cannot be reached."""
+"""Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
 SHORT = 4096
-"""Values sent by one learner up to which everyone combines all of a tensor."""
+"""Largest number of values sent by one learner with which every learner combines all of a tensor."""
 LOOK_SECONDS = 1.0
-"""How often a learner that waits for another looks whether it shall go on waiting."""
+"""Interval in seconds at which a waiting learner checks whether to continue waiting."""
 
 
 class LearnerLossError(RuntimeError):
-    """Learners fail again and again, or have different weights; the message tells which."""
+    """Raised when learners fail repeatedly or have different weights, as the message states."""
 
 
 class GroupLostError(LearnerLossError):
-    """Another learner did not take part in an exchange: it is dead, hangs, or cannot be reached."""
+    """Raised when another learner did not participate in an exchange: it is dead, hangs, or is unreachable."""
 
 
 class Share(NamedTuple):
-    """A learner's part of the actors and of a batch."""
+    """Share of a learner in the actors and in a batch."""
 
     first_actor: int
     actors: int
@@ -44,9 +44,9 @@ class Share(NamedTuple):
 
 
 def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
-    """The shares of learners in order, as equal as can be.
+    """Split actors and environments among learners, as equally as possible.
 
-    `environments` are those of a batch; None where it is one unroll of every actor.
+    `environments` is the batch size; None if a batch is one unroll of every actor.
     """
     shares: list[Share] = []
     for rank in range(learners):
@@ -59,55 +59,55 @@ def deal(learners: int, actors: int, environments: int | None, envs_per_actor: i
 
 
 class Group:
-    """A learner alone: its share is the whole batch, and nothing is exchanged."""
+    """Group of a single learner, whose share is the whole batch, without exchange."""
 
     rank, size, first = 0, 1, 0
-    """`first`: how many environments the learners before this one have."""
+    """`first`: number of environments of the learners before this one."""
 
     def __deepcopy__(self, _: object) -> "Group":
         return self
 
     def all_environments(self, own: int) -> int:
-        """Environments of the batch of all learners, of which this one has `own`."""
+        """Number of environments in the batch of all learners, of which this one has `own`."""
         return own
 
     def share(self, chosen: Tensor, own: int) -> Tensor:
-        """Of chosen environments of the whole batch (int64 [K]) this learner's, counted from its first."""
+        """Select this learner's part of environments of the whole batch (int64 [K]), counted from its first."""
         return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
 
     def total(self, *parts: Any) -> Sequence[Any]:
-        """Tensors and floats, each summed over all learners; equal shapes everywhere."""
+        """Sum each tensor or float over all learners; shapes are equal everywhere."""
         return parts
 
     def least(self, value: Tensor) -> Tensor:
-        """The least of all learners' scalars."""
+        """Minimum of all learners' scalars."""
         return value
 
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
     ) -> tuple[Sequence[Tensor | None], Tensor]:
-        """Gradients of the parameters, None where no learner has one, and metrics [M], summed in one exchange."""
+        """Sum gradients of the parameters (None where no learner has one) and metrics [M] in one exchange."""
         return gradients, metrics
 
     def close(self) -> None:
-        """Leave the group, also while an exchange waits for a learner that is lost."""
+        """Leave the group, even while an exchange waits for a lost learner."""
 
     def share_sums(self, agent: Agent) -> None:
-        """Let the running statistics of an agent count what all learners show them."""
+        """Make the running statistics of an agent count the data of all learners."""
         share_sums(agent, self.total)
 
 
 class GlooGroup(Group):
-    """Learners in several processes, connected by torch.distributed's Gloo.
+    """Group of learners in several processes, connected by torch.distributed's Gloo.
 
     Args:
-        store: a torch.distributed.Store in which they find each other.
-        rank: this one's number.
+        store: a torch.distributed.Store for the rendezvous.
+        rank: rank of this learner.
         widths: environments of each learner's share, in order.
-        address: of the network interface to be reached at.
-        keep_waiting: called now and then while others are waited for; what it raises ends the wait.
-        connect_seconds: in which learners must connect; the time in which they find each other is the store's, if it
-            has its own limit.
+        address: address of the network interface to use.
+        keep_waiting: called repeatedly while waiting for others; an exception from it ends the wait.
+        connect_seconds: timeout of the connection; the store may have its own timeout of the
+            rendezvous.
     """
 
     def __init__(
@@ -125,15 +125,15 @@ class GlooGroup(Group):
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=connect_seconds)
         self._work: Any = None
-        """The newest exchange."""
+        """Newest exchange."""
         self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
 
     def all_environments(self, own: int) -> int:
         return self._all
 
     def close(self) -> None:
-        # The destructor joins the threads of an exchange, which may never end: across a cut link nothing arrives, not
-        # even the end of the other process. So an exchange that was given up keeps its process group for good.
+        # The destructor joins the threads of an exchange, which may never end: a broken link delivers nothing, not
+        # even the end of the other process. So an abandoned exchange keeps its process group.
         if self._work is not None and not self._work.is_completed():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
         self._gloo = self._work = None
@@ -152,8 +152,8 @@ class GlooGroup(Group):
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
     ) -> tuple[Sequence[Tensor | None], Tensor]:
-        present = torch.tensor([float(each is not None) for each in gradients])
-        full = [torch.zeros_like(p) if each is None else each for p, each in zip(parameters, gradients, strict=True)]
+        present = torch.tensor([float(x is not None) for x in gradients])
+        full = [torch.zeros_like(p) if x is None else x for p, x in zip(parameters, gradients, strict=True)]
         parts = [*full, present.to(metrics), metrics]
         flat = torch.cat([part.detach().reshape(-1) for part in parts]).cpu()
         flat = self._exchange(flat, torch.add)
@@ -161,13 +161,13 @@ class GlooGroup(Group):
             own.to(part.device).view(part.shape)
             for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
         )
-        return [each if there else None for each, there in zip(sums, present.tolist(), strict=True)], metrics
+        return [x if exists else None for x, exists in zip(sums, present.tolist(), strict=True)], metrics
 
     def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """The tensors [K] of all learners combined in order of ranks: the same bits everywhere.
+        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere.
 
-        Everyone sends to all others at once, so the latency of a link counts once or twice for any N; in a ring it
-        would count 2 (N - 1) times. Of a long tensor every learner combines 1/N and sends it to the others.
+        All send to all others at once, so the latency of a link counts once or twice for any N; in a ring it
+        would count 2 (N - 1) times. For a long tensor, every learner combines 1/N of it and sends that to the others.
         """
         short = self.size * flat.numel() <= SHORT
         sent = flat.repeat(self.size) if short else pad(flat, (0, -flat.numel() % self.size))
@@ -175,7 +175,7 @@ class GlooGroup(Group):
         return combined if short else self._swap(combined.repeat(self.size))[: flat.numel()]
 
     def _swap(self, sent: Tensor) -> Tensor:
-        """Of N equal parts send part n to learner n; the parts that arrive, in order of ranks."""
+        """Send part n of N equal parts to learner n and return the received parts in order of ranks."""
         received, options = torch.empty_like(sent), AllToAllOptions()
         options.timeout = NO_LIMIT
         try:

@@ -1,7 +1,7 @@
-"""The learner: updates of the agent from one batch of unrolls, by whichever algorithm is configured.
+"""The learner: updates of the agent from one batch of unrolls, with the configured algorithm.
 
-Between the arrival of a batch and the reading of metrics nothing waits for the device: how many steps a batch is worth
-is counted where it comes from, an update that is not finite is left out on the device, and metrics wait there.
+Between the arrival of a batch and the reading of metrics nothing waits for the device: the steps of a batch
+are counted on the CPU, a non-finite update is skipped on the device, and metrics stay on it.
 """
 
 import copy
@@ -28,32 +28,32 @@ from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradien
 from .replay import Replay
 
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""Settings that the optimizer holds, by its own names; besides them the learning rate and Adam's betas."""
+"""Settings of the optimizer by its own names, in addition to the learning rate and Adam's betas."""
 
 ADAM_BETA2 = 0.999
 """Adam's decay of squared gradients."""
 
 
 MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
-"""Codes of an update: it changed the weights; its divergence is above the algorithm's `target_kl`; it follows such a
-one."""
+"""Codes of an update: it changed the weights; its divergence exceeds the algorithm's `target_kl`; it follows such an
+update."""
 
 
 class Unread(NamedTuple):
-    """Results on the device of a batch that was learned from."""
+    """Results of a batch's updates on the device."""
 
     updates: Tensor
-    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and MADE, LEFT_OUT or NOT_TRIED; or what
-    was not finite, as the index in CAUSES, negative."""
+    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and MADE, LEFT_OUT or NOT_TRIED; or the
+    negative index in CAUSES of the non-finite value."""
     names: tuple[str, ...]
     lr: float
 
 
 class Learner:
-    """Holds an agent and its optimizer; `step` learns from one batch.
+    """An agent and its optimizer; `step` learns from one batch.
 
     Args:
-        agent: the network, on the device it shall learn on.
+        agent: the network, on the device for learning.
         config: the algorithm and its coefficients.
         total_steps: environment steps after which a linear learning rate is zero.
     """
@@ -73,19 +73,19 @@ class Learner:
             recorded=self.recorded is not None,
         )
         self.updates = 0
-        """Batches learned from; each makes a new version of the weights."""
+        """Number of learned batches; each results in a new version of the weights."""
         self.steps = 0
-        """Environment steps consumed."""
+        """Number of consumed environment steps."""
         self._skipped = 0
         self.cause: str | None = None
-        """Cause of the newest skipped update, one of CAUSES, as far as metrics were read."""
+        """Cause of the newest skipped update among the metrics read, one of CAUSES."""
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
         self.replay = Replay()
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
         self._entropy_share: float | Tensor = 1.0
         self._lr: float | Tensor = config.lr
-        if self.recorded is not None:  # numbers that change from update to update are read from the device
+        if self.recorded is not None:  # values that change between updates are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
         self._first_returns = self._no_returns()
         """Whether running units begin with the next batch."""
@@ -97,7 +97,7 @@ class Learner:
         self._use_config()
 
     def join(self, group: Group) -> None:
-        """Learn from a share of every batch from now on, along with the other learners of the group."""
+        """Learn from a share of every batch from now on, alongside the other learners of the group."""
         self.group.close()
         self.group = group
         group.share_sums(self.agent)
@@ -107,32 +107,32 @@ class Learner:
 
     @property
     def skipped(self) -> int:
-        """Updates left out because the loss or its gradient was not finite; waits for the device."""
+        """Number of updates skipped because the loss or its gradient was not finite; waits for the device."""
         self._fetch()
         return self._skipped
 
     def step(self, batch: Unroll) -> dict[str, float]:
-        """Learn from a batch [T, B]: the metrics of METRICS, of the algorithm and `learner/…`; counts its steps."""
+        """Learn from a batch [T, B], count its steps and return METRICS, the algorithm's metrics and `learner/…`."""
         self.learn(batch)
         return self.read()[-1]
 
     def learn(self, batch: Unroll) -> None:
-        """As `step`, but the metrics wait on the device for `read`."""
+        """Like `step`, but metrics stay on the device until `read`."""
         arrived, indices = self.receive(batch)
         self.count(batch, (self.recorded or self._learn)(arrived, indices))
 
     def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
-        """The batch to learn from next, with replayed unrolls, and the environments of each update, on the device."""
+        """Return the batch to learn from, with replayed unrolls, and the environments of each update, on the device."""
         if self.config.replay_ratio:
             batch = self.replay.mix(batch, self.config, self.updates)
         self._lr_used = self._use_config()
         orders = self._orders(batch)
         bonus = scheduled("linear", self.config.novelty_bonus, self.steps, self.total_steps)
-        here = (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
-        return with_bonus(here[0], bonus), here[1]
+        received = (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
+        return with_bonus(received[0], bonus), received[1]
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
-        """Note that a batch was learned from, with `updates` as `Unread` has them."""
+        """Record a batch that was learned from, with `updates` as in `Unread`."""
         names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
         self._unread.append(Unread(updates, names, self._lr_used))
         self.updates += 1
@@ -140,23 +140,23 @@ class Learner:
         self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
-        """Let the batch that `learn` will be given next set out for the device, while the last one is learned from."""
-        if self._transfer is not None and not self.config.replay_ratio:  # what is replayed is chosen on arrival
+        """Start copying the next batch of `learn` to the device, while the last one is learned from."""
+        if self._transfer is not None and not self.config.replay_ratio:  # replayed unrolls are chosen on arrival
             self._transfer.send(batch, self._orders(batch))
 
     def read(self) -> list[dict[str, float]]:
-        """Metrics of every batch since the last call, in order; waits for the device."""
+        """Return metrics of every batch since the last call, in order; waits for the device."""
         self._fetch()
-        found, self._read = self._read, []
-        return found
+        metrics, self._read = self._read, []
+        return metrics
 
     def _fetch(self) -> None:
-        """Bring what is unread from the device, in one piece."""
+        """Copy unread metrics from the device at once."""
         if not self._unread:
             return
-        numbers = iter(torch.cat([each.updates.flatten() for each in self._unread]).cpu().tolist())
-        for each in self._unread:
-            rows = [[next(numbers) for _ in range(len(each.names) + 1)] for _ in range(len(each.updates))]
+        values = iter(torch.cat([unread.updates.flatten() for unread in self._unread]).cpu().tolist())
+        for unread in self._unread:
+            rows = [[next(values) for _ in range(len(unread.names) + 1)] for _ in range(len(unread.updates))]
             codes = [row.pop() for row in rows]
             for code in codes:
                 self._skipped += code <= 0
@@ -164,16 +164,16 @@ class Learner:
             tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
             limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
             self._read.append(
-                dict(zip(each.names, means(tried), strict=True))
+                dict(zip(unread.names, means(tried), strict=True))
                 | limit
-                | {"learner/lr": each.lr, "learner/skipped": float(self._skipped)}
+                | {"learner/lr": unread.lr, "learner/skipped": float(self._skipped)}
                 | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
             )
         self._unread = []
 
     def _orders(self, batch: Unroll) -> list[Tensor]:
-        """The environments of each of the next batch's updates; a single update with all has none."""
-        # The order of minibatches is a function of the counters, so that a resumed run draws the same ones.
+        """Environments of each update of the next batch; empty for a single update with all."""
+        # The order of minibatches is a function of the counters, so that a resumed run samples the same ones.
         generator = torch.Generator().manual_seed(self.updates)
         width = batch.env.reward.shape[1]
         groups = self.config.method.minibatches(self.group.all_environments(width), generator)
@@ -181,7 +181,7 @@ class Learner:
         return [] if groups == [None] else [everyone if x is None else self.group.share(x, width) for x in groups]
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
-        """All updates that the algorithm makes from one batch; the metrics of each, as `Unread` has them."""
+        """Run all updates from one batch; return the metrics of each, as in `Unread`."""
         updates = self.prepare(batch)
         for chosen in indices or [slice(None)]:
             minibatch = self.minibatch(updates, chosen)
@@ -191,9 +191,9 @@ class Learner:
         return self.complete(updates)
 
     def prepare(self, batch: Unroll) -> Updates:
-        """Bring running units up to this batch, and compute the targets that all of its updates share."""
+        """Include this batch in the running units, and compute the targets that all of its updates share."""
         once = self.config.method.targets_once
-        # The units of the first batch are those in which it is learned from.
+        # The first batch is learned from in its own units.
         first, self._unobserved = self._unobserved, False
         if first:
             self.agent.observe(batch.env)
@@ -206,34 +206,34 @@ class Learner:
         return Updates(batch, fixed if once else None, cause, first, cause <= 0)
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
-        """What the loss of the update from these environments depends on."""
+        """Inputs of the loss of the update from these environments."""
         part, targets = some_of(updates.batch, updates.targets, chosen)
         return Minibatch(self.agent, part, self.config, targets, self._entropy_share, self.group)
 
     def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
-        """One update of the weights, unless its loss or gradient is not finite or it is beyond `target_kl`."""
+        """Update the weights unless the loss or gradient is not finite or the divergence exceeds `target_kl`."""
         parameters = list(self.agent.parameters())
         gradients, metrics = self.group.reduce(parameters, gradient.gradients, gradient.metrics)
         set_gradients(parameters, gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([metrics, norm.reshape(1)])
         finite = row.isfinite().all()
-        limit, wanted = self.config.method.target_kl, finite
+        limit, valid = self.config.method.target_kl, finite
         code = torch.where(finite, MADE, updates.cause)
         if limit:
             within = metrics[KL] <= limit
             code = torch.where(updates.within, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
-            wanted = code == MADE
+            valid = code == MADE
             updates.within = updates.within & (code < LEFT_OUT)
             updates.stopped = readable(updates.within) and not updates.within
-        _step_if(self.optimizer, wanted)
+        _step_if(self.optimizer, valid)
         if minibatch.targets is None and (units := self.agent.units) is not None:
             final = (minibatch.batch.env.terminated | minibatch.batch.env.truncated)[:-1]
-            units.renormalize((gradient.returns * units.unit).flatten(), (~final & wanted).flatten())
+            units.renormalize((gradient.returns * units.unit).flatten(), (~final & valid).flatten())
         updates.rows.append(torch.cat([row, code.reshape(1)]))
 
     def complete(self, updates: Updates) -> Tensor:
-        """Count the batch into the running moments of the inputs; returns the metrics of each update."""
+        """Add the batch to the running moments of the inputs; return the metrics of each update."""
         if not updates.first:
             self.agent.observe(updates.batch.env)
         if self._first_returns:
@@ -241,7 +241,7 @@ class Learner:
         return torch.stack(updates.rows)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
-        """Targets of the weights as they are, in units of the returns that they have with this batch counted in."""
+        """Compute targets with the current weights, in units of the returns that include this batch."""
         with torch.no_grad(), matrix_precision(self.config.precision, self.device):
             now = evaluate(self.agent, batch, self.config, self.group).now
             targets = self.config.method.targets(now)
@@ -253,7 +253,7 @@ class Learner:
             return self.config.method.targets(rescaled(now, before / units.unit))
 
     def _no_returns(self) -> bool:
-        """Whether values have running units and no return was counted into them yet."""
+        """Whether values have running units that do not include any return yet."""
         return self.agent.units is not None and self.agent.units.unused
 
     def _recording(self) -> Recorded | None:
@@ -263,21 +263,21 @@ class Learner:
         return None
 
     def _forget(self) -> None:
-        """Tensors or settings that updates use are others now."""
+        """Handle a change of tensors or settings that updates use."""
         if self.recorded is not None:
             self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Go on with another learner's weights and optimizer state, but with this one's configuration and counters."""
+        """Copy another learner's weights and optimizer state; configuration and counters stay."""
         self.agent.load_state_dict(agent)
-        # Torch would share the moments with whoever made the state.
+        # Torch would share the moments with the source of the state.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
         self._forget()
-        self._use_config()  # the other one's learning rate and epsilon came along with its moments
+        self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn by `config` from now on; weights and moments stay. Raises ValueError for another optimizer."""
+        """Learn with `config` from now on; weights and moments stay. Raises ValueError for another optimizer."""
         if config.optimizer != self.config.optimizer:
             raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
         if config != self.config:
@@ -286,9 +286,9 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """A numeric setting as the last update used it, or, before one, as the next one will.
+        """Value of a numeric setting in the last update, or in the next one before the first update.
 
-        Where the optimizer has a number of its own, it is that number; the learning rate is given before its schedule.
+        It is the optimizer's value if there is one; the learning rate is the value before its schedule.
         """
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
@@ -296,10 +296,10 @@ class Learner:
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
+        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # recorded rates are rounded
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next update depends on."""
+        """Everything that the next update depends on."""
         return {
             "agent": self.agent.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -316,12 +316,12 @@ class Learner:
         self.take_over(state["agent"], state["optimizer"])
 
     def _use_config(self) -> float:
-        """Give the optimizer the configuration's numbers, as the schedule has them now; returns the learning rate."""
+        """Set the optimizer's hyperparameters with the current schedules; return the learning rate."""
         self._scheduled_at = self.steps
         lr = self.config.lr * self._lr_share(self.steps)
-        numbers = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}
-        numbers |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
-        set_hyperparameters(self.optimizer, numbers)
+        settings = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}
+        settings |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
+        set_hyperparameters(self.optimizer, settings)
         entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
         if isinstance(self._lr, Tensor) and isinstance(self._entropy_share, Tensor):
             self._lr.fill_(lr)
@@ -332,18 +332,18 @@ class Learner:
         return lr
 
     def _lr_share(self, step: int) -> float:
-        """The schedule's factor on the learning rate."""
+        """Factor of the schedule on the learning rate."""
         return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
 
 
-def _step_if(optimizer: torch.optim.Optimizer, wanted: Tensor) -> None:
-    """One step of an optimizer where `wanted` (a bool scalar) is true; else nothing of it or the weights changes.
+def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
+    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change.
 
-    On a device without asking for the answer: the step itself is left out there.
+    The device skips the step itself, so that the CPU need not wait for the value.
     """
-    if readable(wanted):
-        if bool(wanted):
+    if readable(valid):
+        if bool(valid):
             optimizer.step()
         return
-    optimizer.found_inf = (~wanted).float()  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.found_inf = (~valid).float()  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.step()

@@ -1,4 +1,4 @@
-"""One pass of the network over a batch of unrolls, the loss that comes out of it, and the loss's gradient."""
+"""One pass of the network over a batch of unrolls, its loss, and the gradient of the loss."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,11 +28,11 @@ METRICS = (
     "policy/entropy",
     "policy/kl_behavior",
 )
-"""The metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
-Those of the algorithm (`Algorithm.metrics`) follow."""
+"""Metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
+Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
 CAUSES = ("loss", "reward", "observation")
-"""Possible causes of a skipped update; the loss, where rewards and observations were finite."""
+"""Possible causes of a skipped update; the loss, if rewards and observations were finite."""
 
 
 ALONE = Group()
@@ -50,17 +50,17 @@ class LossTerms(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """One pass of the network over a batch: what the algorithm sees of it, and what is the learner's own."""
+    """One pass of the network over a batch: the algorithm's part and the learner's part."""
 
     now: Pass
     auxiliary: Tensor | None
-    """The core's own loss [T, B], or None."""
+    """Loss of the core itself [T, B], or None."""
     prediction: Tensor | None
-    """The error of what was predicted of the step after [T, B], or None."""
+    """Error of predictions of the next step [T, B], or None."""
 
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Evaluation:
-    """One pass of the network over an unroll [T, B]; rewards and values in the units of the value head."""
+    """Run the network over an unroll [T, B]; rewards and values in the units of the value head."""
     device = batch.env.reward.device
     with lowered(config.precision, device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
@@ -101,32 +101,32 @@ def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
 
 
 def rescaled(now: Pass, factor: Tensor) -> Pass:
-    """The same pass with rewards and values in other units."""
+    """Convert rewards and values of a pass to other units."""
     step = now.step._replace(rewards=now.step.rewards * factor)
     return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
 class Minibatch(NamedTuple):
-    """What the loss of one update depends on."""
+    """Inputs of the loss of one update."""
 
     agent: Agent
     batch: Unroll
     config: LearnerConfig
     targets: Targets | None
-    """None: those of this very pass."""
+    """None: targets of this pass."""
     entropy_share: float | Tensor
-    """The schedule's factor on the entropy cost."""
+    """Factor of the schedule on the entropy cost."""
     group: Group = ALONE
-    """The learners that share the batch."""
+    """Learners that share the batch."""
 
 
 def loss(minibatch: Minibatch) -> LossTerms:
-    """This share of the mean over the valid steps of the batch, or of their sum, as the configuration has it.
+    """Loss of this share: part of the mean over valid steps of the batch, or of their sum, as configured.
 
     total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
           + prediction_cost * prediction + the algorithm's extra loss
 
-    With `imitate` the first is the cross entropy with a player's actions, and there is no second and third.
+    With `imitate`, the first term is the cross entropy with a player's actions; the next two are absent.
     """
     agent, batch, config, targets, entropy_share, group = minibatch
     now, auxiliary, prediction = evaluate(agent, batch, config, group)
@@ -158,18 +158,18 @@ def loss(minibatch: Minibatch) -> LossTerms:
 
 
 class Gradient(NamedTuple):
-    """The gradient of a minibatch's loss."""
+    """Gradient of a minibatch's loss."""
 
     gradients: Sequence[Tensor | None]
-    """One for each parameter; None for those that the loss does not depend on."""
+    """One gradient per parameter; None if the loss does not depend on it."""
     metrics: Tensor
-    """As `LossTerms` has them."""
+    """As in `LossTerms`."""
     returns: Tensor
-    """As `LossTerms` has them."""
+    """As in `LossTerms`."""
 
 
 def gradient(minibatch: Minibatch) -> Gradient:
-    """The gradient of `loss` with respect to the agent's parameters."""
+    """Compute the gradient of `loss` with respect to the agent's parameters."""
     with matrix_precision(minibatch.config.precision, minibatch.batch.env.reward.device):
         terms = loss(minibatch)
         gradients = torch.autograd.grad(terms.total, list(minibatch.agent.parameters()), allow_unused=True)

@@ -1,4 +1,4 @@
-"""Optimizers by name, RMSProp as TensorFlow has it, clipping by the gradient's global norm, and schedules."""
+"""Optimizers by name, RMSProp as in TensorFlow, clipping by the gradient's global norm, and schedules."""
 
 import difflib
 import inspect
@@ -13,9 +13,9 @@ Schedule: TypeAlias = Literal["constant", "linear"]
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """An optimizer without what torch wraps around these methods, which only says that they are not to be compiled.
+    """Optimizer without torch's wrappers around these methods, which only exclude them from compilation.
 
-    The wrapping imports torch's compiler when it is first called, which takes two seconds of a run's start.
+    A wrapper imports torch's compiler when it is first called, which delays the start of a run by two seconds.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -45,14 +45,14 @@ class Adam(WithoutCompiler, torch.optim.Adam):
         return self._step(closure)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; moments from a file are contiguous, and take the memory layout of their parameters."""
+        """Load a state as in torch; moments, contiguous in files, get the memory layout of their parameters."""
         super().load_state_dict(state_dict)
         for p, state in self.state.items():
             state.update({name: _laid_out(p, x) for name, x in state.items() if x.shape == p.shape})
 
 
 class RMSPropTF(WithoutCompiler):
-    """RMSProp with TensorFlow's three habits, which change results at the large epsilons of IMPALA's settings.
+    """RMSProp with three properties of TensorFlow's, which change results at the large epsilons of IMPALA's settings.
 
         n_t = decay n_{t-1} + (1 - decay) g_t^2,                  n_0 = 1       (torch: 0)
         m_t = momentum m_{t-1} + lr g_t / sqrt(n_t + eps)         lr inside the buffer, eps inside the root
@@ -62,10 +62,10 @@ class RMSPropTF(WithoutCompiler):
     steps are short, a warm-up of about 1 / (1 - decay) steps.
 
     Args:
-        parameters: what to optimize.
+        parameters: parameters to optimize.
         lr: learning rate, at least 0.
-        decay: of the mean square, in [0, 1).
-        momentum: in [0, 1); at 0 there is no buffer.
+        decay: decay of the mean square, in [0, 1).
+        momentum: factor of the momentum buffer, in [0, 1); 0 uses no buffer.
         eps: added to the mean square, at least 0.
     """
 
@@ -78,11 +78,11 @@ class RMSPropTF(WithoutCompiler):
         super().__init__(parameters, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps})
 
     found_inf: Tensor | None = None
-    """Scalar that is 1 where a step shall change nothing, as torch's fused optimizers have it; None: steps count."""
+    """Scalar that is 1 to skip a step, as in torch's fused optimizers; None: no step is skipped."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -105,7 +105,7 @@ class RMSPropTF(WithoutCompiler):
         mean_square: Tensor = state["mean_square"]
         mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
         root = (mean_square + eps).sqrt_()
-        if isinstance(lr, Tensor):  # a number on the device, which a recorded update reads again every time
+        if isinstance(lr, Tensor):  # a value on the device, which a recorded update reads every time
             lr, gradient = 1.0, lr * gradient
         if momentum == 0:
             p.addcdiv_(gradient, root, value=-lr)
@@ -126,16 +126,16 @@ def make_optimizer(
     betas: tuple[float, float],
     recorded: bool = False,
 ) -> torch.optim.Optimizer:
-    """An optimizer by name.
+    """Create an optimizer by name.
 
     Args:
         name: "adam" (Kingma and Ba 2015) or "rmsprop_tf".
-        parameters: what to optimize.
+        parameters: parameters to optimize.
         lr: learning rate.
         eps: Adam adds it to the root, RMSProp to the mean square under the root.
-        decay, momentum: RMSProp's; unused by Adam.
-        betas: Adam's decays of mean and mean square; unused by RMSProp.
-        recorded: whether its steps are recorded as part of a CUDA graph.
+        decay, momentum: settings of RMSProp; unused by Adam.
+        betas: decays of mean and mean square of Adam; unused by RMSProp.
+        recorded: whether steps are recorded as part of a CUDA graph.
     """
     if name == "adam":
         # The fused kernel is one pass over the memory: measured 3 to 5 times faster than torch's other forms on a CPU.
@@ -147,28 +147,28 @@ def make_optimizer(
     raise ValueError(f"unknown optimizer {name!r}; did you mean: {', '.join(near)}?")
 
 
-def set_hyperparameters(optimizer: torch.optim.Optimizer, numbers: Mapping[str, Any]) -> None:
-    """Use these numbers from the next step on, in every parameter group; those it does not have are passed over."""
+def set_hyperparameters(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
+    """Set these values in every parameter group from the next step on; unknown names are ignored."""
     for group in optimizer.param_groups:
-        group.update({name: number for name, number in numbers.items() if name in group})
+        group.update({name: value for name, value in values.items() if name in group})
 
 
 def same_layout(parameter: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape have their elements in the same order in memory."""
+    """Whether two tensors of one shape have the same order of elements in memory."""
     # The stride of a dimension with one element, or of an empty tensor, has no meaning.
     strides = zip(parameter.shape, parameter.stride(), other.stride(), strict=True)
     return parameter.stride() == other.stride() or all(a == b for size, a, b in strides if size > 1)
 
 
 def _laid_out(parameter: Tensor, other: Tensor) -> Tensor:
-    """A tensor in the memory layout of a dense parameter of its shape; a copy where it has another one."""
+    """Return a tensor in the memory layout of a dense parameter of its shape; copy it if it has another one."""
     if same_layout(parameter, other):
         return other
     return torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(other)
 
 
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Assign gradients to parameters, each in the memory layout of its parameter and in memory of its own.
+    """Assign gradients to parameters, each in the memory layout of its parameter and in separate memory.
 
     `backward()` does both; `torch.autograd.grad` returns gradients in the layout in which they were computed,
     channels-last for a convolution's kernels, for example, and one tensor for two parameters that are added up, such as
@@ -186,9 +186,9 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None leaves them.
+    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip.
 
-    Returns the norm before clipping, a float scalar on the parameters' device; nan or inf when a gradient is.
+    Returns the norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is.
     """
     with_gradient = [p for p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
@@ -198,21 +198,21 @@ def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None)
 
 
 def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, warmup: int = 0) -> float:
-    """The value at `step` of a setting that starts at `initial`, or rises to it over the first `warmup` steps.
+    """Value at `step` of a setting that starts at `initial`, or rises to it over the first `warmup` steps.
 
         constant   initial
         linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
         warm-up    times min(1, (step + 1) / warmup)
 
-    Nothing is remembered between calls: a run that resumes, or is extended by a larger `total_steps`, continues on the
-    line that its own counters define.
+    The function has no state: a run that resumes, or is extended by a larger `total_steps`, continues on the
+    line that its counters define.
 
     Args:
         schedule: "constant" or "linear".
         initial: value at step 0.
         step: environment steps consumed by the learner, at least 0.
         total_steps: step at which "linear" reaches 0, at least 1.
-        warmup: steps, at least 0; 0 is no warm-up.
+        warmup: warm-up steps, at least 0; 0 is no warm-up.
     """
     if warmup:
         initial *= min(1.0, (step + 1) / warmup)

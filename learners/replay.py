@@ -1,4 +1,4 @@
-"""Replay for off-policy algorithms: older unrolls, with the recurrent states their actors had, in every batch.
+"""Replay for off-policy algorithms: older unrolls with their recorded recurrent states, in every batch.
 
 The behavior policy's logits are stored with each unroll, so V-trace corrects replayed steps as it corrects lag
 (Espeholt et al. 2018, section 5.2.2). Stored recurrent states are those of older weights; `replay_burn_in` leaves the
@@ -20,30 +20,30 @@ BURN_IN = "burn_in"
 
 
 class Replay:
-    """A bounded buffer of unrolls, one entry per environment, oldest first."""
+    """Bounded buffer of unrolls, one entry per environment, oldest first."""
 
     def __init__(self) -> None:
         self._stored: deque[Unroll] = deque()
         self._restored: list[list[Tensor]] = []
-        """Tensors of a checkpoint, until the next batch shows how they belong together."""
+        """Tensors of a checkpoint, until the next batch provides their structure."""
 
     def __len__(self) -> int:
-        """Environments' unrolls in the buffer."""
+        """Number of single-environment unrolls in the buffer."""
         return sum(len(unroll.weights_version) for unroll in self._stored)
 
     def mix(self, batch: Unroll, config: LearnerConfig, seed: int) -> Unroll:
-        """A batch [T, B] followed by `replay_ratio` B older environments' unrolls, sampled uniformly; then stores it.
+        """Append `replay_ratio` B older unrolls, sampled uniformly, to a batch [T, B], and store the batch.
 
         Args:
-            batch: fresh unrolls; their episodes are the only ones of the result.
+            batch: fresh unrolls; the result contains only their episodes.
             config: ratio, size and burn-in.
-            seed: of the sample.
+            seed: seed of the sample.
         """
         fresh = batch._replace(episodes=batch.episodes[:0])
         self._stored.extend(with_tensors(fresh, leaves) for leaves in self._restored)
         self._restored = []
         parts = self._sample(round(config.replay_ratio * len(batch.weights_version)), seed)
-        # Actors may write into these tensors again.
+        # Actors may overwrite these tensors.
         self._stored.append(map_tensors(torch.Tensor.clone, fresh))
         while len(self) > config.replay_size and len(self._stored) > 1:
             self._stored.popleft()
@@ -53,16 +53,16 @@ class Replay:
         return join([_marked(batch, 0), *(_marked(part, steps) for part in parts)])
 
     def _sample(self, count: int, seed: int) -> list[Unroll]:
-        """`count` of the stored unrolls with replacement, by the batch that they came in; none of an empty buffer."""
+        """Sample `count` stored unrolls with replacement, grouped by batch; none from an empty buffer."""
         if not self._stored:
             return []
         chosen = torch.randint(len(self), (count,), generator=torch.Generator().manual_seed(seed)).sort().values
         parts, first = list[Unroll](), 0
         for unroll in self._stored:
             width = len(unroll.weights_version)
-            here = chosen[(chosen >= first) & (chosen < first + width)] - first
-            if len(here):
-                parts.append(some_environments(unroll, here))
+            selected = chosen[(chosen >= first) & (chosen < first + width)] - first
+            if len(selected):
+                parts.append(some_environments(unroll, selected))
             first += width
         return parts
 
@@ -77,13 +77,13 @@ class Replay:
 
 
 def counted(batch: Unroll, valid: Tensor) -> Tensor:
-    """`valid` [T, B] without the steps of a burn-in."""
+    """Mask `valid` [T, B] without burn-in steps."""
     extras: dict[str, Any] = batch.env.extras or {}
     return valid & ~extras[BURN_IN][:-1] if BURN_IN in extras else valid
 
 
 def _marked(unroll: Unroll, steps: int) -> Unroll:
-    """The unroll with its first steps marked as burn-in."""
+    """Mark the first steps of an unroll as burn-in."""
     marks = torch.zeros_like(unroll.env.terminated)
     marks[:steps] = True
     return unroll._replace(env=unroll.env._replace(extras=(unroll.env.extras or {}) | {BURN_IN: marks}))

@@ -1,6 +1,6 @@
-"""The formulas between an unroll and its loss: transitions, returns and advantages, the terms of the loss.
+"""Formulas between an unroll and its loss: transitions, returns and advantages, and loss terms.
 
-Step t is what the environment says before action t. Under NEXT_STEP autoreset the last step of an episode shows its
+Step t is the environment's output before action t. Under NEXT_STEP autoreset the last step of an episode shows its
 final observation with `terminated` or `truncated` set; the action there is ignored, and step t+1 begins a new episode:
 
     step             t-1        t          t+1        t+2
@@ -11,7 +11,7 @@ final observation with `terminated` or `truncated` set; the action there is igno
 
 Time index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to the one from step t to step t+1,
 `values[t]` to step t, `bootstrap_value` to step T. Shapes: T steps, B environments. Returns carry no gradient. Masking
-is by selection, not by multiplication (0 * nan is nan), and comes before any product that a gradient goes through.
+is by selection, not by multiplication (0 * nan is nan), and precedes every multiplication with a gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,20 +30,20 @@ class Transitions(NamedTuple):
 
 
 def transitions(reward: Tensor, terminated: Tensor, truncated: Tensor, values: Tensor, discount: float) -> Transitions:
-    """Rewards, discounts and the mask of transitions that really happened.
+    """Rewards, discounts and the mask of valid transitions.
 
     A transition into a terminated step has discount 0. One into a truncated step keeps its discount: the episode
     bootstraps from the value of its own final observation. The ignored transition from a final step t gets
 
         d_t = 0,  r_t = V_t    so that    delta_t = r_t + d_t V_{t+1} - V_t = 0    and every return at t is V_t itself,
 
-    which hands exactly V_t to the step before and lets nothing of the next episode through. Returns, advantages and
-    V-trace therefore need no special case; `valid` keeps the dead steps out of losses and counts.
+    which passes exactly V_t to the previous step and nothing of the next episode. Returns, advantages and
+    V-trace therefore need no special case; `valid` excludes the dead steps from losses and counts.
 
     Args:
-        reward: reward that came with each step, float [T+1, B].
+        reward: reward of each step, float [T+1, B].
         terminated, truncated: flags of each step, bool [T+1, B].
-        values: of steps 0..T-1, float [T, B]; no gradient goes back to them.
+        values: values of steps 0..T-1, float [T, B], without gradient.
         discount: gamma, per step, in 0..1.
     """
     final = terminated | truncated
@@ -63,7 +63,7 @@ class Returns(NamedTuple):
 def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
     """y_t = terms_t + discounts_t * y_{t+1} with y_T = last: [T, B], [T, B], [B] -> [T, B].
 
-    The one loop backwards over time that every return and V-trace is made of.
+    The backward loop over time that all returns and V-trace use.
     """
     following, sums = last, list[Tensor]()
     for term, discount in zip(reversed(terms.unbind()), reversed(discounts.unbind()), strict=True):
@@ -73,7 +73,7 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
-    """Returns bootstrapped from the last step of the unroll, as A3C forms them.
+    """Returns bootstrapped from the last step of the unroll, as in A3C.
 
         R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
 
@@ -117,8 +117,8 @@ def standardized(
 ) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.
 
-    Those that deviate by less than `floor` are divided by that instead, and stay small; so do those that differ by no
-    more than their rounding. `total` sums over the learners that share the batch.
+    A deviation below `floor` is replaced by `floor`, so such advantages stay small; so do those that differ only
+    by rounding. `total` sums over the learners that share the batch.
     """
     mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
     mean = mean / count.clamp(min=1)
@@ -126,18 +126,18 @@ def standardized(
     spread = spread / (count - 1).clamp(min=1)
     deviation = torch.maximum(spread.sqrt().clamp(min=floor), 1e-6 * mean.abs())
     standard = torch.where(valid, (advantages - mean) / torch.where(deviation > 0, deviation, 1.0), 0.0)
-    return torch.where(count < 2, advantages, standard)  # one step alone has no deviation
+    return torch.where(count < 2, advantages, standard)  # a single step has no deviation
 
 
 def next_steps(steps: Tensor, last: Tensor) -> Tensor:
-    """Values one step later: [T, B] and those of the step after the last [B] -> [T, B]."""
+    """Values of the next step: [T, B] and those of the step after the last [B] -> [T, B]."""
     return torch.cat([steps[1:], last.unsqueeze(0)])
 
 
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
     """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B].
 
-    Without it a [T, B, 1] beside a [T, B] would broadcast to every pair of environments and still train.
+    Without this check, [T, B, 1] with [T, B] would broadcast to all pairs of environments and still train.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in per_step.items()}
     first_name, first = next(iter(shapes.items()))
@@ -154,8 +154,8 @@ def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -
     """`- log pi(a_t | x_t) A_t`: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
 
     Args:
-        log_probabilities: of the actions taken, float [T, B].
-        advantages: float [T, B], taken as constants; they may be anything at steps that are not valid.
+        log_probabilities: log probabilities of the actions taken, float [T, B].
+        advantages: float [T, B], constants; any value at invalid steps.
         valid: bool [T, B].
     """
     return -log_probabilities * torch.where(valid, advantages.detach(), 0.0)
@@ -166,7 +166,7 @@ def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
 
     Args:
         values: float [T, B].
-        targets: float [T, B], taken as constants; values and targets may be anything at steps that are not valid.
+        targets: float [T, B], constants; values and targets may have any value at invalid steps.
         valid: bool [T, B].
     """
     return 0.5 * torch.where(valid, targets.detach() - values, 0.0).square()

@@ -6,7 +6,7 @@
     numpy scalar            {"$scalar": name}      comes back as a numpy scalar
     tuple                   {"$tuple": [...]}      a NamedTuple comes back as a plain tuple
     other dicts             {"$items": [[key, value], ...]}     keys are str or int; also where a key starts with "$"
-    nan, inf, -inf          {"$float": "nan"}      JSON has no such numbers
+    nan, inf, -inf          {"$float": "nan"}      JSON lacks these values
 
 A name is the path to the tensor, so the table can be read on its own.
 """
@@ -21,13 +21,13 @@ from torch import Tensor
 
 
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The document (for `json.dumps`) and the tensors by name. Raises TypeError naming the place of any other type."""
+    """Pack a state into a document (for `json.dumps`) and tensors by name. Raises TypeError naming the path."""
     tensors: dict[str, Tensor] = {}
     return _pack(state, (), tensors), tensors
 
 
 def unpack(document: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The packed state. Raises KeyError or ValueError if the document is not of `pack`'s making."""
+    """Restore a packed state. Raises KeyError or ValueError if the document is not from `pack`."""
     if isinstance(document, list):
         return [unpack(part, tensors) for part in document]
     if not isinstance(document, dict):
@@ -57,7 +57,7 @@ def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, Tensor):
-        # A copy of its own: a view would drag its whole storage into the file.
+        # A copy, since a view would save its whole storage.
         return {"$tensor": _add(value.detach().cpu().clone(memory_format=torch.contiguous_format), path, tensors)}
     if isinstance(value, np.ndarray):
         return {"$array": _add(_from_numpy(value, path), path, tensors)}

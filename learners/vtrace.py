@@ -1,7 +1,7 @@
 """V-trace: value targets and advantages for a policy that lags behind the one being learned.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
-equation 1 in its recursive form (their remark 1), with the lambda of their remark 2. Shapes: T steps, B environments.
+equation 1 in its recursive form (remark 1 there), with the lambda of remark 2. Shapes: T steps, B environments.
 """
 
 from typing import NamedTuple
@@ -39,11 +39,11 @@ def from_importance_weights(
     Args:
         log_rhos: log importance ratios of the actions taken, float [T, B].
         discounts: of the transition from step t to t+1, 0 where it ends an episode by termination, float [T, B].
-        rewards: of the transition from step t to t+1, float [T, B].
-        values: of steps 0..T-1 under the current weights, float [T, B].
-        bootstrap_value: of step T, float [B].
+        rewards: rewards of the transition from step t to t+1, float [T, B].
+        values: values of steps 0..T-1 under the current weights, float [T, B].
+        bootstrap_value: value of step T, float [B].
         clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
-        clip_pg_rho_threshold: rho_pg, likewise, for the advantages alone.
+        clip_pg_rho_threshold: rho_pg, likewise, for the advantages only.
         trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
 
     Raises:

@@ -1,6 +1,6 @@
-"""A2C: one update per batch, all of it made with the newest weights.
+"""A2C: one update per batch, made entirely with the newest weights.
 
-Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", its synchronous form; with lambda below 1 the
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", the synchronous form; with lambda below 1 the
 advantages are those of Schulman et al. 2016 (generalized advantage estimation).
 """
 
@@ -13,7 +13,7 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class A2CSettings:
-    """Settings that A2C alone reads."""
+    """Settings of A2C."""
 
     gae_lambda: float = 1.0
     """Lambda of generalized advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
@@ -32,10 +32,10 @@ class A2C(Algorithm):
     def targets(self, now: Pass) -> Targets:
         """Lambda-returns and generalized advantages."""
         step = now.step
-        found = generalized_advantages(
+        targets = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
         )
-        return Targets(found.targets, found.advantages)
+        return Targets(targets.targets, targets.advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """`- log pi(a_t) A_t` and `0.5 (R_t - V_t)^2`."""

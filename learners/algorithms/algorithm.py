@@ -1,8 +1,8 @@
-"""The contract of an algorithm: what the learner asks of it for every batch.
+"""Interface of an algorithm, which the learner calls for every batch.
 
 An algorithm turns one pass of the network over a batch of unrolls into value targets, advantages and per-step loss
-terms. Resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimizer and the counters are the
-learner's. Shapes: T steps, B environments.
+terms. The learner implements resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimizer and
+the counters. Shapes: T steps, B environments.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Imitated(NamedTuple):
     log_policy: Tensor
     """log pi(a*_t | x_t) of the player's actions, with gradient."""
     agrees: Tensor
-    """1 where the likeliest action is the player's, else 0."""
+    """1 where the most likely action is the player's, else 0."""
 
 
 class Pass(NamedTuple):
@@ -37,21 +37,21 @@ class Pass(NamedTuple):
     log_policy: Tensor
     """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
     log_behavior: Tensor
-    """log mu(a_t | x_t) of the policy that acted, float [T, B]."""
+    """log mu(a_t | x_t) of the behavior policy, float [T, B]."""
     log_policies: Tensor
-    """log pi(a | x_t) of every option of every choice, float [T, B, A], with gradient; -inf for invalid actions. Of a
-    Box space the means and log standard deviations, [T, B, 2 K]."""
+    """log pi(a | x_t) of every option of every choice, float [T, B, A], with gradient; -inf for invalid actions. For a
+    Box space, means and log standard deviations, [T, B, 2 K]."""
     log_behaviors: Tensor
-    """Those of the policy that acted, float [T, B, A]."""
+    """Log probabilities of the behavior policy, float [T, B, A]."""
     features: Tensor
-    """The core's outputs, which the heads read, float [T, B, H], with gradient."""
+    """Outputs of the core, inputs of the heads, float [T, B, H], with gradient."""
     action_spec: ActionSpec
-    """The action space."""
+    """Action space."""
 
     player: Imitated | None = None
-    """With `imitate` alone."""
+    """Only with `imitate`."""
     total: Callable[..., Sequence[Any]] = lambda *parts: parts
-    """Sums tensors over the learners that share the batch, for statistics of the batch."""
+    """Function that sums tensors over the learners that share the batch, for statistics of the batch."""
 
     def entropy(self) -> Tensor:
         """H(pi(. | x_t)) in nats, float [T, B], with gradient."""
@@ -70,51 +70,51 @@ class Targets(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The loss of every step, float [T, B] each; steps that did not happen may hold anything finite."""
+    """The loss of every step, float [T, B] each; invalid steps may contain any finite value."""
 
     policy: Tensor
     value: Tensor
     metrics: tuple[Tensor, ...]
-    """One [T, B] per name in `Algorithm.metrics`, without gradient."""
+    """One value [T, B] per name in `Algorithm.metrics`, without gradient."""
     extra: Tensor | None = None
-    """An additional loss with weight 1, such as one on `Pass.features`; None for none."""
+    """An additional loss with weight 1, such as one on `Pass.features`; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """An algorithm without settings of its own."""
+    """Settings of an algorithm without any."""
 
 
 class Algorithm:
-    """Base of every algorithm; `settings` is an instance of its `Settings`."""
+    """Base class of algorithms; `settings` is an instance of its `Settings`."""
 
     Settings: ClassVar[type[Any]] = NoSettings
-    """Frozen dataclass of the settings that this algorithm alone reads, each with a docstring and checked."""
+    """Frozen dataclass of the settings of this algorithm, each with a docstring and a check."""
     on_policy: ClassVar[bool]
-    """Whether every batch must be made by the newest weights (synchronous mode)."""
+    """Whether every batch must be made with the newest weights (synchronous mode)."""
     metrics: ClassVar[tuple[str, ...]] = ()
-    """Names of the algorithm's own metrics, means over the steps that happened."""
+    """Names of the algorithm's own metrics, means over valid steps."""
     targets_once: ClassVar[bool] = False
-    """Whether targets are computed once per batch, by a pass before the first update, and not in every pass."""
+    """Whether targets are computed once per batch, by a pass before the first update, instead of in every pass."""
     target_kl: float = 0.0
-    """Mean KL(mu || pi) of an update in nats above which it and the remaining updates of its batch are left out; 0
-    leaves none out."""
+    """Mean KL(mu || pi) of an update in nats above which it and the remaining updates of its batch are skipped; 0
+    skips none."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """The environments [K] of each update that a batch is used for, in order; None stands for all of them.
+        """Return the environments [K] of each update from a batch, in order; None means all of them.
 
-        Whole environments, never pieces of time: a recurrent state is exact only from the start of an unroll.
+        Updates use whole unrolls, since a recurrent state is exact only from the start of an unroll.
         """
         del num_envs, generator
         return [None]
 
     def targets(self, now: Pass) -> Targets:
-        """Value targets and advantages from a pass whose tensors carry no gradient."""
+        """Compute value targets and advantages from a pass without gradients."""
         raise NotImplementedError
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """The loss of every step."""
+        """Compute the loss of every step."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""PPO: several epochs over each batch, with the ratio of the new policy to the acting one clipped.
+"""PPO: several epochs over each batch, with a clipped ratio of new to behavior policy.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7, with generalized advantage estimation. A
-minibatch is made of whole environments: every pass begins at the unroll's own initial state and resets where episodes
-end, so the recurrent states are those of the weights that are being learned.
+minibatch is made of whole environments: every pass begins at the unroll's initial state and resets where episodes
+end, so recurrent states are those of the weights being learned.
 """
 
 from dataclasses import dataclass
@@ -18,26 +18,26 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class PPOSettings:
-    """Settings that PPO alone reads."""
+    """Settings of PPO."""
 
     epochs: int = 4
     """Passes over each batch, at least 1."""
     minibatches: int = 4
-    """Updates per epoch, at least 1; the batch's environments are shared out among them again in every epoch."""
+    """Updates per epoch, at least 1; the batch's environments are shuffled among them in every epoch."""
     clip: float = 0.2
-    """The ratio of new to acting policy earns nothing beyond 1 minus or plus this, above 0..1."""
+    """Clip of the ratio of new to behavior policy, to 1 minus or plus this value, above 0..1."""
     gae_lambda: float = 0.95
     """Lambda of generalized advantage estimation, 0..1."""
     normalize_advantages: bool = True
-    """Advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
+    """Whether advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
     advantage_floor: float = 0.0
-    """Least deviation that they are divided by, at least 0, in units of rewards or with normalized returns of those:
-    where nothing has been found yet, advantages are errors of the value function, and to scale them up drives the
-    policy anywhere."""
+    """Smallest standard deviation to divide by, at least 0, in units of rewards or of normalized returns:
+    before the first reward, advantages are only errors of the value function, and scaling them up moves the
+    policy in random directions."""
 
     target_kl: float = 0.0
-    """Mean divergence KL(acting || new policy) of an update in nats, at least 0, above which it and the remaining
-    updates of its batch are left out; 0 leaves none out. The divergence is exact."""
+    """Mean divergence KL(behavior || new policy) of an update in nats, at least 0, above which it and the remaining
+    updates of its batch are skipped; 0 skips none. The divergence is exact."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -62,11 +62,11 @@ class PPO(Algorithm):
 
     @property
     def target_kl(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As `Algorithm.target_kl`."""
+        """Same as `Algorithm.target_kl`."""
         return self.settings.target_kl
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Every environment once per epoch, in random groups of nearly equal size."""
+        """Split the environments into random groups of nearly equal size in every epoch."""
         groups = min(self.settings.minibatches, num_envs)
         if groups == 1:
             return [None] * self.settings.epochs
@@ -74,18 +74,18 @@ class PPO(Algorithm):
         return [group for order in shuffles for group in order.tensor_split(groups)]
 
     def targets(self, now: Pass) -> Targets:
-        """Lambda-returns and, standardized over the batch, generalized advantages."""
+        """Compute lambda-returns and generalized advantages, the latter standardized over the batch."""
         step = now.step
-        found = generalized_advantages(
+        targets = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
         )
         if not self.settings.normalize_advantages:
-            return Targets(found.targets, found.advantages)
+            return Targets(targets.targets, targets.advantages)
         floor = self.settings.advantage_floor
-        return Targets(found.targets, standardized(found.advantages, step.valid, floor, now.total))
+        return Targets(targets.targets, standardized(targets.advantages, step.valid, floor, now.total))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """The clipped surrogate, negative, and the squared error of the values.
+        """Compute the negative clipped surrogate and the squared error of the values.
 
         r_t = pi(a_t) / mu(a_t);    - min(r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t);    0.5 (R_t - V_t)^2
         """

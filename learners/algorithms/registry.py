@@ -1,6 +1,6 @@
 """Algorithms by name: `make_algorithm("vtrace", clip_rho=1.0)`.
 
-A third party adds one with an entry point in the group `engram.algorithms` or names it as `module:Class`.
+Third parties add algorithms with an entry point in the group `engram.algorithms` or name them as `module:Class`.
 """
 
 import difflib
@@ -24,7 +24,7 @@ def algorithm_names() -> list[str]:
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of an algorithm: a registered name or `module:Class`. Raises ValueError naming the nearest names."""
+    """Class of an algorithm: a registered name or `module:Class`. Raises ValueError naming the nearest names."""
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
         return getattr(importlib.import_module(module, __package__), attribute)
@@ -38,17 +38,17 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
-    """The settings dataclass of an algorithm with these values; the rest has its defaults.
+    """Create the settings of an algorithm with these values, and defaults for the rest.
 
     Raises ValueError naming an unknown setting, a value of another type, or one out of range.
     """
     cls = algorithm_class(name).Settings
     hints = get_type_hints(cls)
-    known = [each.name for each in fields(cls)]
+    names = [each.name for each in fields(cls)]
     checked: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=3) or known or ["(it has none)"]
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=3) or names or ["(it has none)"]
             raise ValueError(f"algorithm {name!r} has no setting {key!r}; did you mean: {', '.join(near)}?")
         if hints[key] is float and type(value) is int:
             value = float(value)
@@ -59,20 +59,20 @@ def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
 
 
 def make_algorithm(name: str, **values: Any) -> Algorithm:
-    """An algorithm by name with these settings; the rest has its defaults."""
+    """Create an algorithm by name with these settings, and defaults for the rest."""
     return algorithm_class(name)(algorithm_settings(name, values))
 
 
 def _foreign_class(name: str) -> type[Algorithm]:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        loaded = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as problem:
         raise ValueError(f"cannot load algorithm {name!r}: {problem}") from problem
-    return _checked(name, found)
+    return _checked(name, loaded)
 
 
-def _checked(name: str, found: Any) -> type[Algorithm]:
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+def _checked(name: str, loaded: Any) -> type[Algorithm]:
+    if not (isinstance(loaded, type) and issubclass(loaded, Algorithm)):
         raise ValueError(f"algorithm {name!r} is not a subclass of engram.learners.algorithms.algorithm.Algorithm")
-    return found
+    return loaded

@@ -1,4 +1,4 @@
-"""V-trace (IMPALA): one update per batch, corrected for the lag of the policy that acted.
+"""V-trace (IMPALA): one update per batch, corrected for the lag of the behavior policy.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
 section 4; the targets are in ../vtrace.py.
@@ -18,7 +18,7 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class VTraceSettings:
-    """Settings that V-trace alone reads."""
+    """Settings of V-trace."""
 
     clip_rho: float = 1.0
     """Clip of importance ratios in the value targets (rho bar); 0 does not clip."""
@@ -27,9 +27,9 @@ class VTraceSettings:
     trace_lambda: float = 1.0
     """Factor on the trace coefficients c, 0..1: below 1, later errors count less and returns vary less."""
     policy_clip: float = 0.0
-    """A step whose ratio has already moved this far the way its advantage asks teaches the policy nothing; 0 is off."""
+    """Steps whose ratio has moved this far in the direction of the advantage have no policy gradient; 0 is off."""
     epochs: int = 1
-    """Passes over each batch, at least 1, each with targets of its own."""
+    """Passes over each batch, at least 1, each with its own targets."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -43,7 +43,7 @@ class VTraceSettings:
 
 
 class VTrace(Algorithm):
-    """Policy gradient with V-trace's advantages, values regressed on its targets."""
+    """Policy gradient with V-trace's advantages, and regression of values on its targets."""
 
     Settings = VTraceSettings
     settings: VTraceSettings
@@ -51,14 +51,14 @@ class VTrace(Algorithm):
     metrics: ClassVar[tuple[str, ...]] = ("vtrace/rho_mean", "vtrace/rho_clip_rate")
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """The whole batch, `epochs` times."""
+        """Return the whole batch `epochs` times."""
         del num_envs, generator
         return [None] * self.settings.epochs
 
     def targets(self, now: Pass) -> Targets:
-        """V-trace's targets and clipped advantages."""
+        """Compute V-trace's targets and clipped advantages."""
         settings = self.settings
-        found = from_importance_weights(
+        targets = from_importance_weights(
             now.log_policy - now.log_behavior,
             now.step.discounts,
             now.step.rewards,
@@ -68,13 +68,13 @@ class VTrace(Algorithm):
             settings.clip_pg_rho or None,
             settings.trace_lambda,
         )
-        return Targets(found.vs, found.pg_advantages)
+        return Targets(targets.vs, targets.pg_advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; the ratio's mean and how often it is clipped.
+        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; and the mean of the ratio and how often it is clipped.
 
-        With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch that was made by older
-        weights then does not ask again for what updates since have done (the clip of PPO, Schulman et al. 2017).
+        With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch made with older
+        weights then does not repeat the changes of later updates (the clip of PPO, Schulman et al. 2017).
         """
         rhos = (now.log_policy.detach() - now.log_behavior).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()

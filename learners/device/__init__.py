@@ -1,1 +1,1 @@
-"""Learning on a device that the processor does not wait for: how batches travel there, and how updates are replayed."""
+"""Learning on an asynchronous device: transfer of batches and replay of recorded updates."""

@@ -1,8 +1,8 @@
-"""An update that is recorded once and replayed, so that the processor starts it with one call.
+"""Updates that are recorded once and replayed, so that the CPU launches them with one call.
 
-A recurrent core's update is thousands of small operations; starting them one by one takes a GPU's processor longer than
-the GPU computes. A CUDA graph holds them all with the addresses that they read and write. So the batch is copied to
-where the recorded one lay, and whatever an update changes (weights, moments, counters) is changed in place.
+A recurrent core's update is thousands of small operations; launching them one by one takes the CPU longer than
+the GPU computes. A CUDA graph contains all of them with the addresses that they read and write. So the batch is copied
+to the recorded address, and everything that an update changes (weights, moments, counters) is changed in place.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from ...actors.unroll import Unroll, tensors, with_tensors
 
 WARM_UP = 3
-"""Updates before the one that is recorded: libraries choose their methods and take their memory then."""
+"""Updates before the recorded one, in which libraries choose their methods and allocate memory."""
 
 Update: TypeAlias = Callable[[Unroll, Sequence[Tensor]], Tensor]
-"""One whole update from a batch on the device and the indices of its minibatches; returns its metrics."""
+"""Complete update from a batch on the device and the indices of its minibatches; returns its metrics."""
 
 Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
-"""Records work without doing it: what replays it, and the tensor that the result will be in."""
+"""Function that records work without running it; returns the replay function and the tensor of the result."""
 
 
 def cuda_graph(device: torch.device) -> Record:
-    """Returns a function that records work on this device as a CUDA graph.
+    """Return a function that records work on this device as a CUDA graph.
 
     A graph contains the kernels of one device's stream, so the device is the current one while the graph is recorded
-    and replayed. Other threads may call CUDA during the capture; what they start is not part of it.
+    and replayed. Other threads may call CUDA during the capture; their work is not part of it.
     """
 
     def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
@@ -50,7 +50,7 @@ def cuda_graph(device: torch.device) -> Record:
 
 
 def changing(agent: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every tensor that an update of this agent changes."""
+    """List every tensor that an update of this agent changes."""
     moments = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
     return [*agent.parameters(), *agent.buffers(), *moments]
 
@@ -58,15 +58,15 @@ def changing(agent: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]
 class _Recording(NamedTuple):
     replay: Callable[[], object]
     leaves: list[Tensor]
-    """Where the batch and its indices are read from."""
+    """Input buffers of the batch and its indices."""
     result: Tensor
 
 
 class Recorded:
-    """Records an update once, checks the recording against the update itself, and replays it from then on.
+    """Record an update once, check the recording against the update itself, and replay it afterwards.
 
     Args:
-        update: the update; it must not depend on values that are read back.
+        update: the update; must not depend on values that are read back.
         changed: returns every tensor that an update changes.
         record: records work; see `cuda_graph`.
     """
@@ -74,18 +74,18 @@ class Recorded:
     def __init__(self, update: Update, changed: Callable[[], Sequence[Tensor]], record: Record) -> None:
         self._update, self._changed, self._record = update, changed, record
         self.alone: AbstractContextManager[object] = contextlib.nullcontext()
-        """Held while an update is recorded: no other thread of the process may use the device."""
+        """Lock acquired while an update is recorded, since no other thread of the process may use the device."""
         self._works = True
         self.forget()
 
     def forget(self) -> None:
-        """Record again: the update changes other tensors or has other settings."""
+        """Record again, after tensors or settings of the update have changed."""
         self._recording: _Recording | None = None
         self._form: object = None
         self._calls = 0
 
     def __call__(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
-        """Do the update; returns its metrics."""
+        """Run the update and return its metrics."""
         leaves = [*tensors(batch), *indices]
         form = [(leaf.shape, leaf.dtype) for leaf in leaves]
         if form != self._form:
@@ -102,7 +102,7 @@ class Recorded:
         return self._recording.result.clone()
 
     def _first(self, batch: Unroll, indices: Sequence[Tensor], leaves: list[Tensor]) -> Tensor:
-        """Record the update and replay it; undo the replay, do the update itself and compare; waits for the device."""
+        """Record the update and replay it; undo the replay, run the update itself and compare; waits for the device."""
         changed, problem = [x.detach() for x in self._changed()], ""
         before = [x.clone() for x in changed]
         try:
@@ -110,7 +110,7 @@ class Recorded:
                 recording = self._make(batch, leaves)
             recording.replay()
             replayed, after = recording.result.clone(), [x.clone() for x in changed]
-        except Exception as error:  # recording may fail in any way
+        except Exception as error:  # recording may raise any exception
             recording, replayed, after = None, None, before
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         for x, old in zip(changed, before, strict=True):
@@ -136,18 +136,18 @@ class Recorded:
         return _Recording(replay, places, result)
 
 
-def _alike(found: Tensor, wanted: Tensor) -> bool:
-    """Whether metrics are equal but for the order of float sums."""
-    return torch.allclose(found.cpu(), wanted.cpu(), rtol=1e-2, atol=1e-5, equal_nan=True)
+def _alike(replayed: Tensor, expected: Tensor) -> bool:
+    """Whether metrics are equal up to the order of float sums."""
+    return torch.allclose(replayed.cpu(), expected.cpu(), rtol=1e-2, atol=1e-5, equal_nan=True)
 
 
-def _near(before: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
-    """Whether tensors were changed as they should be.
+def _near(before: Sequence[Tensor], replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether tensors were changed as expected.
 
-    Half of the change is allowed: Adam's first steps have the full length where the gradient is rounding alone.
+    An error of half the change is allowed: Adam's first steps have full length even if the gradient is only rounding.
     """
     change, error = (
-        sum(float((a - b).double().square().sum()) for a, b in zip(pair, wanted, strict=True))
-        for pair in (before, found)
+        sum(float((a - b).double().square().sum()) for a, b in zip(pair, expected, strict=True))
+        for pair in (before, replayed)
     )
     return error <= 0.25 * change

@@ -10,13 +10,13 @@ import torch
 from ...agents import bf16
 
 Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
-"""auto: `chosen` takes one of the others when a run begins."""
+"""Precisions; `chosen` replaces auto by one of the others when a run begins."""
 
 
 def chosen(precision: Precision, device: torch.device) -> Precision:
-    """The precision of a run whose learner is on this device. Raises ValueError for one that the device does not have.
+    """Choose the precision of a run whose learner is on this device. Raises ValueError if the device lacks it.
 
-    "auto" is bf16 on a CPU with instructions for it on which a short measurement is in its favor, else float32.
+    "auto" is bf16 on a CPU with instructions for it if a short measurement finds it faster, else float32.
     """
     if device.type != "cpu":
         return "float32" if precision == "auto" else precision
@@ -31,10 +31,10 @@ def chosen(precision: Precision, device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits with tf32 alone.
+    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32.
 
-    The flags belong to the process and a backward pass reads them too: leave the context after the gradients exist.
-    By default cuDNN rounds the factors of float32 convolutions. The flags are as before at the end.
+    The flags belong to the process and a backward pass reads them too: leave the context after computing gradients.
+    By default cuDNN rounds the factors of float32 convolutions. The flags are restored at the end.
     """
     places, name, rounded, exact = _flags()
     value = rounded if precision == "tf32" else exact
@@ -51,7 +51,7 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
 def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
     """The flags' owners, their name, and the values for tf32 and for float32.
 
-    From torch 2.9 on `allow_tf32` raises once `fp32_precision` was set.
+    Since torch 2.9, `allow_tf32` raises after `fp32_precision` has been set.
     """
     backends: Any = torch.backends
     if hasattr(backends.cudnn, "conv"):
@@ -61,7 +61,7 @@ def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Compute a forward pass with bf16: on a CPU large multiplications round their factors; on a GPU torso and heads
-    are bfloat16, and cores leave it (`full_precision`)."""
+    use bfloat16, and cores use float32 (`full_precision`)."""
     if device.type == "cpu":
         return bf16.products(precision == "bf16")
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

@@ -1,7 +1,7 @@
-"""How a batch travels to the learner's device: in one copy, while the learner learns from the batch before it.
+"""Transfer of a batch to the learner's device in one copy, while the learner uses the previous batch.
 
-A copy begins when it is known what will be learned from next, on a stream of its own. Two pinned buffers take turns, so
-that the next batch is packed while the last one may still be on its way.
+A copy begins when the next batch is known, on a separate stream. Two pinned buffers alternate, so
+that the next batch can be packed while the last one is still being copied.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from ...actors.unroll import Unroll, map_tensors, tensors, with_tensors
 
 
 class _Sent(NamedTuple):
-    """A batch on its way."""
+    """Batch being copied."""
 
     batch: Unroll
-    """The batch as it was given."""
+    """Batch before the copy."""
     arrived: Unroll
-    """The same on the device."""
+    """Batch on the device."""
     indices: list[Tensor]
-    """The indices that went with it, on the device."""
+    """Indices of its minibatches on the device."""
     event: Any
-    """Reached when the copy is complete; None where copies are complete at once."""
+    """Reached when the copy is complete; None if copies are synchronous."""
 
 
 class Transfer:
-    """Batches to one device that is not the CPU.
+    """Transfer of batches to one device other than the CPU.
 
     Args:
-        device: where they go.
+        device: target device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,11 +46,11 @@ class Transfer:
         self._sent = self._send(batch, indices)
 
     def receive(self, batch: Unroll, indices: Sequence[Tensor]) -> tuple[Unroll, list[Tensor]]:
-        """The batch and the indices on the device; the CPU does not wait for them."""
+        """Return the batch and the indices on the device; the CPU does not wait for them."""
         sent = self._sent if self._sent is not None and self._sent.batch is batch else self._send(batch, indices)
         self._sent = None
         take_over((*tensors(sent.arrived), *sent.indices), sent.event, self._device)
-        # An actor's tensors are on this device, or on another one.
+        # The tensors of an actor may be on this device or another one.
         return map_tensors(lambda leaf: leaf.to(self._device, non_blocking=True), sent.arrived), sent.indices
 
     def _send(self, batch: Unroll, indices: Sequence[Tensor]) -> _Sent:

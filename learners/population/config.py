@@ -1,4 +1,4 @@
-"""Population-based training: which scheme, when members are looked at, and what differs between them."""
+"""Population-based training: scheme, times of evaluation, and settings that differ between members."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +12,11 @@ Together: TypeAlias = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationConfig:
-    """How the members of a population learn from each other."""
+    """Configuration of population-based training."""
 
     scheme: Scheme = "lp-rnn"
-    """lp-rnn: a member takes the weights of a random other one that a t-test finds better; its settings stay.
-    truncation: the worst members take the weights and settings of the best, and mutate the settings."""
+    """lp-rnn: a member copies the weights of a random other member that a t-test finds better; its settings stay.
+    truncation: the worst members copy the weights and settings of the best, and mutate the settings."""
     explore: tuple[str, ...] = ()
     """Settings that differ between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
     warmup: int = 30_000
@@ -26,16 +26,16 @@ class PopulationConfig:
     window: int = 3_000
     """Last episode returns that are compared, at least 2; members with fewer are not compared."""
     p_value: float = 0.05
-    """lp-rnn: the other member is better if its mean is and Welch's two-sided t-test gives less than this, 0..1."""
+    """lp-rnn: largest p-value of Welch's two-sided t-test with which a member with a higher mean is better, 0..1."""
     quantile: float = 0.25
-    """truncation: share of the population that counts as worst, and as best, above 0, at most 0.5."""
+    """truncation: share of the population that is considered worst, and as best, above 0, at most 0.5."""
     factors: tuple[float, float] = (0.8, 1.2)
-    """truncation: a setting is multiplied by one of these; the result stays inside the explored range."""
+    """truncation: a setting is multiplied by one of these; the result is clipped to the explored range."""
     resample: float = 0.25
-    """truncation: probability with which a setting is drawn afresh instead, 0..1."""
+    """truncation: probability with which a setting is resampled instead, 0..1."""
     together: Together = "auto"
-    """Whether members learn in one batched call, and act in one where actors are in the learner's process; numbers
-    differ from those of a member alone by rounding. auto: on a GPU; with --cuda-graph they learn in turn."""
+    """Whether members learn in one batched call, and act in one if actors are in the learner's process; results
+    differ from those of single members by rounding. auto: on a GPU; with --cuda-graph they learn in turn."""
     patience: int = 20
     """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
 
@@ -56,9 +56,9 @@ class PopulationConfig:
             raise ValueError(f"pbt.quantile is {self.quantile}; allowed: above 0, at most 0.5")
         if len(self.factors) != 2 or not 0 < self.factors[0] < self.factors[1]:
             raise ValueError(f"pbt.factors is {self.factors}; allowed: two numbers above 0, the smaller one first")
-        for name, words in (("scheme", get_args(Scheme)), ("together", get_args(Together))):
-            if getattr(self, name) not in words:
-                raise ValueError(f"pbt.{name} is {getattr(self, name)!r}; allowed: {', '.join(words)}")
+        for name, choices in (("scheme", get_args(Scheme)), ("together", get_args(Together))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"pbt.{name} is {getattr(self, name)!r}; allowed: {', '.join(choices)}")
         _ = self.explored
 
     @property
@@ -68,5 +68,5 @@ class PopulationConfig:
 
     @cached_property
     def explored(self) -> tuple[Explored, ...]:
-        """`explore`, understood. Raises ValueError for words that mean nothing."""
+        """Parsed `explore`. Raises ValueError for invalid text."""
         return parse(self.explore)

@@ -1,7 +1,7 @@
-"""Who learns from whom in a population: pure, seeded decisions on recorded scores.
+"""Decisions which members copy which: pure, seeded functions of recorded scores.
 
-A decision depends on the arguments of `decide` alone, all of which stand in one line of a run's population.jsonl, so
-every line can be checked by itself.
+A decision depends only on the arguments of `decide`, all of which are in one line of a run's population.jsonl, so
+every line can be checked separately.
 """
 
 import math
@@ -16,10 +16,10 @@ from .config import PopulationConfig
 from .search_space import Values, first_values, mutated
 
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
-"""Keys of the random streams that belong to the population; none meets those of environments and weights."""
+"""Keys of the population's random streams, distinct from those of environments and weights."""
 
 Scores = Sequence[Sequence[float]]
-"""Per member, the returns of its last episodes in order, at most a window of them."""
+"""Returns of each member's last episodes in order, at most a window of them."""
 
 
 class Decision(NamedTuple):
@@ -27,23 +27,23 @@ class Decision(NamedTuple):
 
     member: int
     opponent: int | None
-    """The member it was compared with, if any."""
+    """Member of the comparison, if any."""
     p_value: float | None
-    """Of Welch's t-test between the two; None without a test, or where neither varies."""
+    """p-value of Welch's t-test between the two; None without a test, or if neither varies."""
     mean: float | None
     """Mean score; None without scores."""
     opponent_mean: float | None
     copy: bool
-    """Whether weights and optimizer of the opponent are copied."""
+    """Whether weights and optimizer state of the opponent are copied."""
     reason: str
     old: Values
-    """The member's settings before."""
+    """Settings of the member before."""
     new: Values
-    """The member's settings after."""
+    """Settings of the member after."""
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
-    """The settings that every member begins with."""
+    """Initial settings of every member."""
     return first_values(config.explored, members, _stream(seed, _FIRST, 0))
 
 
@@ -55,19 +55,19 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Decisions about the evaluated members.
+    """Decide about the evaluated members.
 
     Args:
-        config: the scheme and its numbers.
-        seed: the run's.
-        generation: counts evaluations from 1; with the seed it fixes the randomness.
+        config: the scheme and its settings.
+        seed: seed of the run.
+        generation: index of the evaluation, from 1; with the seed it determines the randomness.
         evaluated: members to decide about, in order.
-        scores: of every member.
-        values: the explored settings of every member.
+        scores: scores of every member.
+        values: explored settings of every member.
 
     Returns:
-        One decision per evaluated member, in order. They are meant at once: where A copies B and B copies C, A gets
-        what B was before.
+        One decision per evaluated member, in order. They apply simultaneously: if A copies B and B copies C, A gets
+        B's previous weights.
     """
     rng = _stream(seed, _GENERATION, generation)
     decide_one = _compare_with_random if config.scheme == "lp-rnn" else _truncate
@@ -83,10 +83,10 @@ def replace_failing(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """A copy of the best healthy member for each one whose loss stays non-finite; none if no member is healthy.
+    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one.
 
-    The best has the highest mean score; a member without scores comes after all others. Settings mutate in a
-    truncation population, in which a setting may be what went wrong, and stay in an lp-rnn one. `step` seeds the
+    The best has the highest mean score; a member without scores is ranked last. Settings mutate in a
+    truncation population, where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the
     randomness.
     """
     if not healthy:
@@ -112,13 +112,13 @@ def replace_failing(
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """The two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies at all.
+    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies.
 
     t = (m1 - m2) / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
-        test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs do not know its fields
+        test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack its fields
     p = float(test.pvalue)
     return None if math.isnan(p) else p
 
@@ -126,7 +126,7 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 def _compare_with_random(
     config: PopulationConfig, rng: np.random.Generator, member: int, scores: Scores, values: Sequence[Values]
 ) -> Decision:
-    """LP-RNN paper, section 5.2: a random other member's weights are taken if a t-test finds it better."""
+    """LP-RNN paper, section 5.2: copy a random other member's weights if a t-test finds it better."""
     mean, old = _mean(scores[member]), values[member]
     others = [other for other in _comparable(config, scores) if other != member]
     if not others:
@@ -188,7 +188,7 @@ def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:
 
 
 def _mean(scores: Sequence[float]) -> float:
-    return math.fsum(scores) / len(scores)  # exact, so the same on every machine
+    return math.fsum(scores) / len(scores)  # exact, so equal on every machine
 
 
 def _stream(seed: int, key: int, generation: int) -> np.random.Generator:

@@ -1,11 +1,11 @@
-"""Settings that differ between members of a population: the words that name them, first values, mutations.
+"""Settings that differ between members of a population: their flags, first values, mutations.
 
     learner.lr=loguniform(1e-5,1e-3)        log(value) is uniform
     learner.entropy_cost=uniform(0,0.02)
     learner.bptt_length=choice(3,20,100)
 
-Any numeric setting of LearnerConfig, or of a registered algorithm (learner.gae_lambda), can be named; whole numbers
-stay whole.
+Any numeric setting of LearnerConfig, or of a registered algorithm (learner.gae_lambda), can be explored; integers
+stay integers.
 """
 
 import difflib
@@ -25,23 +25,23 @@ KINDS = ("loguniform", "uniform", "choice")
 _WORD = re.compile(r"\s*([\w.]+)\s*=\s*(\w+)\s*\(([^()]*)\)\s*")
 
 Values = dict[str, float]
-"""Settings by dotted name, e.g. {"learner.lr": 3e-4}; whole numbers are int."""
+"""Settings by dotted name, e.g. {"learner.lr": 3e-4}; integers are int."""
 
 
 class Explored(NamedTuple):
-    """One setting and where its values come from."""
+    """Setting and the distribution of its values."""
 
     setting: str
     """Dotted name."""
     kind: str
     """One of KINDS."""
     numbers: tuple[float, ...]
-    """Lowest and highest value; of a choice, all values in rising order."""
+    """Lowest and highest value; for a choice, all values in increasing order."""
     whole: bool
-    """Whether the setting is a whole number."""
+    """Whether the setting is an integer."""
 
     def sample(self, rng: np.random.Generator) -> float:
-        """A value drawn afresh."""
+        """Sample a value."""
         if self.kind == "choice":
             return self.numbers[int(rng.integers(len(self.numbers)))]
         low, high = self.numbers
@@ -50,7 +50,7 @@ class Explored(NamedTuple):
         return self._allowed(math.exp(float(rng.uniform(math.log(low), math.log(high)))))
 
     def perturb(self, value: float, factors: tuple[float, float], rng: np.random.Generator) -> float:
-        """`value` times one of `factors`, kept inside the range; of a choice, the value below or above."""
+        """Multiply `value` by one of `factors`, inside the range; for a choice, take the next lower or higher value."""
         up = bool(rng.integers(2))
         if self.kind == "choice":
             place = self.numbers.index(value) + (1 if up else -1)
@@ -64,7 +64,7 @@ class Explored(NamedTuple):
 
 
 def first_values(explored: Sequence[Explored], members: int, rng: np.random.Generator) -> list[Values]:
-    """First values of every member."""
+    """Sample the first values of every member."""
     return [{each.setting: each.sample(rng) for each in explored} for _ in range(members)]
 
 
@@ -75,7 +75,7 @@ def mutated(
     resample: float,
     rng: np.random.Generator,
 ) -> Values:
-    """Every setting drawn afresh with probability `resample`, else perturbed (Jaderberg et al. 2017, section 4.1)."""
+    """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
     return {
         each.setting: each.sample(rng) if rng.random() < resample else each.perturb(values[each.setting], factors, rng)
         for each in explored
@@ -83,16 +83,16 @@ def mutated(
 
 
 def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
-    """A learner's configuration with these values. Raises ValueError for a value that is not allowed."""
-    given = {name.removeprefix(PREFIX): value for name, value in values.items()}
-    shared = {name: value for name, value in given.items() if name in get_type_hints(LearnerConfig)}
-    own = {name: value for name, value in given.items() if name not in shared}
+    """Return a learner's configuration with these values. Raises ValueError for an invalid value."""
+    settings = {name.removeprefix(PREFIX): value for name, value in values.items()}
+    shared = {name: value for name, value in settings.items() if name in get_type_hints(LearnerConfig)}
+    own = {name: value for name, value in settings.items() if name not in shared}
     return replace(config, **shared, algorithm_args=config.algorithm_args | own)  # type: ignore
 
 
-def parse(words: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
-    """The search space that the words of a flag name. Raises ValueError naming the word and what is allowed."""
-    explored = tuple(_parse(word, flag) for word in words)
+def parse(texts: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
+    """Parse the search space in a flag's arguments. Raises ValueError naming the argument and the allowed values."""
+    explored = tuple(_parse(text, flag) for text in texts)
     names = [each.setting for each in explored]
     for name in names:
         if names.count(name) > 1:
@@ -100,33 +100,33 @@ def parse(words: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
     return explored
 
 
-def _parse(word: str, flag: str) -> Explored:
-    match = _WORD.fullmatch(word)
+def _parse(argument: str, flag: str) -> Explored:
+    match = _WORD.fullmatch(argument)
     if match is None:
         raise ValueError(
-            f"{flag} {word!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
+            f"{flag} {argument!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
         )
     setting, kind, inside = match.groups()
     whole = _numeric_type(setting, flag) is int
     if kind not in KINDS:
         raise ValueError(f"{flag} {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
-    numbers = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
+    values = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
     if kind == "choice":
-        numbers = sorted(set(numbers))
-        if len(numbers) < 2:
+        values = sorted(set(values))
+        if len(values) < 2:
             raise ValueError(f"{flag} {setting}: choice({inside}) is no choice; allowed: two or more different values")
     else:
-        _check_range(f"{flag} {setting}", kind, inside, numbers)
-    for number in numbers:
+        _check_range(f"{flag} {setting}", kind, inside, values)
+    for value in values:
         try:
-            applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: number})
+            applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: value})
         except ValueError as problem:
             raise ValueError(f"{flag} {setting}={kind}({inside}): {problem}") from None
-    return Explored(setting, kind, tuple(numbers), whole)
+    return Explored(setting, kind, tuple(values), whole)
 
 
 def _numeric_type(setting: str, flag: str) -> type:
-    """int or float. Raises ValueError if there is no such setting, or it is not a number."""
+    """Type of a setting, int or float. Raises ValueError for an unknown or non-numeric setting."""
     settings = _settings()
     numeric = sorted(name for name, (hint, _) in settings.items() if hint in (int, float))
     if setting in numeric:
@@ -134,38 +134,38 @@ def _numeric_type(setting: str, flag: str) -> type:
     if setting in settings:
         raise ValueError(f"{flag} {setting}: not a number; numeric settings: {', '.join(numeric)}")
     near = difflib.get_close_matches(setting if setting.startswith(PREFIX) else PREFIX + setting, numeric, n=3)
-    said = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
-    raise ValueError(f"{flag} {setting}: no such setting; {said}")
+    advice = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
+    raise ValueError(f"{flag} {setting}: no such setting; {advice}")
 
 
 def _settings() -> dict[str, tuple[Any, str]]:
-    """Every setting by dotted name: its type and an algorithm that has it."""
-    found: dict[str, tuple[Any, str]] = {}
+    """All settings by dotted name, with their type and an algorithm that has them."""
+    settings: dict[str, tuple[Any, str]] = {}
     for algorithm in algorithm_names():
         own = get_type_hints(algorithm_class(algorithm).Settings)
-        found |= {PREFIX + name: (hint, algorithm) for name, hint in own.items()}
+        settings |= {PREFIX + name: (hint, algorithm) for name, hint in own.items()}
     plain = LearnerConfig().algorithm
-    return found | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
+    return settings | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
 
 
 def _number(name: str, text: str, whole: bool) -> float:
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        value = math.nan
+    if not math.isfinite(value):
         raise ValueError(f"{name}: {text.strip()!r} is not a number")
     if not whole:
-        return number
-    if number != int(number):
+        return value
+    if value != int(value):
         raise ValueError(f"{name}: {text.strip()} is not a whole number, as it must be")
-    return int(number)
+    return int(value)
 
 
-def _check_range(name: str, kind: str, inside: str, numbers: list[float]) -> None:
-    if len(numbers) != 2:
-        raise ValueError(f"{name}: {kind}({inside}) has {len(numbers)} numbers; allowed: {kind}(LOW,HIGH)")
-    low, high = numbers
+def _check_range(name: str, kind: str, inside: str, values: list[float]) -> None:
+    if len(values) != 2:
+        raise ValueError(f"{name}: {kind}({inside}) has {len(values)} numbers; allowed: {kind}(LOW,HIGH)")
+    low, high = values
     if not low < high:
         raise ValueError(f"{name}: {kind}({inside}) is upside down; allowed: LOW below HIGH")
     if kind == "loguniform" and not low > 0:

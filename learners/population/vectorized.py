@@ -1,10 +1,10 @@
-"""Members of a population learn from a batch each in one batched call, where the same is done for all of them.
+"""Members of a population learn from one batch each in one batched call, if the operations are the same.
 
 Weights and batches of M members are stacked, and one pass computes M losses; none depends on another member's weights,
 so the gradient of their sum contains every member's own. Everything else of an update, its clipping, optimizer and
-settings, is each learner's (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of
-matrix multiplications. Starting an operation for nine members takes a device no longer than for one; a CPU, which is
-busy with the arithmetic of one, gains nothing.
+settings, is done by each learner (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of
+matrix multiplications. Launching an operation for nine members takes no longer on a GPU than for one; a CPU,
+limited by arithmetic, gains nothing.
 """
 
 import copy
@@ -30,11 +30,11 @@ OWN = (
     *("lr", "lr_schedule", "lr_warmup", "eps", "adam_beta1", "rmsprop_decay", "rmsprop_momentum", "max_grad_norm"),
     "entropy_schedule",
 )
-"""Settings that a learner uses outside of the pass."""
+"""Settings that a learner uses outside the pass."""
 
 
 def learn_together(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
-    """As `learn` of every learner with its batch."""
+    """Like `learn` for every learner with its batch."""
     received = [learner.receive(batch) for learner, batch in zip(learners, batches, strict=True)]
     updates = [learner.prepare(batch) for learner, (batch, _) in zip(learners, received, strict=True)]
     chosen = [indices or [slice(None)] for _, indices in received]
@@ -52,22 +52,22 @@ def learn_together(learners: Sequence[Learner], batches: Sequence[Unroll]) -> No
 
 
 def _alike(minibatches: dict[int, Minibatch]) -> list[list[int]]:
-    """Members in groups whose gradients one call can compute."""
+    """Group members whose gradients one call can compute."""
     groups: dict[Any, list[int]] = defaultdict(list)
-    for member, each in minibatches.items():
-        form = [(leaf.shape, leaf.dtype) for leaf in tensors(each.batch)]
-        groups[repr((_form(each.config), form, each.targets is None))].append(member)
+    for member, minibatch in minibatches.items():
+        form = [(leaf.shape, leaf.dtype) for leaf in tensors(minibatch.batch)]
+        groups[repr((_form(minibatch.config), form, minibatch.targets is None))].append(member)
     return list(groups.values())
 
 
 def _form(config: LearnerConfig) -> LearnerConfig:
-    """A configuration without the settings in which members of one call may differ."""
+    """Return a configuration without the settings in which members of one call may differ."""
     usual = LearnerConfig()
     return replace(config, **{name: getattr(usual, name) for name in (*VARIED, *OWN)})
 
 
 def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
-    """As `gradient` of every minibatch, all of one form."""
+    """Like `gradient` for every minibatch, all of one form."""
     if len(minibatches) == 1:
         return [gradient(minibatches[0])]
     losses = [_Loss(each) for each in minibatches]
@@ -90,7 +90,7 @@ def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
 
 
 class _Loss(nn.Module):
-    """The loss of a minibatch as a module, whose weights can be exchanged for a call."""
+    """Loss of a minibatch as a module, whose weights can be replaced for a call."""
 
     def __init__(self, minibatch: Minibatch) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Loss(nn.Module):
     def forward(
         self, leaves: list[Tensor], targets: list[Tensor], settings: dict[str, Tensor], share: Tensor
     ) -> LossTerms:
-        """The loss of one member."""
+        """Compute the loss of one member."""
         config, batch = copy.copy(self._minibatch.config), with_tensors(self._minibatch.batch, leaves)
         for name, value in settings.items():
             object.__setattr__(config, name, value)  # a tensor for each member, which the configuration cannot check
@@ -107,6 +107,6 @@ class _Loss(nn.Module):
         return loss(self._minibatch._replace(batch=batch, config=config, targets=own, entropy_share=share))
 
 
-def _stacked(numbers: Sequence[Any], like: Tensor) -> Tensor:
-    """A number of every member, [M]."""
-    return torch.stack([torch.as_tensor(number, dtype=torch.float32) for number in numbers]).to(like.device)
+def _stacked(values: Sequence[Any], like: Tensor) -> Tensor:
+    """Stack a value of every member, [M]."""
+    return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in values]).to(like.device)

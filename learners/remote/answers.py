@@ -1,4 +1,4 @@
-"""Answers of learners in other processes, which may be lost meanwhile."""
+"""Responses of learners in other processes, which may be lost meanwhile."""
 
 from contextlib import suppress
 from typing import Any
@@ -11,7 +11,7 @@ from ..group import GroupLostError, LearnerLossError
 
 
 def has_arrived(ref: Any) -> bool:
-    """Whether there is an answer by now, and not the news that its process is lost."""
+    """Whether a response has arrived that is not the loss of its process."""
     with suppress(RayError):
         ray.get(ref, timeout=0)
         return True
@@ -19,9 +19,9 @@ def has_arrived(ref: Any) -> bool:
 
 
 def answer_of(ref: Any, seconds: float) -> Any:
-    """An answer of another learner.
+    """Return a response of another learner.
 
-    Raises GroupLostError if its process is lost or it has left the group, ActorFailureError of its actors.
+    Raises GroupLostError if its process is lost or it has left the group, and the ActorFailureError of its actors.
     """
     try:
         return ray.get(ref, timeout=seconds)

@@ -1,7 +1,7 @@
-"""Learners of a population's members in other processes: no gradient is summed, each learns from whole batches.
+"""Learners of a population's members in other processes: each learns from whole batches, without sums of gradients.
 
-The run's process keeps every member's weights and sends batches; a member's optimizer is in the process that it is
-dealt to. What follows from a batch is what the member's learner in the run's process would make of it, bit for bit.
+The run's process keeps every member's weights and sends batches; a member's optimizer is in its assigned
+process. Results equal those of a learner in the run's process, bit for bit.
 """
 
 import os
@@ -38,24 +38,24 @@ class Answer(NamedTuple):
 
 
 class MemberProcess:
-    """The learners of some members, as Ray runs them.
+    """Ray actor with the learners of some members.
 
     Args:
-        make_learner: makes a learner, whose state follows.
+        make_learner: creates a learner, whose state is set later.
         directory: working directory of the run, for a user's modules.
         threads: CPU threads.
     """
 
     def __init__(self, make_learner: Callable[[], Learner], directory: str, threads: int) -> None:
         if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
+            sys.path.append(directory)  # last: a user's module must not shadow one of a library
         prepare_process(1)
         share_tensors()
         self._make_learner, self._threads = make_learner, threads
         self._learners: dict[int, Learner] = {}
 
     def learn(self, member: int, parcel: Parcel | bytes) -> Answer:
-        """One update of a member."""
+        """Run one update of a member."""
         use_threads(self._threads)
         learner = self._learners[member]
         learner.learn(unpack(parcel))
@@ -70,11 +70,11 @@ class MemberProcess:
 
 
 class RemoteLearner(Learner):
-    """A learner whose updates are made in another process.
+    """Learner whose updates run in another process.
 
     Args:
         process: Ray's handle of its MemberProcess.
-        member: the member's number there.
+        member: index of the member in that process.
     """
 
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int, process: Any, member: int) -> None:
@@ -89,15 +89,15 @@ class RemoteLearner(Learner):
         self.finish()
 
     def begin(self, batch: Unroll) -> None:
-        """Let the other process learn from a batch."""
+        """Make the other process learn from a batch."""
         self._learning = self._process.learn.remote(self._member, pack(batch))
 
     def finish(self) -> None:
-        """Wait for the update, and take over what it has changed."""
-        answer: Answer = self._get(self._learning)
-        load(self.agent, answer.weights)
-        self.updates, self.steps, self._skipped, self.cause = answer[2:]
-        self._read += answer.metrics
+        """Wait for the update, and copy its results."""
+        result: Answer = self._get(self._learning)
+        load(self.agent, result.weights)
+        self.updates, self.steps, self._skipped, self.cause = result[2:]
+        self._read += result.metrics
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
@@ -131,13 +131,13 @@ class RemoteLearner(Learner):
 
 
 def member_processes(number: int, make_learner: Callable[[], Learner], threads: int = 1) -> Sequence[Any]:
-    """Ray's handles of so many processes, as they start."""
+    """Start processes and return Ray's handles of them."""
     made: Any = ray.remote(**claims())(MemberProcess)
     return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
 
 
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
-    """As `learn` of every learner with its batch, all at once where they are in several processes."""
+    """Like `learn` for every learner with its batch, concurrently if they are in several processes."""
     pairs = list(zip(learners, batches, strict=True))
     for learner, batch in pairs:
         if isinstance(learner, RemoteLearner):

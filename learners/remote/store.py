@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Where learners find each other: the key-value store of Ray's GCS, which only holders of Ray's token can read."""
+"""Rendezvous of learners in the key-value store of Ray's GCS, which only owners of Ray's token can read."""
 
 import time
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from ray.experimental import internal_kv
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 PAUSE = 0.01
-"""Seconds between two looks for a key."""
+"""Seconds between two checks for a key."""
 LOOKS = 50
-"""Looks for a key between two calls of `keep_waiting`."""
+"""Checks for a key between two calls of `keep_waiting`."""
 
 
 class RayStore(Store):
-    """A torch.distributed store for the start of one group.
+    """Store of torch.distributed for the start of one group.
 
     Args:
-        prefix: of its keys, another one for every group.
-        seconds: that a key is waited for.
-        keep_waiting: called now and then while a key is waited for; what it raises ends the wait.
+        prefix: prefix of its keys, different for every group.
+        seconds: timeout of waiting for a key.
+        keep_waiting: called repeatedly while waiting for a key; an exception from it ends the wait.
     """
 
     def __init__(self, prefix: str, seconds: float, keep_waiting: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class RayStore(Store):
         internal_kv._internal_kv_put(f"{self._prefix}-{key}", value if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """The value, once there is one. Raises RuntimeError if it does not come."""
+        """Wait for a value and return it. Raises RuntimeError at the timeout."""
         deadline = time.monotonic() + self._seconds
         looks, value = 0, None
         while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore
@@ -46,12 +46,12 @@ class RayStore(Store):
         return value
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Return once all keys are there."""
+        """Wait until all keys exist."""
         for key in keys:
             self.get(key)
 
     def has_extended_api(self) -> bool:
-        """Whether there are the methods that a start can do without."""
+        """Whether the store has methods that are optional for a start."""
         return False
 
     def remove(self) -> None:

@@ -1,8 +1,8 @@
-"""The learners of a run as its own process sees them: one pool of actors, one update.
+"""All learners of a run for the run's process: one pool of actors, one update.
 
-Every learner pulls unrolls from its own actors. This process, rank 0, numbers the weights, keeps the metrics and writes
-checkpoints. The others collect a batch on request, and all learn at once. The learners that are left when one dies or
-hangs continue from the memory of rank 0, with the batch of the interrupted update; a replacement joins later.
+Every learner pulls unrolls from its own actors. This process, rank 0, versions the weights, keeps metrics and writes
+checkpoints. The others collect a batch on request, and all learn at once. The remaining learners, when one dies or
+hangs, continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
 """
 
 import os
@@ -28,13 +28,13 @@ from .store import RayStore
 from .worker import CONNECT_SECONDS, JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, digest, prefix_of
 
 PATIENCE = 2.0
-"""Seconds of waiting for other learners' batches after which signals are looked for."""
+"""Seconds of waiting for other learners' batches between checks for signals."""
 SILENT_SECONDS = 5.0
-"""Without an answer to a ping after which a learner counts as lost; it answers while functions are compiled, too."""
+"""Seconds without a response to a ping after which a learner is lost; it also responds while compiling functions."""
 START_SECONDS = 600.0
-"""In which a learner's process must have started: a node may have to be booted for it."""
+"""Seconds within which a learner's process must have started; it may require booting a node."""
 CLOSE_SECONDS = 5.0
-"""In which the other learners must have closed their environments."""
+"""Seconds within which the other learners must have closed their environments."""
 MOST_LOSSES = 10
 """Losses in a row that end the run."""
 
@@ -46,28 +46,28 @@ class _Worker:
     rank: int
     handle: Any
     collecting: Any = None
-    """Ray's reference to its next status; None while none is awaited."""
+    """Ray's reference to its next status; None while none is expected."""
     batch: Unroll | None = None
-    """Facts of its complete batch."""
+    """Header data of its complete batch."""
     failures: int = 0
     progress: int = 0
     ping: Any = None
     heard: float = 0.0
     starting: Any = None
-    """Ray's reference to the place of its process, once that has started."""
+    """Ray's reference to the location of its process, available once it has started."""
 
 
 class Team:
-    """All learners. Methods without a docstring are those of ActorPool, about the actors of all learners.
+    """All learners. Methods without a docstring are those of ActorPool, for the actors of all learners.
 
     Args:
         pool: this process's actors.
-        shares: of every learner, in order of ranks.
-        make_learner: makes the learner of another process.
-        make_pool: makes the actors of a share, for a process that starts at a step.
+        shares: shares of all learners, in order of ranks.
+        make_learner: creates the learner of another process.
+        make_pool: creates the actors of a share, for a process that starts at a step.
         synchronous: a batch is one unroll of every actor.
-        report: shows a message to the user.
-        threads: of each learner.
+        report: displays a message to the user.
+        threads: threads of each learner.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Team:
         self._learned = self._groups = self._lost = self._losses = 0
         self._learner: Learner | None = None
         self.seconds: list[float] = []
-        """Wall time of acting of other learners' unrolls, for the caller to take."""
+        """Wall time of acting of other learners' unrolls, which the caller removes."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
-        """Those that start in place of lost ones."""
+        """Starting replacements of lost workers."""
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         for worker in self._workers:
             answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        wanted: dict[str, Any] = {**claims(), "concurrency_groups": {"control": 1}}
-        made: Any = ray.remote(**wanted)(LearnerProcess)
+        options: dict[str, Any] = {**claims(), "concurrency_groups": {"control": 1}}
+        made: Any = ray.remote(**options)(LearnerProcess)
         share = self._shares[rank]
         handle = made.remote(
             self._make_learner,
@@ -111,7 +111,7 @@ class Team:
         )
         return _Worker(rank, handle, starting=handle.process.remote())
 
-    # -- the contract (see ActorPool) --------------------------------------------------------------------------------
+    # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
     @property
     def num_actors(self) -> int:
@@ -143,13 +143,13 @@ class Team:
         self.pool.retire(member)
 
     def next(self) -> Unroll | None:
-        """The next unroll of this process's actors; None where a complete batch waits for other learners' batches."""
+        """Return the next unroll of this process's actors; None if a complete batch waits for other learners."""
         self._begin()
         held, self._held = self._held, False
         return None if held else self.pool.next()
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
-        """One unroll of each of this process's actors, once all learners have theirs."""
+        """Return one unroll of each of this process's actors, once all learners have theirs."""
         self._begin()
         self._own = self._own or self.pool.gather(member)
         if self._own is None or not self.ready():
@@ -189,7 +189,7 @@ class Team:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Let the other learners collect their next batches with the newest weights."""
+        """Make the other learners collect their next batches with the newest weights."""
         if self._due:
             self._due = False
             self._welcome()
@@ -198,7 +198,7 @@ class Team:
                 worker.collecting = worker.handle.collect.remote(self._header, learned)
 
     def ready(self) -> bool:
-        """Whether all other learners have a complete batch; waits for a while."""
+        """Whether all other learners have a complete batch; waits for a limited time."""
         deadline = time.monotonic() + PATIENCE
         while waiting := [worker for worker in self._workers if worker.batch is None]:
             left = deadline - time.monotonic()
@@ -223,7 +223,7 @@ class Team:
             self._report(message)
 
     def learn(self, learner: Learner, batch: Unroll) -> Unroll:
-        """One update of all learners; the batch with the versions and episodes of all shares."""
+        """Run one update of all learners; return the batch with the versions and episodes of all shares."""
         before, hashes, parts = learner.updates, list[str](), [batch]
         while learner.updates == before:
             while not self.ready():
@@ -250,7 +250,7 @@ class Team:
     # -- the group ---------------------------------------------------------------------------------------------------
 
     def connect(self, learner: Learner) -> None:
-        """Let all learners continue from this one's state, as one group, without those that are lost meanwhile."""
+        """Make all learners continue from this one's state as one group, without those lost meanwhile."""
         self._learner = learner
         try:
             self._connect(learner)
@@ -260,7 +260,7 @@ class Team:
     def _connect(self, learner: Learner) -> None:
         self._groups += 1
         state = learner.state_dict()
-        learner.take_over(state["agent"], state["optimizer"])  # an update that was broken off may have begun much
+        learner.take_over(state["agent"], state["optimizer"])  # an interrupted update may have started work
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
         shared, others = ray.put(state), enumerate(self._workers, 1)
         joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
@@ -273,7 +273,7 @@ class Team:
         store.remove()
 
     def _watch(self) -> None:
-        """Raise GroupLostError if another learner is dead or has been silent for too long."""
+        """Raise GroupLostError if another learner is dead or has not responded for too long."""
         now = time.monotonic()
         self._stuck.end_overdue()
         for worker in self._workers:
@@ -285,7 +285,7 @@ class Team:
                 raise GroupLostError(f"learner {worker.rank} has not answered for {SILENT_SECONDS:.0f} s")
 
     def _rebuild(self, problem: GroupLostError) -> None:
-        """Go on without the learners that are lost, in a new group from this process's state; they are replaced."""
+        """Continue without lost learners, in a new group from this process's state; they are replaced."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
         self._report(f"{problem}: the group of learners begins again from step {learner.steps:,}")
@@ -310,7 +310,7 @@ class Team:
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:
-        """Let replacements that have started join the group, between two updates."""
+        """Add started replacements to the group, between two updates."""
         self._stuck.end_overdue()
         started = [each for each in self._replacements if ray.wait([each.starting], timeout=0)[0]]
         if not started or self._learner is None:
@@ -320,13 +320,13 @@ class Team:
         self.connect(self._learner)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
-        """Answers of other learners; raises as `answer_of` and `_watch` as soon as one is lost."""
-        answers, left = dict[Any, Any](), list(refs)
+        """Return the responses of other learners; raises like `answer_of` and `_watch` as soon as one is lost."""
+        responses, left = dict[Any, Any](), list(refs)
         while left:
             done, left = ray.wait(left, num_returns=len(left), timeout=LOOK_SECONDS)
-            answers |= {each: answer_of(each, PATIENCE) for each in done}
+            responses |= {each: answer_of(each, PATIENCE) for each in done}
             self._watch()
-        return [answers[each] for each in refs]
+        return [responses[each] for each in refs]
 
     def _lost_workers(self) -> list[_Worker]:
         """Learners that do not leave their group within PATIENCE."""

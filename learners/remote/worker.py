@@ -1,4 +1,4 @@
-"""The process of a learner that shares every batch: its own actors, and updates in step with the other learners."""
+"""Process of a learner that shares every batch: its own actors, and updates synchronized with other learners."""
 
 import hashlib
 import sys
@@ -22,25 +22,25 @@ from .store import RayStore
 CHECK_EVERY = 100
 """Updates between two comparisons of the learners' weights."""
 JOIN_SECONDS = 60.0
-"""In which a learner must look for the others of a group; one that does not answer is noticed earlier."""
+"""Seconds for a learner to find the others of a group; one that does not respond is detected earlier."""
 CONNECT_SECONDS = 8.0
-"""In which learners must connect once all have found each other: nothing is computed meanwhile."""
+"""Seconds for learners to connect after the rendezvous; nothing is computed meanwhile."""
 RESOURCE = "learner"
-"""Ray resource that reserves nodes for learners, where a cluster has it."""
+"""Ray resource that reserves nodes for learners, if the cluster has it."""
 
 MakePool = Callable[[Callable[[str], None]], ActorPool]
 """(report) -> the pool of a learner's own actors."""
 
 
 class Status(NamedTuple):
-    """State of a learner's next batch, and what happened since the last status."""
+    """State of a learner's next batch, and events since the last status."""
 
     batch: Unroll | None
     """The complete batch without observations and outputs; None while there is none."""
     failures: int
     """Actors that failed since the process started."""
     progress: int
-    """Changes while environments step."""
+    """Value that changes while environments step."""
     messages: list[str]
     """Warnings for the user."""
     seconds: list[float]
@@ -48,13 +48,13 @@ class Status(NamedTuple):
 
 
 def claims() -> dict[str, Any]:
-    """What Ray is asked for a learner's process."""
+    """Ray resources of a learner's process."""
     reserved = {RESOURCE: 1} if ray.cluster_resources().get(RESOURCE) else {}
     return {"num_cpus": 1, "resources": reserved, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
 
 
 def prefix_of(group: int) -> str:
-    """Of the keys with which the learners of the group with this number find each other."""
+    """Prefix of the rendezvous keys of the group with this index."""
     return f"engram-group-{ray.get_runtime_context().get_job_id()}-{group}"
 
 
@@ -66,12 +66,12 @@ def digest(learner: Learner) -> str:
 
 
 class LearnerProcess:
-    """A learner with rank 1 or more, as Ray runs it.
+    """Ray actor with a learner of rank 1 or more.
 
     Args:
-        make_learner: makes the learner; weights and counters follow with `join`.
-        make_pool: makes its actors.
-        num_envs: environments of its share of a batch.
+        make_learner: creates the learner; `join` sets weights and counters.
+        make_pool: creates its actors.
+        num_envs: number of environments in its share of a batch.
         synchronous: a batch is one unroll of each of its actors.
         directory: working directory of the run, for a user's modules.
         threads: CPU threads of the learner.
@@ -87,7 +87,7 @@ class LearnerProcess:
         threads: int,
     ) -> None:
         if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not stand in for one of a library
+            sys.path.append(directory)  # last: a user's module must not shadow one of a library
         prepare_process(1)
         self._messages: list[str] = []
         self._seconds: list[float] = []
@@ -98,16 +98,16 @@ class LearnerProcess:
         self._batch: Unroll | None = None
         self._header = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
         self._own_from = 0
-        """First version of the weights whose unrolls count."""
+        """First version of the weights whose unrolls are used."""
         self._group = self._left = 0
-        """Number of this process's group, and of the newest group that has ended."""
+        """Index of this process's group, and of the newest group that has ended."""
 
     def process(self) -> ProcessPlace:
-        """Where this process runs, once it is ready."""
+        """Return the location of this process, once it is ready."""
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def join(self, group: int, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
-        """Continue from rank 0's state, in the group with this number."""
+        """Continue from rank 0's state, in the group with this index."""
         self._group = group
         self._keep_waiting()
         self._learner.load_state_dict(state)
@@ -131,7 +131,7 @@ class LearnerProcess:
     def collect(self, header: Weights | None, learned: int) -> Status:
         """Publish this learner's weights under the header's version, if there is one, and collect the next batch.
 
-        Returns after a while, also without a complete batch. `learned`: environments of the last update.
+        Returns after a limited time, even without a complete batch. `learned`: environments of the last update.
         """
         use_threads(self._threads)
         if header is not None:
@@ -161,7 +161,7 @@ class LearnerProcess:
         return None
 
     def learn(self) -> str:
-        """One update of all learners from the collected batch; the weights' hash as `digest` returns it."""
+        """Run one update of all learners from the collected batch; return the weights' hash from `digest`."""
         assert self._batch is not None, "collect() returns a complete batch before"
         self._learner.learn(self._batch)
         self._batch = None
@@ -169,11 +169,11 @@ class LearnerProcess:
         return digest(self._learner)
 
     def save(self) -> list[Any]:
-        """The exact state of every actor."""
+        """Exact state of every actor."""
         return self._pool.save()
 
     def restore(self, saved: list[Any]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         self._pool.restore(saved)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class LearnerProcess:
 
 
 def _facts(batch: Unroll | None) -> Unroll | None:
-    """A batch's versions and finished episodes alone."""
+    """Only versions and finished episodes of a batch."""
     if batch is None:
         return None
     none = torch.zeros(0)

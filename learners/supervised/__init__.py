@@ -1,1 +1,1 @@
-"""Supervised learning of sequences with the memory cores of the agents: what a memory can hold, without acting."""
+"""Supervised learning of sequences with the memory cores of the agents: capacity of a memory, without acting."""

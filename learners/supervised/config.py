@@ -1,4 +1,4 @@
-"""How a memory is taught a supervised task: batch, optimizer, network around the core."""
+"""Configuration of supervised learning: batch, optimizer, network around the core."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ...base.messages import above, check_fields
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedConfig:
-    """The usual recipe: Adam, clipping by the global norm, cross entropy."""
+    """Common settings: Adam, clipping by the global norm, cross entropy."""
 
     batch_size: int = 64
     """Sequences per update."""
@@ -18,15 +18,15 @@ class SupervisedConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 does not clip."""
     bptt_length: int = 0
-    """Gradients through time are cut every so many steps inside a batch; 0 cuts only at its start."""
+    """Gradients through time are truncated after this number of steps inside a batch; 0 truncates only at its start."""
     auxiliary_cost: float = 1.0
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
     embedding_size: int = 0
-    """Symbols are embedded in so many features; 0: one-hot up to 64 symbols, 64 features above."""
+    """Number of features of embedded symbols; 0: one-hot up to 64 symbols, 64 features above."""
     head_layers: int = 0
-    """Hidden layers (ReLU) between core and answer, at most 1000."""
+    """Hidden layers (ReLU) between core and output, at most 1000."""
     head_size: int = 256
-    """Their width."""
+    """Width of the hidden layers."""
 
     def __post_init__(self) -> None:
         check_fields(

@@ -1,4 +1,4 @@
-"""Teaching a memory a supervised task: one update per batch, and tests on fresh data."""
+"""Supervised learning of a task with a memory core: one update per batch, and tests on new data."""
 
 import math
 from typing import Any
@@ -17,12 +17,12 @@ from .scores import Score, score
 
 
 class SupervisedLearner:
-    """Holds a network and its optimizer; `step` applies one update. A stream's state goes from batch to batch.
+    """A network and its optimizer; `step` applies one update. The state of a stream continues between batches.
 
     Args:
-        model: the network, on the device it shall learn on.
+        model: the network, on the device for learning.
         config: optimizer and gradients.
-        stream: whether the core's state is carried from batch to batch.
+        stream: whether the core's state continues between batches.
     """
 
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
@@ -33,11 +33,11 @@ class SupervisedLearner:
         )
         self.updates = 0
         self.skipped = 0
-        """Updates left out because the loss or its gradient was not finite."""
+        """Number of updates skipped because the loss or its gradient was not finite."""
         self._state: CoreState | None = None
 
     def step(self, batch: Sequences) -> dict[str, float]:
-        """One update from a batch; returns its metrics."""
+        """Run one update from a batch and return its metrics."""
         set_hyperparameters(self.optimizer, {"lr": self.config.lr})
         total, metrics = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
@@ -53,25 +53,25 @@ class SupervisedLearner:
         return metrics | {"learner/lr": self.config.lr, "learner/skipped": float(self.skipped)}
 
     def _loss(self, batch: Sequences) -> tuple[Tensor, dict[str, float]]:
-        """The mean cross entropy of the answers and the core's own loss."""
-        asked = (batch.targets >= 0).any(-1)
-        state = self.model.core.initial_state(asked.shape[1]) if self._state is None else self._state
-        logits, state, auxiliary = self.model(batch.inputs, batch.reset, asked, state, self.config.bptt_length or None)
+        """Compute the mean cross entropy of the answers and the core's own loss."""
+        query = (batch.targets >= 0).any(-1)
+        state = self.model.core.initial_state(query.shape[1]) if self._state is None else self._state
+        logits, state, auxiliary = self.model(batch.inputs, batch.reset, query, state, self.config.bptt_length or None)
         if self.stream:
             self._state = self._finite(map_state(Tensor.detach, state))
-        wanted = batch.targets[asked]
-        entropy = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum")
-        entropy = entropy / (wanted >= 0).sum().clamp(min=1)
+        targets = batch.targets[query]
+        entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+        entropy = entropy / (targets >= 0).sum().clamp(min=1)
         extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
         metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
         with torch.no_grad():
-            found = score(logits, batch.targets, batch.scored)
-        if found.asked:
-            metrics |= {"probe/accuracy": found.accuracy, "probe/perfect": found.perfect_share}
+            result = score(logits, batch.targets, batch.scored)
+        if result.asked:
+            metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
         return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
 
     def _finite(self, state: CoreState) -> CoreState:
-        """The state in which streams whose numbers are not finite, and would never be again, begin again."""
+        """Reset the state of streams with non-finite values, which would otherwise stay non-finite."""
         finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
         if all(each.all() for each in finite):
             return state
@@ -79,7 +79,7 @@ class SupervisedLearner:
         return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run goes on from."""
+        """Everything that a resumed run needs."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -89,7 +89,7 @@ class SupervisedLearner:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a `state_dict`."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.updates, self.skipped = saved["updates"], saved["skipped"]
@@ -101,7 +101,7 @@ class SupervisedLearner:
 
 @torch.no_grad()
 def examine(model: SequenceModel, task: Task, batches: int) -> Score:
-    """The score on `batches` batches of a task, or on all there is of it; a stream begins with the initial state."""
+    """Score `batches` batches of a task, or all of a finite task; a stream begins with the initial state."""
     device = next(model.parameters()).device
     total = Score()
     state = None
@@ -109,8 +109,8 @@ def examine(model: SequenceModel, task: Task, batches: int) -> Score:
         batch = to_tensors(task.next(), device)
         if state is None or not task.stream:
             state = model.core.initial_state(task.num_sequences)
-        asked = (batch.targets >= 0).any(-1)
-        logits, state, _ = model(batch.inputs, batch.reset, asked, state, None)
+        query = (batch.targets >= 0).any(-1)
+        logits, state, _ = model(batch.inputs, batch.reset, query, state, None)
         total = total.plus(score(logits, batch.targets, batch.scored))
     return total
 
@@ -118,7 +118,7 @@ def examine(model: SequenceModel, task: Task, batches: int) -> Score:
 def learn(
     name: str, core: str, core_args: dict[str, Any], config: SupervisedConfig, updates: int, seed: int = 0, **args: Any
 ) -> Score:
-    """Teach a core a task for some updates and test it: what a certificate asks."""
+    """Train a core on a task for some updates and test it, for a certificate."""
     task = make_task(name, config.batch_size, args, seed=seed)
     torch.manual_seed(seed)
     learner = SupervisedLearner(SequenceModel(task, core, core_args, config), config, task.stream)

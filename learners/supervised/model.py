@@ -1,4 +1,4 @@
-"""The network of a supervised task: symbols or features -> memory core -> answers."""
+"""The network of a supervised task: symbols or features -> memory core -> class logits."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ...envs.tasks.task import Batch, Task
 from .config import SupervisedConfig
 
 MOST_ONE_HOT = 64
-"""Up to so many symbols are shown one-hot, more are embedded."""
+"""Largest number of symbols encoded one-hot; more are embedded."""
 
 
 class Sequences(NamedTuple):
@@ -21,7 +21,7 @@ class Sequences(NamedTuple):
     inputs: Tensor
     """float32 [T, B, D] or int64 [T, B]."""
     targets: Tensor
-    """int64 [T, B, K], negative where nothing is asked."""
+    """int64 [T, B, K], negative without a query."""
     reset: Tensor
     """bool [T, B]."""
     scored: Tensor
@@ -34,10 +34,10 @@ def to_tensors(batch: Batch, device: torch.device) -> Sequences:
 
 
 class SequenceModel(nn.Module):
-    """Says a class for each of K groups at every step that asks.
+    """Classifier with K groups of classes at every step with a query.
 
     Args:
-        task: whose inputs and classes it is made for.
+        task: task that defines inputs and classes.
         core: name of a core.
         core_args: options of the core.
         config: the network around it.
@@ -57,28 +57,28 @@ class SequenceModel(nn.Module):
         self.head = nn.Sequential(*layers, nn.Linear(size, task.groups * task.classes))
 
     def forward(
-        self, inputs: Tensor, reset: Tensor, asked: Tensor, state: CoreState, bptt_length: int | None
+        self, inputs: Tensor, reset: Tensor, query: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Answers at the N steps that ask.
+        """Compute logits at the N steps with a query.
 
         Args:
             inputs: float32 [T, B, D] or symbols int64 [T, B].
             reset: bool [T, B].
-            asked: bool [T, B].
-            state: of the core before the first step.
-            bptt_length: as in `Core.unroll`.
+            query: steps with a query, bool [T, B].
+            state: state of the core before the first step.
+            bptt_length: see `Core.unroll`.
 
         Returns:
-            Logits [N, K, C] in the order of the steps, the core's last state, its own loss [T, B] or None.
+            Logits [N, K, C] in the order of the steps, the core's last state, and its own loss [T, B] or None.
         """
         outputs, state, loss = self.core.unroll(self.shown(inputs), reset, state, bptt_length)
-        return self.head(outputs[asked]).unflatten(-1, (self.groups, self.classes)), state, loss
+        return self.head(outputs[query]).unflatten(-1, (self.groups, self.classes)), state, loss
 
     def shown(self, inputs: Tensor) -> Tensor:
         """Inputs of the core [T, B, D]; a blank step is all zeros."""
         if not self.symbols:
             return inputs
         blank = (inputs < 0).unsqueeze(-1)
-        known = inputs.clamp(min=0)
-        features = self.embedding(known) if self.embedding else F.one_hot(known, self.num_inputs).float()
+        symbols = inputs.clamp(min=0)
+        features = self.embedding(symbols) if self.embedding else F.one_hot(symbols, self.num_inputs).float()
         return torch.where(blank, 0.0, features)

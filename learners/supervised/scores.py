@@ -1,4 +1,4 @@
-"""How well a task is answered: the share of right answers, with an interval, and the loss."""
+"""Scores of a task: the share of correct answers, with an interval, and the loss."""
 
 import math
 from typing import NamedTuple
@@ -7,24 +7,24 @@ import torch
 from torch import Tensor
 
 CONFIDENT = 1.959964
-"""Standard deviations on either side of the mean that hold 95% of a normal distribution."""
+"""Standard deviations on either side of the mean that contain 95% of a normal distribution."""
 
 
 class Score(NamedTuple):
-    """Counts over answers; scores of several batches add up."""
+    """Counts over answers; scores of several batches can be added."""
 
     right: int = 0
-    """Right answers, each of K groups counted."""
+    """Correct answers, counted for each of K groups."""
     asked: int = 0
     perfect: int = 0
     """Sequences without a mistake; of a stream, batches of one sequence."""
     sequences: int = 0
-    """Sequences that were asked anything."""
+    """Sequences with at least one query."""
     nats: float = 0.0
-    """Sum of -log p(right answer)."""
+    """Sum of -log p(correct answer)."""
 
     def plus(self, other: "Score") -> "Score":
-        """Of both together."""
+        """Return the sum of two scores."""
         return Score(
             self.right + other.right,
             self.asked + other.asked,
@@ -35,7 +35,7 @@ class Score(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Share of right answers, nan without any question."""
+        """Share of correct answers; nan without queries."""
         return self.right / self.asked if self.asked else math.nan
 
     @property
@@ -45,25 +45,25 @@ class Score(NamedTuple):
 
     @property
     def mean_nats(self) -> float:
-        """Mean -log p(right answer): e to its power is the perplexity, over log 2 it is bits per answer."""
+        """Mean -log p(correct answer): its exponential is the perplexity; divided by log 2 it is bits per answer."""
         return self.nats / self.asked if self.asked else math.nan
 
     @property
     def perplexity(self) -> float:
-        """e to the mean -log p(right answer)."""
+        """Exponential of the mean -log p(correct answer)."""
         return math.exp(min(self.mean_nats, 700.0)) if self.asked else math.nan
 
     def interval(self) -> tuple[float, float]:
         """Wilson's 95% interval of the accuracy.
 
-        Answers of one sequence depend on each other, so it is that of as many independent answers as there are
-        sequences: wide rather than narrow.
+        Answers of one sequence depend on each other, so the interval uses as many independent answers as there are
+        sequences, which makes it conservative.
         """
         return wilson(self.accuracy, min(self.asked, self.sequences))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """The interval that holds the true share with 95% (Wilson 1927, equation 4); all of 0..1 for no observation."""
+    """Interval with the true share at 95% confidence (Wilson 1927, equation 4); 0..1 without observations."""
     if count == 0:
         return 0.0, 1.0
     squared = CONFIDENT**2 / count
@@ -73,20 +73,20 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def score(logits: Tensor, targets: Tensor, scored: Tensor) -> Score:
-    """Count answers.
+    """Score answers.
 
     Args:
-        logits: [N, K, C] at the steps that ask, in their order.
-        targets: int64 [T, B, K], negative where nothing is asked.
+        logits: [N, K, C] at the steps with a query, in their order.
+        targets: int64 [T, B, K], negative without a query.
         scored: bool [T, B]: the steps that count.
     """
-    asked = (targets >= 0).any(-1)
-    wanted, counts = targets[asked], scored[asked].unsqueeze(-1) & (targets[asked] >= 0)
-    right = (logits.argmax(-1) == wanted) & counts
-    nats = -logits.log_softmax(-1).gather(-1, wanted.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    mistakes = torch.zeros(asked.shape, dtype=torch.bool, device=asked.device)
-    mistakes[asked] = (counts & ~right).any(-1)
-    answered = (scored & asked).any(0)
+    query = (targets >= 0).any(-1)
+    expected, counts = targets[query], scored[query].unsqueeze(-1) & (targets[query] >= 0)
+    right = (logits.argmax(-1) == expected) & counts
+    nats = -logits.log_softmax(-1).gather(-1, expected.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    mistakes = torch.zeros(query.shape, dtype=torch.bool, device=query.device)
+    mistakes[query] = (counts & ~right).any(-1)
+    answered = (scored & query).any(0)
     return Score(
         int(right.sum()),
         int(counts.sum()),
