@@ -1,1 +1,1 @@
-"""The minds: torsos, memory cores and heads, as plain torch modules."""
+"""Agents: torsos, memory cores and heads, as plain torch modules."""

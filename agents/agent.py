@@ -1,7 +1,7 @@
 """The agent: torso -> memory core -> policy and value heads.
 
-`step` is what an actor runs, `unroll` what the learner runs; they are the same function of the same steps (tested).
-What the agent remembers, its AgentState, is the core's state and the few facts that make its inputs and resets exact.
+An actor calls `step`, the learner `unroll`; both compute the same function of the same steps (tested).
+The AgentState consists of the core's state and the few values that make inputs and resets exact.
 """
 
 from dataclasses import dataclass, field
@@ -26,46 +26,46 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 LOG_DEVIATIONS = (-5.0, 2.0)
 """Bounds of a Gaussian policy's log standard deviations."""
 PRIVILEGED, MAP = "privileged", "map"
-"""Names of extras, or of entries of an observation that the torso then does not read."""
+"""Names of extras, or of observation entries that the torso does not read."""
 MOST_STEPS = 2**63 - 1
 """A count of steps is an int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """Parts of the network and their sizes."""
+    """Configuration of the network: parts and sizes."""
 
     core: str = "rmc"
     """Memory core: a registered name or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the core; what is left out has the core's own default."""
+    """Options of the core; omitted ones have the core's defaults."""
     torso: TorsoConfig = TorsoConfig()
-    """How observations become vectors."""
+    """Encoder of observations."""
     previous_action: bool = False
-    """The core also sees the previous action, one-hot or its numbers (zeros at the start of an episode)."""
+    """Whether the core receives the previous action, one-hot or its values (zeros at the start of an episode)."""
     previous_reward: bool = False
-    """The core also sees the previous reward."""
+    """Whether the core receives the previous reward."""
     previous_reward_clip: float = 0.0
     """The previous reward is clipped to plus or minus this; 0: unclipped, shifted and scaled by its running mean and
-    deviation, then symlog, so that the core tells rewards of any size apart."""
+    deviation, then symlog, so that the core distinguishes rewards of any size."""
     time_horizon: int = 0
-    """The core also sees the fraction of an episode of this many steps that has passed; 0 leaves it out."""
+    """The core also receives the elapsed fraction of an episode of this many steps; 0 omits it."""
     policy_scale: float = 1.0
-    """Factor on the policy head's initial weights. Above 1 a new agent prefers some actions wherever it is: it walks
-    where one of scale 1 stays near its start, and so finds what is far away."""
+    """Factor on the policy head's initial weights. Above 1, a new agent prefers some actions everywhere: it moves
+    far, while one of scale 1 stays near its start, and so explores distant states."""
     normalize_returns: bool = False
-    """The value head speaks in running units of the returns (PopArt), so that value loss and advantages are of order 1
-    whatever the size of the rewards."""
+    """The value head uses running units of the returns (PopArt), so that value loss and advantages are of order 1
+    for rewards of any size."""
     prediction_size: int = 0
-    """Units of the hidden layer that predicts what comes next from what the core puts out and the action. The error,
-    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 leaves it out."""
+    """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
+    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 turns it off."""
     predict: Literal["observation", "reward", "map"] = "observation"
-    """The target of the prediction: the next observation, which teaches the memory how the environment continues; the
-    reward, which teaches it what is worth knowing once something earns one; or a map around the agent of the cells that
-    it has seen in this episode, which teaches it to store them."""
+    """The target of the prediction: next observation (dynamics of the environment), reward
+    (information relevant for rewards), or a map around the agent of the cells
+    observed in this episode (storage of observations)."""
     critic: Literal["history", "privileged"] = "history"
-    """What the value head reads: the core's output, or also privileged information of the environment, which the policy
-    never sees and evaluation does not need."""
+    """Inputs of the value head: the core's output, or in addition privileged information of the environment, which the
+    policy does not receive and evaluation does not need."""
 
     def __post_init__(self) -> None:
         if self.predict == MAP and not self.prediction_size:
@@ -78,7 +78,7 @@ class AgentConfig:
 
 
 class AgentState(NamedTuple):
-    """All that an agent carries from one step to the next; leaves [B, ...]."""
+    """Recurrent state of an agent between steps; leaves [B, ...]."""
 
     core: CoreState
     previous_action: Tensor
@@ -86,7 +86,7 @@ class AgentState(NamedTuple):
     elapsed: Tensor
     """int64 [B]: steps since the start of the episode."""
     over: Tensor
-    """bool [B]: the step just seen ended its episode, so the next one starts from the initial state."""
+    """bool [B]: the last step ended its episode, so the next one starts from the initial state."""
 
 
 class AgentUnroll(NamedTuple):
@@ -99,13 +99,13 @@ class AgentUnroll(NamedTuple):
     auxiliary: Tensor | None
     """[R, B]: the core's own loss (MNM's meta loss), or None."""
     prediction: Tensor | None
-    """[R - 1, B]: the error of what was predicted of the step after, or None."""
+    """[R - 1, B]: error of the prediction of the next step, or None."""
     features: Tensor
-    """[R, B, H]: the core's outputs, which the heads read."""
+    """[R, B, H]: outputs of the core, inputs of the heads."""
 
 
 class Agent(nn.Module):
-    """A policy and a value function with memory, for one kind of observation and action."""
+    """Policy and value function with memory, for one kind of observation and action."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Agent(nn.Module):
         self.torso = make_torso(observation, config.torso)
         self._seen = Seen(self.torso)
         self._unrolling = False
-        """Whether weights stay as they are from step to step, so that features of observations are cached."""
+        """Whether weights are constant between steps, so that features of observations are cached."""
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -141,31 +141,31 @@ class Agent(nn.Module):
             inputs = self.core.output_size + action.num_inputs
             if config.predict == "observation":
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
-            else:  # levels of a curriculum reward more or less often
+            else:  # reward frequency differs between levels of a curriculum
                 self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
         self.rounded = False
-        """`respond` multiplies with bfloat16 factors on a CPU that can, as its learner does."""
+        """Whether `respond` multiplies with bfloat16 factors on a supporting CPU, as the learner does."""
         self.greedy = False
-        """`step` takes the likeliest action instead of drawing one."""
+        """Whether `step` takes the most likely action instead of sampling one."""
 
     @property
     def units(self) -> RescaledHead | None:
-        """The value head where values have running units, else None."""
+        """The value head if values have running units, else None."""
         return self.value if isinstance(self.value, RescaledHead) else None
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Names of what an environment supplies besides what the torso reads."""
-        known = (PRIVILEGED,) if self.critic is not None else ()
-        return (*known, MAP) if isinstance(self.prediction, MapPrediction) else known
+        """Names of the values from the environment in addition to the inputs of the torso."""
+        names = (PRIVILEGED,) if self.critic is not None else ()
+        return (*names, MAP) if isinstance(self.prediction, MapPrediction) else names
 
     @property
     def unobserved(self) -> bool:
-        """Whether running moments of the inputs were given nothing yet; waits for the device."""
+        """Whether running moments of the inputs have no data yet; waits for the device."""
         return any(part.floor is None and part.unused for part in self.modules() if isinstance(part, Moments))
 
     def initial_state(self, batch_size: int) -> AgentState:
-        """The state before the first step of an episode."""
+        """State before the first step of an episode."""
         device = self.policy.weight.device
         return AgentState(
             core=self.core.initial_state(batch_size),
@@ -177,7 +177,7 @@ class Agent(nn.Module):
     def begin_unroll(self) -> None:
         """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before.
 
-        The cache begins empty, so that an unroll depends on nothing but its weights and its start.
+        The cache begins empty, so that an unroll depends only on its weights and its start.
         """
         self._seen.forget()
         self._unrolling = self.policy.weight.device.type == "cpu"
@@ -188,7 +188,7 @@ class Agent(nn.Module):
 
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
-        """The torso's features [B, F] of observations [B, ...], in an unroll once for each distinct observation."""
+        """Features [B, F] of observations [B, ...], computed in an unroll once for each distinct observation."""
         return self._seen(observation) if self._unrolling else self.torso(observation)
 
     @torch.inference_mode()
@@ -199,9 +199,9 @@ class Agent(nn.Module):
         generator: torch.Generator | None = None,
         initial: AgentState | None = None,
     ) -> tuple[AgentOutput, AgentState]:
-        """Act on one step [B, ...]: reset where the last one ended an episode, then one forward pass for all B.
+        """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
 
-        `initial` is the initial state, where it is known.
+        `initial` is the initial state, if already computed.
         """
         logits, value, after = self.respond(env, state, self.features(env.observation), initial)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
@@ -211,25 +211,25 @@ class Agent(nn.Module):
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
     ) -> tuple[Tensor, Tensor, AgentState]:
-        """Logits, values and the next state of one step; its action is still the one before, for none is chosen yet."""
+        """Logits, values and the next state of one step; its action is still the previous one."""
         if not readable(state.over) or bool(state.over.any()):
             initial = self.initial_state(state.over.shape[0]) if initial is None else initial
             state = reset_state(state, initial, state.over)
-        seen: Tensor = self.torso(env.observation) if features is None else features
-        inputs = self._inputs(seen, state.previous_action, env.reward, state.elapsed)
+        encoded: Tensor = self.torso(env.observation) if features is None else features
+        inputs = self._inputs(encoded, state.previous_action, env.reward, state.elapsed)
         output, core_state = self.core(inputs, state.core)
         over = env.terminated | env.truncated
         after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
         return *self._heads(output, env), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """The learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
+        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
 
-        `state` is the state the actor had at step 0; gradients are cut every `bptt_length` steps.
+        `state` is the actor's state at step 0; gradients are truncated every `bptt_length` steps.
         """
         steps, batch = env.reward.shape
         over = env.terminated | env.truncated
-        # Step t starts an episode if step t-1 ended one; what came before step 0 is in the state.
+        # Step t starts an episode if step t-1 ended one; `state` contains the flag of the step before step 0.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.torso.fixed_features):
             features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
@@ -239,13 +239,13 @@ class Agent(nn.Module):
         return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env), outputs)
 
     def observe(self, env: EnvOutput) -> None:
-        """Count R steps of B environments into the running moments and shares of inputs, torso and prediction."""
+        """Add R steps of B environments to the running moments and shares of inputs, torso and prediction."""
         if self.rewards is not None:
             self.rewards.update(env.reward.reshape(-1, 1), float(env.reward.numel()))
         if isinstance(self.prediction, Prediction):
             self.prediction.observe(self._to_predict(env))
-        if self.critic is not None and (known := _extra(env, PRIVILEGED)) is not None:
-            self.critic.moments.update(known.flatten(0, -2), float(env.reward.numel()))
+        if self.critic is not None and (privileged := _extra(env, PRIVILEGED)) is not None:
+            self.critic.moments.update(privileged.flatten(0, -2), float(env.reward.numel()))
         torso = self.config.torso
         counts = torso.normalize_observations or torso.normalize_features or torso.balance_symbols
         if counts or torso.torso not in TORSOS:
@@ -254,7 +254,7 @@ class Agent(nn.Module):
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Previous action, reward and elapsed steps at every step [R, B], as `step` saw them."""
+        """Previous action, reward and elapsed steps at every step [R, B], as in `step`."""
         none = no_action(self.action_spec, reset.shape[1], reset.device)
         none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
@@ -282,16 +282,16 @@ class Agent(nn.Module):
         return torch.cat([features, *extra], -1) if extra else features
 
     def _to_predict(self, env: EnvOutput) -> ObservationTensor:
-        """Of R steps of B environments: observations [R, B, ...], or rewards [R, B, 1]."""
+        """Targets of the prediction in R steps of B environments: observations [R, B, ...] or rewards [R, B, 1]."""
         return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
 
     def _predicted(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
-        """The error [R - 1, B] of predicting each step from the one before, or its own map; None without gradients."""
+        """Error [R - 1, B] of predicting each step from the previous one, or its own map; None without gradients."""
         if self.prediction is None or not torch.is_grad_enabled():
             return None
         if isinstance(self.prediction, MapPrediction):
-            seen = _extra(env, MAP)
-            return None if seen is None else self.prediction(outputs[:-1], seen[:-1])
+            maps = _extra(env, MAP)
+            return None if maps is None else self.prediction(outputs[:-1], maps[:-1])
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
         return self.prediction(inputs, map_leaves(lambda x: x[1:], self._to_predict(env)))
 
@@ -299,19 +299,19 @@ class Agent(nn.Module):
         logits = self.policy(outputs)
         if isinstance(self.action_spec, BoxSpec):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
-        known = outputs if self.critic is None else self.critic(outputs, _extra(env, PRIVILEGED))
-        return masked(logits, env.action_mask), self.value(known).squeeze(-1)
+        value_inputs = outputs if self.critic is None else self.critic(outputs, _extra(env, PRIVILEGED))
+        return masked(logits, env.action_mask), self.value(value_inputs).squeeze(-1)
 
 
 def _extra(env: EnvOutput, name: str) -> Tensor | None:
-    """An input of losses and critic alone: an extra, or an entry of the observation; None if there is neither."""
+    """Input of losses and critic only: an extra, or an entry of the observation; None if neither exists."""
     if env.extras is not None and name in env.extras:
         return env.extras[name]
     return env.observation.get(name) if isinstance(env.observation, dict) else None
 
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
-    """`core_args`, and for a core that reads images the sizes of the torso's, if it puts out one and none is given."""
+    """`core_args`, plus the size of the torso's output image for a core that reads images, unless it is set."""
     options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
     if image is None or options is None:
         return config.core_args

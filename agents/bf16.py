@@ -2,9 +2,9 @@
 
 The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is as fast for 8 rows as for thousands, so
 the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa);
-the decision depends on the weights alone and not on the batch: an actor and a learner compute the same function.
+the decision depends only on the weights, not on the batch, so actor and learner compute the same function.
 
-The second factor is packed: [I, J] becomes [I / 2, J] words of 32 bits, each two numbers of one column, typed float32.
+The second factor is packed: [I, J] becomes [I / 2, J] words of 32 bits, each two values of one column, typed float32.
 """
 
 import ctypes
@@ -40,11 +40,11 @@ MIN_SIDE = 16
 ROWS = 64
 """Rows of a block: a block and its sums stay in the nearest caches."""
 CHUNK = 1024
-"""Terms of a sum that a block adds up at once, a multiple of PAD."""
+"""Terms of a sum that a block adds at once, a multiple of PAD."""
 PAD = 32
-"""Numbers of rows, and of terms, are rounded up to multiples of 8 and of this: every size is compiled once."""
+"""Counts of rows and of terms are rounded up to multiples of 8 and of this: every size is compiled once."""
 PIECES_FROM = 2**26
-"""Multiplications from which threads share a product."""
+"""Number of multiplications from which threads share a matrix multiplication."""
 TILE_CPU, WORD_CPU = "amx_bf16", "avx512_bf16"
 _BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
 _RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
@@ -56,12 +56,12 @@ class _Local(threading.local):
 
 _local = _Local()
 _packed: Any = WeakTensorKeyDictionary()
-"""Packed weights of networks that act, by weight, with the version that they belong to."""
+"""Packed weights of acting networks, by weight, with their version."""
 
 
 @contextmanager
 def products(on: bool = True) -> Generator[None]:
-    """Let large multiplications of this thread round their factors to bfloat16, or not; their gradients follow."""
+    """Set whether large multiplications of this thread, and their gradients, round factors to bfloat16."""
     before, _local.on = _local.on, on
     try:
         yield
@@ -70,7 +70,7 @@ def products(on: bool = True) -> Generator[None]:
 
 
 def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an agent that acts in `products` where the agent's `rounded` is set."""
+    """Decorate a method of an agent to run inside `products` if the agent's `rounded` is set."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -83,12 +83,12 @@ def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def active() -> bool:
-    """Whether this thread is inside `products` and its CPU can do it."""
+    """Whether this thread is inside `products` and its CPU supports it."""
     return _local.on and routine() != 0
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether x [..., I] weight^T, weight [J, I], has bfloat16 factors here and now; x may be of any length."""
+    """Whether x [..., I] weight^T, weight [J, I], currently uses bfloat16 factors, for x of any length."""
     return (
         not torch.compiler.is_compiling()
         and _local.on
@@ -102,7 +102,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def large(weight: Tensor) -> bool:
-    """Whether a matrix is worth rounding."""
+    """Whether a matrix is large enough for rounding."""
     return weight.numel() >= MIN_WEIGHTS and min(weight.shape) >= MIN_SIDE
 
 
@@ -127,7 +127,7 @@ def routine() -> int:
         x, weight = torch.arange(-8.0, 7).view(3, 5), torch.arange(-9.0, 11).view(4, 5)
         if not torch.equal(_multiplied(address, x, packed(weight)), x @ weight.t()):
             raise ArithmeticError("a small multiplication is not torch's")
-    except Exception as problem:  # another build of torch: float32 works everywhere
+    except Exception as problem:  # other builds of torch; float32 works everywhere
         logging.getLogger(__name__).warning("no bfloat16 multiplications: %s", problem)
         return 0
     return address
@@ -139,19 +139,19 @@ def _library() -> ctypes.CDLL:
 
 
 def missing() -> str:
-    """The reason that there is no routine."""
+    """Reason for the missing routine."""
     return "this build of torch" if instructions() else "no AVX512-BF16 or AMX"
 
 
 def release() -> None:
-    """Free the tile registers of this thread's CPU after its last multiplication, where there are any."""
+    """Free the tile registers, if any, of this thread's CPU after its last multiplication."""
     if instructions() == TILE_CPU:
         getattr(_library(), _RELEASE)(ctypes.c_bool(True))
 
 
 @functools.cache
 def pays() -> bool:
-    """Whether the routine beats float32 here, rounding and packing included; takes a tenth of a second, once."""
+    """Whether the routine is faster than float32, rounding and packing included; measured once, in 0.1 s."""
     if not routine():
         return False
     x, weight = torch.randn(512, 512), torch.randn(512, 512)
@@ -168,9 +168,9 @@ def pays() -> bool:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """weight [J, I] -> words [I / 2, J] for x weight^T; I is filled up with zeros to an even number.
+    """weight [J, I] -> words [I / 2, J] for x weight^T; I is padded with zeros to an even size.
 
-    Of a transposed matrix, which may be a batch of any size, to a multiple of PAD.
+    For a transposed matrix, which may be a batch of any size, it is padded to a multiple of PAD.
     """
     rounded = weight.detach().bfloat16()
     if rounded.is_contiguous():
@@ -184,13 +184,13 @@ def packed(weight: Tensor) -> Tensor:
 
 
 def kept(weight: Tensor) -> Tensor:
-    """`packed`, once per version of a weight for as long as the network acts."""
+    """Cached `packed`, computed once per version of a weight while the network acts."""
     if not torch.is_inference_mode_enabled() or weight.is_inference() or weight._base is not None:  # pyright: ignore
         return packed(weight)
-    found = _packed.get(weight)
-    if found is None or found[0] != weight._version:  # pyright: ignore
-        found = _packed[weight] = (weight._version, packed(weight))  # pyright: ignore
-    return cast(Tensor, found[1])
+    cached = _packed.get(weight)
+    if cached is None or cached[0] != weight._version:  # pyright: ignore
+        cached = _packed[weight] = (weight._version, packed(weight))  # pyright: ignore
+    return cast(Tensor, cached[1])
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -198,13 +198,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _multiplied(routine(), x, kept(weight), bias)
 
 
-def _multiplied(address: int, x: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
-    with torch.inference_mode(False):  # other threads are not in that mode, and may not write to a tensor made in it
-        out = torch.empty(len(x), words.shape[1])
-    offset = (words.new_empty(0) if bias is None else bias).detach().numpy()
-    rows, factor, sums = x.detach().contiguous().numpy(), words.numpy(), out.numpy()
+def _multiplied(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
+        out = torch.empty(len(x), packed_weight.shape[1])
+    offset = (packed_weight.new_empty(0) if bias is None else bias).detach().numpy()
+    rows, factor, sums = x.detach().contiguous().numpy(), packed_weight.numpy(), out.numpy()
     blocks = -(-len(x) // ROWS)
-    pieces = min(4, blocks) if len(x) * words.numel() * 2 >= PIECES_FROM else 1
+    pieces = min(4, blocks) if len(x) * packed_weight.numel() * 2 >= PIECES_FROM else 1
 
     def work(piece: int) -> None:
         first, last = (ROWS * (blocks * number // pieces) for number in (piece, piece + 1))
@@ -266,10 +266,10 @@ def multiply_rounded(routine: int, x: Array, words: Array, out: Array) -> None:
 
 @compiled()
 def _blocks(routine: int, x: Array, words: Array, bias: Array, out: Array) -> None:
-    """out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], block by block."""
+    """out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], in blocks."""
     width, size, columns = 2 * len(words), x.shape[1], out.shape[1]
     rounded = np.empty((ROWS, min(CHUNK, width)), np.uint16)
-    apart = np.empty((ROWS, columns), out.dtype)  # for numbers of rows that are no multiple of 8
+    apart = np.empty((ROWS, columns), out.dtype)  # for row counts that are no multiple of 8
     for first in range(0, len(x), ROWS):
         rows = min(ROWS, len(x) - first)
         whole = -(-rows // 8) * 8

@@ -1,6 +1,6 @@
-"""A critic that is told more than the policy: the value head reads the core's output and privileged information.
+"""Critic with more inputs than the policy: the value head reads the core's output and privileged information.
 
-Unbiased, since it also reads the history through the core's output (Baisero and Amato 2022, "Unbiased asymmetric
+It is unbiased, since it also reads the history through the core's output (Baisero and Amato 2022, "Unbiased asymmetric
 reinforcement learning under partial observability"; Pinto et al. 2018, "Asymmetric actor critic for image-based robot
 learning").
 """
@@ -15,12 +15,12 @@ HIDDEN = 64
 
 
 class PrivilegedCritic(nn.Module):
-    """Inputs of the value head: the core's output y and what a hidden layer makes of it and of the information p.
+    """Inputs of the value head: the core's output y and a hidden layer of it and the information p.
 
         [y, relu(W [y, (p - mean) / deviation] + b)]
 
     Args:
-        inputs: D, width of the core's output.
+        inputs: D, the width of the core's output.
         size: P, privileged values.
     """
 
@@ -31,10 +31,10 @@ class PrivilegedCritic(nn.Module):
         self.output_size = inputs + HIDDEN
 
     def forward(self, outputs: Tensor, privileged: Tensor | None) -> Tensor:
-        """[..., D] and [..., P] -> [..., D + HIDDEN]; without information, as in evaluation, its mean stands for it."""
+        """[..., D] and [..., P] -> [..., D + HIDDEN]; without information, as in evaluation, its mean is used."""
         size = self.moments.mean.shape[0]
         if privileged is None:
-            known = outputs.new_zeros(*outputs.shape[:-1], size)
+            information = outputs.new_zeros(*outputs.shape[:-1], size)
         else:
-            known = self.moments(privileged.to(outputs.dtype))
-        return torch.cat([outputs, torch.relu(self.hidden(torch.cat([outputs, known], -1)))], -1)
+            information = self.moments(privileged.to(outputs.dtype))
+        return torch.cat([outputs, torch.relu(self.hidden(torch.cat([outputs, information], -1)))], -1)

@@ -1,8 +1,8 @@
-"""Products of matrices by the fastest route torch has on this machine, equal to torch's own up to rounding.
+"""Matrix multiplications by torch's fastest route on this machine, equal to torch's own up to rounding.
 
-On a CPU torch sends float32 products to MKL, which uses half of the vector width on processors that are not Intel's,
-while oneDNN, which torch carries for its convolutions, uses all of it (on Intel's MKL is the faster one). Where nothing
-is gained (other devices, other types, small products) these are torch's operations.
+On a CPU torch multiplies float32 matrices with MKL, which uses half of the vector width on CPUs other than Intel's,
+while oneDNN, torch's library for convolutions, uses all of it (on Intel CPUs, MKL is faster). Without an advantage
+(other devices, other types, small matrices) torch's operations are used.
 """
 
 from typing import Any
@@ -17,19 +17,19 @@ from .cores.contract.conditions import under_torch_func
 from .threads import beside, share
 
 MIN_MULTIPLICATIONS = 2**20
-"""A oneDNN call costs about ten microseconds more than MKL's: smaller products are not worth it."""
+"""A oneDNN call costs about ten microseconds more than MKL's: it does not pay for smaller ones."""
 
 PIECES_FROM = 2**26
-"""Multiplications from which a product is made in pieces, which threads share."""
+"""Number of multiplications from which threads share a matrix multiplication in pieces."""
 PIECE = 128
-"""Rows that a piece must have: with few, reading the weights for each would take longer."""
+"""Smallest number of rows of a piece; with fewer, reading the weights for each takes longer."""
 MOST_PIECES = 4
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
 
 prefer_onednn = _onednn is not None and not on_intel()
-"""Whether products of matrices go to oneDNN."""
+"""Whether oneDNN computes matrix multiplications."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -73,12 +73,12 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _dense(matrix: Tensor) -> bool:
-    """Without gaps between rows (or columns): on a slice of a wider matrix oneDNN is a hundred times slower."""
+    """Make rows (or columns) contiguous: on a slice of a wider matrix oneDNN is a hundred times slower."""
     return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
 class _Linear(torch.autograd.Function):
-    """A large product, with a gradient made of `linear` and so differentiable again."""
+    """Large matrix multiplication whose gradient uses `linear` and is therefore differentiable."""
 
     @staticmethod
     def forward(ctx: Any, rounded: bool, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -90,7 +90,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
-        # One product on each core; `product` would divide the first behind the second.
+        # One multiplication on each core; `product` would share each among cores, one after the other.
         multiply = linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = beside(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
@@ -108,7 +108,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     pieces = min(MOST_PIECES, len(x) // PIECE)
     if pieces < 2 or x.numel() * weight.shape[0] < PIECES_FROM:
         return _product(x, weight, bias)
-    with torch.inference_mode(False):  # other threads are not in that mode, and may not write to a tensor made in it
+    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
         out = x.new_empty(len(x), len(weight))
     parts = list(zip(x.chunk(pieces), out.chunk(pieces), strict=True))
     share(lambda turn: _product(parts[turn][0], weight, bias, parts[turn][1]), len(parts))

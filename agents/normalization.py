@@ -64,21 +64,21 @@ class Moments(nn.Module):
         Of `valid` (bool [N]) only those that are set. A feature of which a moment would not be finite, since squares
         overflow above about 1e19, stays as it was. Nothing is read back from the device.
         """
-        number: Tensor | float = float(len(values))
+        count: Tensor | float = float(len(values))
         if valid is not None:
-            values, number = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
+            values, count = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
         bad = (~values.isfinite()).sum()
-        new, number, shown, bad = self.total(values.sum(0), number, weight or 0.0, bad)
+        new, count, shown, bad = self.total(values.sum(0), count, weight or 0.0, bad)
         shown = 1.0 if weight is None else shown
-        ok = (bad == 0) & (number > 0)
+        ok = (bad == 0) & (count > 0)
         # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
         rate = shown / (self.weight.clamp(max=max(self.memory - shown, 0.0)) + shown)
-        new = new / number  # not a number where there is none, and then not used
+        new = new / count  # not a number where there is none, and then not used
         spread = (values - new).square()
         if valid is not None:
             spread = torch.where(valid.unsqueeze(1), spread, 0.0)
         (spread,) = self.total(spread.sum(0))
-        spread = spread / number
+        spread = spread / count
         mean = self.mean + rate * (new - self.mean)
         variance = (1 - rate) * (self.deviation.square() + (self.mean - mean).square())
         variance = variance + rate * (spread + (new - mean).square())
@@ -190,10 +190,10 @@ class RescaledHead(nn.Linear):
         """Count the sizes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
         sizes = rewards.abs()
         counts = valid & (sizes > 0) & sizes.square().isfinite()
-        size, number = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
-        size = size / number.clamp(min=1)
+        size, count = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
+        size = size / count.clamp(min=1)
         rate = torch.where(self.reward > 0, 1 / _BATCHES, 1.0)
-        new = torch.where(number > 0, self.reward + rate * (size - self.reward), self.reward)
+        new = torch.where(count > 0, self.reward + rate * (size - self.reward), self.reward)
         factor = torch.where((self.reward == 0) & (new > 0), new, 1.0)
         self.moments.mean.mul_(factor)
         self.moments.deviation.mul_(factor)

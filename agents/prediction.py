@@ -61,14 +61,14 @@ class Prediction(nn.Module):
         with x the S numbers, unscaled, and their running mean and deviation. p = 0 has a loss of at most about 1/2:
         numbers that never change add nothing. 0 before anything was observed, since x has no units yet.
         """
-        numbers = self.moments(_numbers(self.spec, self.layout, following))
-        loss = 0.5 * (self.layers(inputs) - numbers).square().mean(-1)
+        values = self.moments(_numbers(self.spec, self.layout, following))
+        loss = 0.5 * (self.layers(inputs) - values).square().mean(-1)
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, following: ObservationTensor) -> None:
         """Count what is to be predicted [R, B, ...] into the running moments."""
-        numbers = _numbers(self.spec, self.layout, following).flatten(0, 1)
-        self.moments.update(numbers, float(len(numbers)))
+        values = _numbers(self.spec, self.layout, following).flatten(0, 1)
+        self.moments.update(values, float(len(values)))
 
 
 class MapPrediction(nn.Module):
@@ -88,7 +88,7 @@ class MapPrediction(nn.Module):
         )
         self.classes = nn.Linear(CELL, sum(spec.classes))
 
-    def forward(self, outputs: Tensor, seen: Tensor) -> Tensor:
+    def forward(self, outputs: Tensor, maps: Tensor) -> Tensor:
         """Outputs of the core [T, B, D] and maps [T, B, rows, columns, layers] of the same steps -> the loss [T, B].
 
         loss = mean over layers of the mean over seen cells i of - log softmax(W_3 f_i + b_3)[seen_i - 1],
@@ -97,10 +97,10 @@ class MapPrediction(nn.Module):
         cells = self.layers(outputs).unflatten(-1, (self.spec.rows * self.spec.columns, CELL))
         losses: list[Tensor] = []
         for layer, scores in enumerate(self.classes(cells).split(self.spec.classes, -1)):
-            kind = seen[..., layer].flatten(2).long()
-            known = kind > 0
+            kind = maps[..., layer].flatten(2).long()
+            observed = kind > 0
             chosen = torch.log_softmax(scores, -1).gather(-1, (kind - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-            losses.append(-torch.where(known, chosen, 0.0).sum(-1) / known.sum(-1).clamp(min=1))
+            losses.append(-torch.where(observed, chosen, 0.0).sum(-1) / observed.sum(-1).clamp(min=1))
         return torch.stack(losses).mean(0)
 
 

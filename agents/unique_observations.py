@@ -53,39 +53,39 @@ class Seen:
 
     def __init__(self, torso: nn.Module) -> None:
         self._torso = torso
-        self._kept: _Kept | None = None
+        self._cache: _Cache | None = None
         self.forget()
 
     def forget(self) -> None:
         """Begin again: the torso has other weights, or numbers shall not depend on what was before."""
-        self._asked, self._count, self._allowed = 0, 0, _allowed(self._torso)
-        if self._kept is not None:
-            self._kept.table.fill(-1)
+        self._requested, self._count, self._allowed = 0, 0, _allowed(self._torso)
+        if self._cache is not None:
+            self._cache.table.fill(-1)
 
     @torch.inference_mode()
     def __call__(self, observation: ObservationTensor) -> Tensor:
         """The torso's features [N, F]."""
-        mostly_new = self._asked >= 8 * FEW and self._count > MOST_DISTINCT * self._asked
+        mostly_new = self._requested >= 8 * FEW and self._count > MOST_DISTINCT * self._requested
         if mostly_new or not (self._allowed and _readable(observation)):
             return self._torso(observation)
         rows = _rows(observation)
-        if self._kept is None or self._kept.rows.shape[1] != rows.shape[1]:
-            self._kept = _Kept(rows.shape[1])
-        kept = self._kept
-        if len(rows) > len(kept.rows):
+        if self._cache is None or self._cache.rows.shape[1] != rows.shape[1]:
+            self._cache = _Cache(rows.shape[1])
+        cache = self._cache
+        if len(rows) > len(cache.rows):
             return self._torso(observation)
-        if self._count + len(rows) > len(kept.rows):
+        if self._count + len(rows) > len(cache.rows):
             self.forget()
         index, fresh, before = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), self._count
-        self._count = int(look_up(rows, kept.factors, kept.table, kept.rows, before, index, fresh))
-        self._asked += len(rows)
+        self._count = int(look_up(rows, cache.factors, cache.table, cache.rows, before, index, fresh))
+        self._requested += len(rows)
         if self._count > before:
             chosen = torch.from_numpy(fresh[: self._count - before])
-            kept.put(before, self._torso(map_leaves(lambda x: x[chosen], observation)))
-        return kept.features[torch.from_numpy(index)]
+            cache.put(before, self._torso(map_leaves(lambda x: x[chosen], observation)))
+        return cache.features[torch.from_numpy(index)]
 
 
-class _Kept:
+class _Cache:
     """Observations as bytes, where to find them, and their features."""
 
     def __init__(self, size: int) -> None:
@@ -155,22 +155,22 @@ def look_up(
     rows: Bytes,
     factors: NDArray[np.uint32],
     table: Places,
-    kept: Bytes,
+    stored: Bytes,
     count: int,
     index: Places,
     fresh: Places,
 ) -> int:
     """Fill `index` [N] with each row's place among those kept; a new one is kept, its number goes to `fresh`."""
-    found, mask = count, len(table) - 1
+    size, mask = count, len(table) - 1
     for i in range(len(rows)):
         place = _hash(rows[i], factors) & mask
-        while table[place] >= 0 and not _same(kept[table[place]], rows[i]):
+        while table[place] >= 0 and not _same(stored[table[place]], rows[i]):
             place = (place + 1) & mask
         if table[place] < 0:
-            table[place] = found
-            fresh[found - count] = i
+            table[place] = size
+            fresh[size - count] = i
             for k in range(rows.shape[1]):
-                kept[found, k] = rows[i, k]
-            found += 1
+                stored[size, k] = rows[i, k]
+            size += 1
         index[i] = table[place]
-    return found
+    return size

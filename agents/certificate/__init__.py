@@ -1,1 +1,1 @@
-"""The certificate of a memory core: checks that it keeps exactly what the contract promises, ours or anyone's."""
+"""The certificate of a memory core: checks that any core, built-in or custom, satisfies the contract exactly."""

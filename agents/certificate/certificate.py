@@ -1,7 +1,7 @@
-"""The certificate of a memory core: does it keep exactly what the contract of core.py promises?
+"""Certificate of a memory core: checks that it satisfies the contract of core.py exactly.
 
-Every check runs the core on small random sequences with resets and compares values and gradients with what they must
-be, in float64 where the core can work in it, so that a difference is a mistake and not rounding.
+Every check runs the core on small random sequences with resets and compares values and gradients with the expected
+ones, in float64 if the core supports it, so that differences are errors and not rounding.
 
 Shapes: T steps, B environments, D input features.
 """
@@ -16,7 +16,7 @@ from . import memory_checks, use_checks
 from .probe import Failure, Probe, make_probe
 
 Check: TypeAlias = tuple[str, Callable[[Probe], str]]
-"""The name of a line and its check, which returns a detail or raises Failure."""
+"""Name of a line and its check, which returns a detail or raises Failure."""
 
 CHECKS: tuple[Check, ...] = (
     ("shapes and types", use_checks.shapes_and_types),
@@ -37,11 +37,11 @@ CHECKS: tuple[Check, ...] = (
     ("a long run stays finite", use_checks.long_run_stays_finite),
     ("recalls a cue", use_checks.recalls_a_cue),
 )
-"""The certificate's lines, in order."""
+"""Lines of the certificate, in order."""
 
 
 class Line(NamedTuple):
-    """One line of the certificate."""
+    """Line of the certificate."""
 
     name: str
     passed: bool
@@ -56,15 +56,15 @@ def certify(
     recall_updates: int = 300,
     more: tuple[Check, ...] = (),
 ) -> Iterator[Line]:
-    """Check the cores that `make` makes for inputs [B, input_size], line by line.
+    """Check the cores that `make` creates for inputs [B, input_size], line by line.
 
     Args:
-        make: makes a core; called more than once, each core with weights of its own.
+        make: creates a core with its own weights; called more than once.
         input_size: D, at least 3 (cue, signal and distraction).
-        seed: of weights and inputs.
+        seed: seed of weights and inputs.
         long_run: steps of the endurance run.
-        recall_updates: most updates of the short training.
-        more: checks of floors above this one, made after these.
+        recall_updates: largest number of updates of the short training.
+        more: additional checks of other packages, run afterwards.
     """
     if input_size < 3:
         raise ValueError(f"input_size is {input_size}; allowed: at least 3 (cue, signal and distraction)")
@@ -82,7 +82,7 @@ def certify(
 
 
 def _said(problem: Exception) -> str:
-    """Text of a failed line; any exception in the core is a failure of the line, not of the program."""
+    """Text of a failed line; an exception in the core fails the line, not the program."""
     return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
 
 

@@ -1,4 +1,4 @@
-"""The smallest task that needs memory: say at the end which of two cues was shown at the beginning."""
+"""Minimal memory task: report at the end which of two cues was shown at the beginning."""
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,13 @@ BATCH = 64
 NOISE = 0.3
 """Standard deviation of the distraction."""
 SOLVED = 0.95
-"""Fraction of right answers that counts as recall; guessing gives 0.5."""
+"""Fraction of correct answers required for recall; guessing gives 0.5."""
 
 
 def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Tensor]:
-    """Sequences [delay + 2, batch_size, input_size] and which cue each began with, float32 [batch_size] of 0 and 1.
+    """Sequences [delay + 2, batch_size, input_size] and their first cues, float32 [batch_size] of 0 and 1.
 
-    Feature 0 is the cue (-1 or 1) at the first step, feature 1 is 1 at the last step, when to answer; the rest is
+    Feature 0 is the cue (-1 or 1) at the first step, feature 1 is 1 at the last step, the query; the rest is
     noise at every step.
     """
     cue = torch.randint(2, (batch_size,)).float()
@@ -29,9 +29,9 @@ def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Te
 
 
 def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learning_rate: float) -> tuple[float, int]:
-    """Train `core` (its weights change) to recall a cue over `delay` steps; fraction of right answers, updates made.
+    """Train `core` (its weights change) to recall a cue over `delay` steps; return accuracy and number of updates.
 
-    Stops as soon as a fresh batch is answered right often enough. Guessing is 0.5.
+    Training stops when the accuracy on a new batch is high enough. Guessing gives 0.5.
     """
     head = nn.Linear(core.output_size, 1)
     optimizer = torch.optim.Adam([*core.parameters(), *head.parameters()], learning_rate)
@@ -53,7 +53,7 @@ def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learn
 
 
 def _answers(core: Core, head: nn.Linear, delay: int, input_size: int) -> tuple[Tensor, Tensor]:
-    """Logits and cues [BATCH] of a fresh batch."""
+    """Logits and cues [BATCH] of a new batch."""
     inputs, cue = cue_recall(BATCH, delay, input_size)
     reset = torch.zeros(inputs.shape[:2], dtype=torch.bool)
     outputs = core.unroll(inputs, reset, core.initial_state(BATCH))[0]

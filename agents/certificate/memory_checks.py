@@ -1,4 +1,4 @@
-"""Checks of the certificate about memory itself: what may influence what, forwards and backwards.
+"""Checks of the certificate on memory: allowed influences, forward and backward.
 
 Each takes a Probe, returns a detail for its line or raises Failure.
 """
@@ -34,14 +34,14 @@ def step_equals_unroll(probe: Probe) -> str:
 
 
 def chunks_do_not_matter(probe: Probe) -> str:
-    """Several unrolls that hand on the state are one unroll."""
+    """Several unrolls that pass on the state equal one unroll."""
     for length in (1, 7, STEPS // 2):
         require_same(probe, by_unroll, in_pieces(length))
     return f"{STEPS} steps in pieces of 1, 7 and {STEPS // 2}"
 
 
 def reset_starts_afresh(probe: Probe) -> str:
-    """One long sequence with resets is several short sequences from the initial state."""
+    """One long sequence with resets equals several short sequences from the initial state."""
     count = 0
     for run in (by_unroll, by_steps):
         whole = run(probe.core, probe.inputs, probe.reset, probe.state).outputs
@@ -60,7 +60,7 @@ def reset_starts_afresh(probe: Probe) -> str:
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
-    """Inputs before a reset change nothing behind it, and get no gradient from there."""
+    """Inputs before a reset affect nothing after it, and get no gradient from there."""
     when = torch.tensor([STEPS // 4 + env * STEPS // 8 for env in range(ENVS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when
@@ -77,7 +77,7 @@ def nothing_passes_a_reset(probe: Probe) -> str:
 
 
 def environments_are_independent(probe: Probe) -> str:
-    """An environment's outputs do not depend on the others, nor on how many there are."""
+    """An environment's outputs do not depend on the others, nor on their number."""
     for run in (by_unroll, by_steps):
         inputs, state = tracked(probe)
         outputs = run(probe.core, inputs, probe.reset, state).outputs
@@ -95,15 +95,15 @@ def environments_are_independent(probe: Probe) -> str:
 
 
 def given_state_counts(probe: Probe) -> str:
-    """Steps continue from the state they are given."""
+    """Steps continue from the state in their arguments."""
     core, no_reset = probe.core, torch.zeros_like(probe.reset)
     if not floats(probe.state):
         return "it has no state"
     first = cast(core.initial_state(ENVS), probe.inputs.dtype)
     for run in (by_unroll, by_steps):
-        given = run(core, probe.inputs, no_reset, probe.state).outputs
+        continued = run(core, probe.inputs, no_reset, probe.state).outputs
         initial = run(core, probe.inputs, no_reset, first).outputs
-        same = (given - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
+        same = (continued - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
         if bool(same.any()):
             raise Failure("outputs are the same from another state")
     step, _ = core(probe.inputs[0], probe.state)
@@ -113,7 +113,7 @@ def given_state_counts(probe: Probe) -> str:
 
 
 def nan_stays(probe: Probe) -> str:
-    """An environment that is not a number spoils no other, and its next reset cleans it."""
+    """nan in one environment affects no other, and the next reset removes it."""
     when = STEPS // 2
     reset = torch.zeros_like(probe.reset)
     reset[when, 0] = True
@@ -137,7 +137,7 @@ def nan_stays(probe: Probe) -> str:
 
 
 def gradient_reaches_back(probe: Probe) -> str:
-    """Without a reset, later outputs do send gradient to earlier inputs."""
+    """Without a reset, later outputs send gradients to earlier inputs."""
     if not floats(probe.state):
         return "it has no state"
     for run in (by_unroll, by_steps):
@@ -151,7 +151,7 @@ def gradient_reaches_back(probe: Probe) -> str:
 
 
 def gradient_is_cut(probe: Probe) -> str:
-    """With a bptt_length, gradients are those of separate pieces: cut there, and nowhere else."""
+    """With a bptt_length, gradients are those of separate pieces: truncated there, and nowhere else."""
     lengths = (1, 3, STEPS // 2, STEPS)
     for length in lengths:
         require_cut(probe, length)

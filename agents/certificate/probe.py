@@ -138,11 +138,11 @@ def floats(state: CoreState) -> list[Tensor]:
     return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
-def gradients(of: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
+def gradients(of: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of a scalar; zeros where it does not depend on a tensor at all."""
     if not of.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in wanted]
-    return list(torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True))
+        return [torch.zeros_like(tensor) for tensor in sources]
+    return list(torch.autograd.grad(of, sources, allow_unused=True, materialize_grads=True))
 
 
 def summed(one: Pass) -> Tensor:
@@ -153,14 +153,14 @@ def summed(one: Pass) -> Tensor:
     return torch.stack([(part * weight).sum() for part, weight in zip(parts, random, strict=True)]).sum()
 
 
-def require_equal(seen: Tensor, wanted: Tensor, what: str, tolerance: float) -> None:
-    """Raise Failure unless `seen` is `wanted` up to rounding; nan equals nothing."""
-    if seen.shape != wanted.shape:
-        raise Failure(f"{what}: shape {list(seen.shape)} instead of {list(wanted.shape)}")
-    if seen.numel() == 0:
+def require_equal(actual: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
+    """Raise Failure unless `actual` is `expected` up to rounding; nan equals nothing."""
+    if actual.shape != expected.shape:
+        raise Failure(f"{what}: shape {list(actual.shape)} instead of {list(expected.shape)}")
+    if actual.numel() == 0:
         return
-    error = (seen - wanted).abs().max().item()
-    largest = wanted.abs().max().item()
+    error = (actual - expected).abs().max().item()
+    largest = expected.abs().max().item()
     if not error <= tolerance * max(largest, 1e-3):
         raise Failure(f"{what} differ by {error:.1e} (largest number {largest:.1e})")
 
@@ -181,5 +181,5 @@ def require_same(probe: Probe, first: Run, second: Run) -> None:
         sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(what, grads, strict=True))])
     if len(sides[0]) != len(sides[1]):
         raise Failure("an auxiliary loss in one form and none in the other")
-    for (what, seen), (_, wanted) in zip(*sides, strict=True):
-        require_equal(seen, wanted, what, probe.tolerance)
+    for (what, actual), (_, expected) in zip(*sides, strict=True):
+        require_equal(actual, expected, what, probe.tolerance)

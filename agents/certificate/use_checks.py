@@ -23,7 +23,7 @@ def shapes_and_types(probe: Probe) -> str:
     """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of one form for ever."""
     core, inputs = probe.single, probe.inputs.float()
     state = core.initial_state(ENVS)
-    wanted = form(state)
+    expected = form(state)
     for leaf in state_leaves(state):
         if leaf.is_floating_point() and leaf.dtype != torch.float32:
             raise Failure(f"a leaf of the initial state is {leaf.dtype}; the contract is float32")
@@ -36,9 +36,9 @@ def shapes_and_types(probe: Probe) -> str:
     if one.loss is not None and list(one.loss.shape) != [STEPS, ENVS]:
         raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ENVS}]")
     for what, other in (("a step", after), ("an unroll", one.state)):
-        if form(other) != wanted:
-            raise Failure(f"the state after {what} is {form(other)}, at first {wanted}")
-    return wanted
+        if form(other) != expected:
+            raise Failure(f"the state after {what} is {form(other)}, at first {expected}")
+    return expected
 
 
 def every_parameter_learns(probe: Probe) -> str:
@@ -63,9 +63,9 @@ def weights_are_the_core(probe: Probe) -> str:
     other = probe.make()
     other.load_state_dict(probe.single.state_dict())
     inputs = probe.inputs.float()
-    seen = by_unroll(other, inputs, probe.reset, other.initial_state(ENVS)).outputs
-    wanted = by_unroll(probe.single, inputs, probe.reset, probe.single.initial_state(ENVS)).outputs
-    require_equal(seen, wanted, "outputs of a copy made from the state_dict", 1e-5)
+    actual = by_unroll(other, inputs, probe.reset, other.initial_state(ENVS)).outputs
+    expected = by_unroll(probe.single, inputs, probe.reset, probe.single.initial_state(ENVS)).outputs
+    require_equal(actual, expected, "outputs of a copy made from the state_dict", 1e-5)
     return "a copy made from its state_dict gives the same outputs"
 
 
@@ -128,12 +128,12 @@ def recalls_a_cue(probe: Probe) -> str:
     """A short training teaches it to say which of two cues it saw some steps ago."""
     if not state_leaves(probe.state):
         raise Failure("no memory")
-    seen = ""
+    progress = ""
     for learning_rate in LEARNING_RATES:
         accuracy, updates = recall_accuracy(
             probe.make(), probe.inputs.shape[2], DELAY, probe.recall_updates, learning_rate
         )
-        seen = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
+        progress = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
         if accuracy >= SOLVED:
-            return seen
-    raise Failure(f"{seen}; guessing gives 50%")
+            return progress
+    raise Failure(f"{progress}; guessing gives 50%")

@@ -76,8 +76,8 @@ class Concrete(Core):
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
             self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
-        seen = min(pool_size, input_size)  # the other features of a pool are zero at first
-        self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / seen) ** 0.5)
+        width = min(pool_size, input_size)  # the other features of a pool are zero at first
+        self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / width) ** 0.5)
         self.viewport_bias = nn.Parameter(torch.zeros(num_pools, viewport_size))
         self.summarizer = Linear(num_pools * viewport_size, summarizer_size)
         nn.init.kaiming_normal_(self.summarizer.weight, nonlinearity="relu")
@@ -130,13 +130,13 @@ class Concrete(Core):
         """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
         pools = (inputs.shape[1], self.num_pools, self.pool_size)
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
-        size, seen = inputs.shape[-1], self.viewport_bias.numel()
+        size, channels = inputs.shape[-1], self.viewport_bias.numel()
         weight = self.embedding.weight
-        if size * seen > self.pool_size * (size + seen):  # cheaper in two products than in one
+        if size * channels > self.pool_size * (size + channels):  # cheaper in two products than in one
             inputs, weight = self.embedding(inputs), None
-        kept = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
+        power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
-        filters = Filters(gains, decays, self.in_a_row, kept)
+        filters = Filters(gains, decays, self.in_a_row, power)
         cut = None if bptt_length is None else _cuts(reset, bptt_length)
         views, pools = Views.apply(  # pyright: ignore
             filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias

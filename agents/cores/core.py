@@ -1,7 +1,7 @@
-"""The contract of a memory core, and the only loop over time.
+"""Contract of memory cores, and the only loop over time.
 
-A core maps one input and its state to one output and the next state, for a batch of independent environments. It never
-sees an episode end, an environment or T: resets and truncation of gradients are done here, once, for every core.
+A core maps one input and its state to one output and the next state, for a batch of independent environments. It
+is independent of episode ends, environments and T: this module implements resets and truncated gradients for all cores.
 
 Shapes: B environments, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
 tensors [B, ...].
@@ -35,23 +35,23 @@ Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tenso
 
 
 class Core(nn.Module):
-    """Base of every memory core.
+    """Base class of memory cores.
 
     A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`. It may name a faster form
-    of the same mathematics in `fast_route`, add a loss of its own to the learner's in `auxiliary_loss`, and show more
-    of its state than the bare numbers in `describe`.
+    of the same mathematics in `fast_route`, add its own loss to the learner's in `auxiliary_loss`, and describe more
+    of its state than its raw values in `describe`.
     """
 
     input_size: int
     output_size: int
     loops_over_time = True
-    """Whether `unroll` takes one step after the other."""
+    """Whether `unroll` computes steps sequentially."""
     constant_leaves: tuple[str, ...] = ()
-    """Leaves of the state whose initial values are not learned: no step reads them, or they follow from others."""
+    """Leaves of the state whose initial values are not learned: no step reads them, or they are functions of others."""
     constant_start = ""
     """Why the initial state cannot be learned; empty where it can."""
     kind: type["Core"]
-    """The class whose equations these are: the object's own, or the one whose initial state is learned."""
+    """Class that defines the equations: the object's own, or the one whose initial state is learned."""
     full_precision = True
     """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
 
@@ -66,14 +66,14 @@ class Core(nn.Module):
         return {}
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """The state before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
+        """State before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
         raise NotImplementedError
 
     def set_constants(self) -> None:
-        """Make tensors that are no part of the weights, exactly and on the device of the weights.
+        """Create exact tensors that are not weights, on the device of the weights.
 
         Called by the core's own constructor, and again after `.to`, `.bfloat16`, `.to_empty` and the like, which would
-        round what they move.
+        round tensors.
         """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -82,42 +82,42 @@ class Core(nn.Module):
         return self
 
     def initial_state_form(self) -> CoreState:
-        """An initial state to look at, which leaves the random numbers as they are."""
+        """Initial state for inspection; preserves the state of random number generators."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             return self.initial_state(1)
 
     def __call__(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """As `forward`, with hooks and outside autocast."""
+        """Like `forward`, with hooks and outside autocast."""
         step = super().__call__
         return in_full_precision(self, step, inputs, state) if self.full_precision else step(inputs, state)
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """One step: inputs [B, D] and state -> output [B, output_size] and the next state."""
+        """Compute one step: inputs [B, D] and state -> output [B, output_size] and the next state."""
         raise NotImplementedError
 
     def at_cut(self, state: CoreState) -> CoreState:
-        """The state at step 0 of an unroll and behind each cut of the gradient, before resets.
+        """State at step 0 of an unroll and after each cut of the gradient, before resets.
 
-        A core may attach a gradient that it carries itself, as real-time recurrent learning does; values do not change.
+        A core may attach its own gradient, as real-time recurrent learning does; values do not change.
         """
         return state
 
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
-        """The core's own loss [B] for the step that left `state`, or None if it has none."""
+        """Loss [B] of the core itself for the step that resulted in `state`, or None."""
         return None
 
     def describe(self, state: CoreState) -> dict[str, Tensor]:
-        """A state as arrays [B, K] by name, for pictures and decoders; by default every leaf, flattened."""
+        """State as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """A faster form of `loop` for such inputs, or None if there is none."""
+        """Return a faster form of `loop` for these inputs, or None."""
         return None
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
+        """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
 
         Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
@@ -130,14 +130,14 @@ class Core(nn.Module):
     def over_time(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """`unroll` by the fastest form that does what this core's own parts would do."""
+        """Run `unroll` in the fastest form that is equivalent to this core's own parts."""
         route = None if overridden(self) else self.fast_route(inputs)
         return (route or self.loop)(inputs, reset, state, bptt_length)
 
     def loop(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """`unroll` one step after the other, by the equations: what every faster form must equal."""
+        """Run `unroll` step by step with the equations: the reference of every faster form."""
         return unroll_step_by_step(self, inputs, reset, state, bptt_length)
 
 
@@ -157,16 +157,16 @@ def unroll_step_by_step(
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
 ) -> tuple[Tensor, CoreState, Tensor | None]:
-    """The plain loop over time that defines what `Core.unroll` means.
+    """Plain loop over time that defines `Core.unroll`.
 
-    `step` may stand in for `core.forward`, for a core that has done part of its work for all T inputs beforehand.
+    `step` may replace `core.forward`, for a core that has computed part of its work for all T inputs before.
     """
     step = step or core
     initial = core.initial_state(inputs.shape[1])
     any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
     outputs: list[Tensor] = []
     losses: list[Tensor] = []
-    # By `unbind`: the gradient of inputs[t] would be as large as all inputs.
+    # Use `unbind`, since the gradient of inputs[t] would be as large as all inputs.
     for t, now in enumerate(inputs.unbind()):
         if t % (bptt_length or len(inputs)) == 0:
             state = core.at_cut(map_state(torch.Tensor.detach, state) if t else state)
@@ -181,7 +181,7 @@ def unroll_step_by_step(
 
 
 def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
-    """`initial` where reset (bool [B]) is set, `state` elsewhere.
+    """Return `initial` where reset (bool [B]) is set, `state` elsewhere.
 
     By selection, not by multiplication: an initial state need not be zero, and 0 * nan is nan.
     """
@@ -201,22 +201,22 @@ def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
 
 
 def state_leaves(state: CoreState) -> list[Tensor]:
-    """The leaves of a state, in order."""
+    """Leaves of a state, in order."""
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
 def named_leaves(state: CoreState, name: str = "") -> dict[str, Tensor]:
-    """The leaves of a state, flattened to [B, K], by the names of their fields: `controller.h`."""
+    """Leaves of a state, flattened to [B, K], by the names of their fields: `controller.h`."""
     if isinstance(state, Tensor):
         return {name: state.flatten(1) if state.dim() > 1 else state.unsqueeze(1)}
-    found: dict[str, Tensor] = {}
+    leaves: dict[str, Tensor] = {}
     for field, part in zip(state._fields, state, strict=True):
-        found |= named_leaves(part, f"{name}.{field}" if name else field)
-    return found
+        leaves |= named_leaves(part, f"{name}.{field}" if name else field)
+    return leaves
 
 
 def at_least_one(**sizes: object) -> None:
-    """Raise ValueError naming the first of a core's sizes that is not a whole number of at least 1."""
+    """Raise ValueError naming the first of a core's sizes that is not a positive integer."""
     for name, value in sizes.items():
         if not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{name} is {value!r}; allowed: at least 1 (a whole number)")

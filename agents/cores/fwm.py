@@ -87,8 +87,8 @@ class FWM(Core):
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         hidden, controller = self.controller(inputs, state.controller)
         memory = fast_weights.write(state.memory, self.written(hidden))
-        found = fast_weights.read(memory, self.asked(hidden))
-        return self._output(hidden, found), FWMState(controller, memory)
+        read = fast_weights.read(memory, self.asked(hidden))
+        return self._output(hidden, read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         """The LSTM over all T steps, then the memory block by block."""
@@ -106,15 +106,15 @@ class FWM(Core):
         memory = None  # of zeros, as when all episodes begin at once: A2C with unrolls as long as episodes
         if not bool(reset[0].all()):
             memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
-        found, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
-        return self._output(hidden, found), FWMState(controller, memory), None
+        reads, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
+        return self._output(hidden, reads), FWMState(controller, memory), None
 
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
         """`unroll` for other devices: blocks at the same places for every batch, which may hold resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
-        memory, found = state.memory, list[Tensor]()
+        memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):
             memory = memory.detach() if piece else memory
             end = min(piece + (bptt_length or len(reset)), len(reset))
@@ -123,9 +123,9 @@ class FWM(Core):
                 part = slice(start, min(start + length, end))
                 steps, fresh = hidden[part].transpose(0, 1), reset[part].t()
                 block = Block(memory, self.written(steps), fresh)
-                found.append(block.read(self.asked(steps)).transpose(0, 1))
+                reads.append(block.read(self.asked(steps)).transpose(0, 1))
                 memory = block.end
-        return self._output(hidden, torch.cat(found)), FWMState(controller, memory), None
+        return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
 
     def _over_blocks(
         self, hidden: Tensor, memory: Tensor | None, blocks: Blocks, bptt_length: int | None
@@ -137,15 +137,15 @@ class FWM(Core):
         groups = [slice(0, rows), *([slice(rows, depths[0].stop)] if depths[0].stop > rows else []), *depths[1:]]
         before = [*[None] * (len(groups) - len(blocks.previous)), *blocks.previous]
         done: list[Block] = []
-        found: list[Tensor] = []
+        reads: list[Tensor] = []
         first, count = torch.empty_like(blocks.steps[0]), 0
         for group, previous in zip(groups, before, strict=True):
             start = memory if group.start == 0 else None
             if previous is not None:
                 start = _pick(done, groups, previous)
                 if bptt_length is not None:
-                    kept = (blocks.steps[0, group] // rows) % bptt_length != 0
-                    start = torch.where(kept.reshape(-1, 1, 1, 1), start, start.detach())
+                    continued = (blocks.steps[0, group] // rows) % bptt_length != 0
+                    start = torch.where(continued.reshape(-1, 1, 1, 1), start, start.detach())
             used = blocks.used[:, group].T
             used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
             index = blocks.steps[: used.shape[1], group].T
@@ -153,10 +153,10 @@ class FWM(Core):
             new = self.written(steps)
             # Unused slots write nothing.
             done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
-            found.append(done[-1].read(self.asked(steps)).flatten(0, 1))
+            reads.append(done[-1].read(self.asked(steps)).flatten(0, 1))
             first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
             count += used.numel()
-        read = torch.cat(found).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
+        read = torch.cat(reads).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
         return read, _pick(done, groups, blocks.block[-rows:])
 
     def written(self, hidden: Tensor) -> Write:
@@ -174,16 +174,16 @@ class FWM(Core):
             query = query.tanh()
         return Read(query, hops.unflatten(-1, (self.num_reads, self.memory_size)))
 
-    def _output(self, hidden: Tensor, found: Tensor) -> Tensor:
-        return hidden + self.out(found) if self.residual else self.out(found)
+    def _output(self, hidden: Tensor, read: Tensor) -> Tensor:
+        return hidden + self.out(read) if self.residual else self.out(read)
 
 
-def _pick(done: list[Block], groups: list[slice], wanted: Tensor) -> Tensor:
-    """Memories after the blocks `wanted` (int64 [B]), without joining those of all groups."""
-    order = wanted.argsort()
+def _pick(done: list[Block], groups: list[slice], indices: Tensor) -> Tensor:
+    """Memories after the blocks `indices` (int64 [B]), without joining those of all groups."""
+    order = indices.argsort()
     picked: list[Tensor] = []
     for block, group in zip(done, groups, strict=False):
-        part = wanted[order[(wanted[order] >= group.start) & (wanted[order] < group.stop)]] - group.start
+        part = indices[order[(indices[order] >= group.start) & (indices[order] < group.stop)]] - group.start
         if len(part):
             picked.append(block.end.index_select(0, part))
     return torch.cat(picked).index_select(0, order.argsort())

@@ -94,15 +94,15 @@ class GTrXL(Core):
         The last place is the present, the one before it the step before, and so on.
         """
         lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
-        seen = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
-        found: list[Tensor] = []
+        visible = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
+        weights_by_layer: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             x = after.past[:, number, -1:]
             keys = torch.cat([before.past[:, number], x], 1)
-            weights, _ = layer.attention(x, keys, seen, lag.unsqueeze(0), self._sinusoids.to(x))
-            found.append(weights.squeeze(2))
-        return found
+            weights, _ = layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))
+            weights_by_layer.append(weights.squeeze(2))
+        return weights_by_layer
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
@@ -141,14 +141,14 @@ class GTrXL(Core):
         began = torch.where(reset, time.unsqueeze(1), -1)
         began = (began.cummax(0).values if steps > 1 else began).t()  # [B, T]: the last reset, or -1
         oldest = torch.where(began >= 0, began, -state.length.unsqueeze(1))
-        seen = (lag >= 0) & (lag <= window) & (place >= oldest.unsqueeze(2))  # [B, T, window + T]
+        visible = (lag >= 0) & (lag <= window) & (place >= oldest.unsqueeze(2))  # [B, T, window + T]
         x, pasts = self.encoder(inputs).transpose(0, 1), list[Tensor]()
         held = (place[steps:] >= oldest[:, -1:]).unsqueeze(2)
         for number, layer in enumerate(self.layers):
             keys = torch.cat([state.past[:, number], x], 1)
             pasts.append(torch.where(held, keys[:, steps:], 0))
             assert isinstance(layer, Layer)
-            x = layer(x, keys, seen, lag.clamp(0, window), self._sinusoids.to(x))
+            x = layer(x, keys, visible, lag.clamp(0, window), self._sinusoids.to(x))
         length = (steps - oldest[:, -1]).clamp(max=window)
         return x.transpose(0, 1), GTrXLState(torch.stack(pasts, 1), length)
 
@@ -169,14 +169,16 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(hidden_size, mlp_size), nn.ReLU(), nn.Linear(mlp_size, hidden_size))
         self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
 
-    def forward(self, x: Tensor, keys: Tensor, seen: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
+    def forward(self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
         """x [B, T, H], keys [B, K, H], seen bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
-        weights, v = self.attention(x, keys, seen, lag, sinusoids)
+        weights, v = self.attention(x, keys, visible, lag, sinusoids)
         attended = (weights @ v).transpose(1, 2).flatten(2)
         y = self.gate_1(x, self.out(attended).relu())
         return self.gate_2(y, self.mlp(self.norm_2(y)).relu())
 
-    def attention(self, x: Tensor, keys: Tensor, seen: Tensor, lag: Tensor, sinusoids: Tensor) -> tuple[Tensor, Tensor]:
+    def attention(
+        self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
         heads = (self.num_heads, -1)
         k, v = self.key_value(self.norm_1(keys)).chunk(2, -1)
@@ -187,7 +189,7 @@ class Layer(nn.Module):
         by_lag = (q + self.v.unsqueeze(1)) @ r
         by_place = by_lag.gather(3, lag.expand(*by_lag.shape[:2], -1, -1))
         scores = (by_content + by_place) * self.scale
-        return scores.masked_fill(~seen.unsqueeze(1), -torch.inf).softmax(-1), v
+        return scores.masked_fill(~visible.unsqueeze(1), -torch.inf).softmax(-1), v
 
 
 class Gate(nn.Module):

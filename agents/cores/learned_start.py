@@ -1,4 +1,4 @@
-"""`learn_initial_state=true`: the state before an episode's first observation is a parameter of the core."""
+"""`learn_initial_state=true`: the initial state is a parameter of the core."""
 
 import functools
 from typing import Any, cast
@@ -10,14 +10,14 @@ from .contract.conditions import readable
 from .core import Core, CoreState, map_state, reset_state
 
 LARGEST = 1e6
-"""Values beyond it are sentinels, such as the logarithm of an empty sum, and stay constant."""
+"""Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant."""
 
 
 def learn_initial_state(core: Core, name: str) -> Core:
-    """Make the initial state of `core` a parameter, beginning with the values that it has now; returns `core`.
+    """Make the initial state of `core` a parameter, with its current values; return `core`.
 
     Integer leaves, such as counts of steps, stay constant. Raises ValueError for a core without a state, and for one
-    whose state begins empty.
+    whose initial state is empty.
     """
     leaves: dict[str, Tensor] = {}
     _each(core.initial_state_form(), lambda leaf, path: leaves.update({path: leaf}))
@@ -34,25 +34,25 @@ def learn_initial_state(core: Core, name: str) -> Core:
 
 
 class LearnedStart:
-    """Methods of a core whose initial state is learned, before those of the core's own class.
+    """Mixin of cores with a learned initial state, which precedes the core's own class.
 
-    An unroll is cut where any environment resets. Pieces have no resets, so the core's own faster routes remain exact:
-    they may have the constant state of a reset built in, and never use it.
+    An unroll is split where any environment resets. Pieces have no resets, so the core's faster routes remain exact:
+    they never use the constant state of a reset.
     """
 
     gives_no_resets = True
-    """Whether the `unroll` of the classes above is called without resets alone."""
+    """Whether the `unroll` of the classes above is called only without resets."""
     learned_state: nn.ParameterDict
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """The learned state for every environment, leaves [batch_size, ...], with gradient."""
+        """Learned state for every environment, leaves [batch_size, ...], with gradient."""
         constant: CoreState = super().initial_state(batch_size)  # pyright: ignore
         return _replaced(constant, self.learned_state, batch_size, "")
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """As `Core.unroll`: pieces between resets."""
+        """Like `Core.unroll`, in pieces between resets."""
         core = cast(Core, self)
         if not readable(reset):
             return core.loop(inputs, reset, state, bptt_length)
@@ -75,7 +75,7 @@ class LearnedStart:
 
 @functools.cache
 def _learned(kind: type[Core]) -> type[Core]:
-    """A class of cores like `kind` with a learned initial state."""
+    """Derive a class from `kind` with a learned initial state."""
     return type(f"{kind.__name__}WithLearnedStart", (LearnedStart, kind), {"kind": kind})
 
 
@@ -85,7 +85,7 @@ def _real(leaf: Tensor) -> bool:
 
 
 def _key(path: str) -> str:
-    """The name of a leaf's parameter; ParameterDict refuses names of its own methods, such as `values`."""
+    """Name of a leaf's parameter; ParameterDict refuses names of its own methods, such as `values`."""
     return f"{path}_" if hasattr(nn.ParameterDict, path) else path
 
 
@@ -99,7 +99,7 @@ def _each(state: CoreState, function: Any, path: str = "") -> None:
 
 
 def _replaced(state: CoreState, learned: nn.ParameterDict, batch_size: int, path: str) -> CoreState:
-    """The state with the learned leaves, [batch_size, ...]."""
+    """State with the learned leaves, [batch_size, ...]."""
     if isinstance(state, Tensor):
         key = _key(path)
         return learned[key].repeat(batch_size, *[1] * (state.dim() - 1)) if key in learned else state

@@ -171,9 +171,9 @@ class MNM(Core):
         written = self._write(state.memory, rate, write_key, value)
         memory, momentum = self._carried(controller.h, state, written)
         # One pass over the new memory serves the read and the meta error.
-        recalled, found = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
+        recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
-        read = found.mean(1)
+        read = values.mean(1)
         after = MNMState(controller, read, memory, error)
         return torch.cat([controller.h, read], 1), after if momentum is None else MomentumState(*after, momentum)
 
@@ -293,8 +293,8 @@ class MNMg(MNM):
         if isinstance(state, MomentumState):
             eta = gates[0].unsqueeze(2)
             change = [torch.addcmul(step, eta, past) for step, past in zip(change, state.momentum, strict=True)]
-        kept = 1 - gates[-1].unsqueeze(2) if self.decay else 1.0
-        memory = MemoryWeights(*(kept * old + step for old, step in zip(state.memory, change, strict=True)))
+        retained = 1 - gates[-1].unsqueeze(2) if self.decay else 1.0
+        memory = MemoryWeights(*(retained * old + step for old, step in zip(state.memory, change, strict=True)))
         return memory, MemoryWeights(*change) if self.momentum else None
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:

@@ -91,8 +91,8 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
     if name in CORES:
         core = make(input_size, **options)
     else:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-        what = f"cannot make core {name!r} with {given}: __init__"
+        arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        what = f"cannot make core {name!r} with {arguments}: __init__"
         core = calling(what, lambda: make(input_size, **options), OUTSIDE, (ValueError,))
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
@@ -103,10 +103,10 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
 def _foreign_class(name: str) -> type[Core]:
     module, _, attribute = name.partition(":")
     try:
-        found = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
-        found = getattr(found, attribute)
+        loaded = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
+        loaded = getattr(loaded, attribute)
     except (ImportError, AttributeError) as problem:
         raise ValueError(f"cannot load core {name!r}: {problem}") from problem
-    if not (isinstance(found, type) and issubclass(found, Core)):
+    if not (isinstance(loaded, type) and issubclass(loaded, Core)):
         raise ValueError(f"core {name!r} is not a subclass of engram.agents.cores.Core")
-    return found
+    return loaded

@@ -83,8 +83,8 @@ class SLSTM(Core):
         cell, log_input, forget, output = (x + own).chunk(4, 1)
         log_forget = F.logsigmoid(forget)
         m = torch.maximum(log_forget + state.m, log_input)
-        kept, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
-        c = kept * state.c + new * torch.tanh(cell)
-        n = kept * state.n + new
+        decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
+        c = decay * state.c + new * torch.tanh(cell)
+        n = decay * state.n + new
         h = torch.sigmoid(output) * c / n
         return h, SLSTMState(c, n, h, m)

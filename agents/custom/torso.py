@@ -17,26 +17,26 @@ from ..values import ObservationTensor, map_leaves
 
 TORSOS = ("grid", "atari", "atari-resnet")
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
-"""Frames in these places are not the user's own."""
+"""Folders whose frames do not belong to the user."""
 BATCH = 3
 
 
 class Torso(nn.Module):
-    """Base of every custom torso: `Class(spec, **torso_args)`.
+    """Base class of custom torsos: `Class(spec, **torso_args)`.
 
-    A torso sets `output_size` and implements `forward`. It has no state: the output of an observation depends on the
-    weights and on that observation alone, so BatchNorm and dropout are refused. A torso whose output is an image
+    A torso sets `output_size` and implements `forward`. It has no state: an output depends only on the
+    weights and on one observation, so BatchNorm and dropout are rejected. A torso whose output is an image
     [channels, rows, columns], flattened, sets `image` to these three sizes for cores that read images.
     """
 
     output_size: int
 
     def forward(self, observation: Any) -> Tensor:
-        """Observations [N, *shape] (a dict of them for a Dict space), as the environment returns them -> [N, D]."""
+        """Observations [N, *shape] (a dict of them for a Dict space), as returned by the environment -> [N, D]."""
         raise NotImplementedError
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Count observations [N, *shape] into running statistics, which are buffers; called once per batch."""
+        """Add observations [N, *shape] to running statistics, which are buffers; called once per batch."""
 
 
 def torso_names() -> list[str]:
@@ -51,11 +51,11 @@ def check_torso_name(name: str) -> None:
 
 
 def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> Torso:
-    """A torso of an entry point or `module:Class`, checked. Raises ValueError naming the class and what is wrong."""
+    """Create and check a torso of an entry point or `module:Class`. Raises ValueError naming class and problem."""
     cls = _torso_class(name)
     check_keys(f"torso {name!r}", "option", options, list(inspect.signature(cls).parameters)[1:])
-    given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-    what = f"cannot make torso {name!r} with {given}: __init__"
+    arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+    what = f"cannot make torso {name!r} with {arguments}: __init__"
     torso = calling(what, lambda: cls(spec, **options), OUTSIDE, (ValueError,))  # pyright: ignore[reportCallIssue]
     _check(torso, name, spec)
     return torso
@@ -63,22 +63,22 @@ def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> T
 
 def _torso_class(name: str) -> type[Torso]:
     for point in entry_points(group="engram.torsos", name=name):
-        found = calling(f"importing torso {name}", point.load, OUTSIDE)
+        loaded = calling(f"importing torso {name}", point.load, OUTSIDE)
         break
     else:
         module, _, attribute = name.partition(":")
         try:
-            found = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
-            found = getattr(found, attribute)
+            loaded = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
+            loaded = getattr(loaded, attribute)
         except (ImportError, AttributeError) as problem:
             raise ValueError(f"cannot load torso {name!r}: {problem}") from problem
-    if not (isinstance(found, type) and issubclass(found, Torso)):
+    if not (isinstance(loaded, type) and issubclass(loaded, Torso)):
         raise ValueError(f"torso {name!r} is not a subclass of engram.agents.custom.torso.Torso")
-    return found
+    return loaded
 
 
 def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
-    """Call `forward` with three observations, again, and with one; the random numbers are left as they are."""
+    """Call `forward` with three observations, again, and with one; preserve random number generators."""
     size = getattr(torso, "output_size", None)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         said = "not set" if size is None else repr(size)
@@ -86,11 +86,11 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
     weight = next(torso.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
-    seen = _observations(spec, torch.Generator().manual_seed(0), weight.device)
+    observations = _observations(spec, torch.Generator().manual_seed(0), weight.device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         first, again, alone = (
-            calling(f"{name}.forward", partial(torso, each), OUTSIDE)
-            for each in (seen, seen, map_leaves(lambda x: x[:1], seen))
+            calling(f"{name}.forward", partial(torso, batch), OUTSIDE)
+            for batch in (observations, observations, map_leaves(lambda x: x[:1], observations))
         )
     for output, rows in ((first, BATCH), (alone, 1)):
         shown = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
@@ -108,7 +108,7 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
 
 
 def _observations(spec: ObservationSpec, generator: torch.Generator, device: torch.device) -> ObservationTensor:
-    """BATCH observations: bytes of images, else numbers in 0..1."""
+    """Sample BATCH observations: bytes of images, else values in 0..1."""
     if not isinstance(spec, ArraySpec):
         return {key: _observations(part, generator, device) for key, part in spec.items()}
     values = torch.rand(BATCH, *spec.shape, generator=generator)

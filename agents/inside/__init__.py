@@ -1,4 +1,4 @@
-"""A memory at work: traces of a core's steps, panels that show them, parts to interfere with."""
+"""Inspection of a memory: traces of a core's steps, panels that show them, parts for interventions."""
 
 from . import filtered, gated, slots, windowed, written
 from .panels import Panel, panels

@@ -1,6 +1,6 @@
-"""Panels of memories that fade at rates of their own: pools, and the complex states of LRU and FFM.
+"""Panels of memories with separate decay rates: pools, and the complex states of LRU and FFM.
 
-From the fastest to the slowest, with the half-life of each: the steps after which half of what was added has faded.
+Rows are ordered by half-life: the number of steps after which half of an addition has decayed.
 """
 
 import numpy as np
@@ -22,12 +22,12 @@ def _(core: Concrete, trace: Trace) -> list[Panel]:
     shown, labels, bands, sizes = [], [], [], []
     for n, half_life in enumerate(core.half_lives(), start=1):
         series = values(trace.after.pools[:, n - 1])
-        kept = liveliest(series, most)
+        selected = liveliest(series, most)
         largest = float(np.abs(series).max(initial=0.0))
         sizes.append(np.linalg.norm(series, axis=0))
         bands.append((f"pool {n}: half-life {half_life:.3g}", sum(map(len, shown))))
-        shown.append(series[kept] / max(largest, 1e-12))
-        labels += [f"pool {n}, feature {i + 1}" for i in kept]
+        shown.append(series[selected] / max(largest, 1e-12))
+        labels += [f"pool {n}, feature {i + 1}" for i in selected]
     return [
         Panel(
             "pools by time scale",
@@ -51,14 +51,14 @@ def _(core: Concrete, trace: Trace) -> list[Panel]:
 
 @panels_of.register
 def _(core: LRU, trace: Trace) -> list[Panel]:
-    found: list[Panel] = []
+    panels: list[Panel] = []
     for number, block in enumerate(core.blocks):
         assert isinstance(block, Block)
         title = (
             "size of the states by half-life" if len(core.blocks) == 1 else f"block {number + 1}: states by half-life"
         )
-        found.append(by_half_life(title, "unit", trace.after.h[:, number].norm(dim=2), block.half_lives()))
-    return found
+        panels.append(by_half_life(title, "unit", trace.after.h[:, number].norm(dim=2), block.half_lives()))
+    return panels
 
 
 @panels_of.register
@@ -68,16 +68,16 @@ def _(core: FFM, trace: Trace) -> list[Panel]:
 
 
 def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Panel:
-    """Sizes [T, N] of complex states from the fastest to the slowest, each as a share of its largest."""
+    """Magnitudes [T, N] of complex states from fastest to slowest, each relative to its maximum."""
     order = half_lives.argsort(stable=True)
-    kept = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().long()]
-    series = values(sizes[:, kept])
-    less = "" if len(kept) == len(order) else f" {len(kept)} of {len(order)}, evenly chosen."
+    selected = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().long()]
+    series = values(sizes[:, selected])
+    less = "" if len(selected) == len(order) else f" {len(selected)} of {len(order)}, evenly chosen."
     return Panel(
         title,
         "From fast (above) to slow: absolute value, as a share of the largest in this episode." + less,
         "heat",
         series / np.maximum(series.max(1, keepdims=True), 1e-12),
-        tuple(f"{name} {i + 1}: half-life {half_lives[i]:.3g}" for i in kept.tolist()),
+        tuple(f"{name} {i + 1}: half-life {half_lives[i]:.3g}" for i in selected.tolist()),
         "share",
     )

@@ -1,4 +1,4 @@
-"""Panels of gated memories (LSTM, GRU, ConvLSTM, minGRU): units ordered by how long they were seen to remember."""
+"""Panels of gated memories (LSTM, GRU, ConvLSTM, minGRU): units ordered by measured memory span."""
 
 import numpy as np
 import torch
@@ -46,26 +46,26 @@ def _(core: MinGRU, trace: Trace) -> list[Panel]:
 
 
 def by_time_constant(name: str, series: Values) -> Panel:
-    """Series [R, T] as lines of color, from the quickest to the slowest."""
+    """Heat map of series [R, T], from fastest to slowest."""
     spans = time_constants(series)
     order = np.argsort(spans, kind="stable")
-    kept = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
-    less = "" if len(kept) == len(order) else f" {len(kept)} of {len(order)}, evenly chosen."
+    selected = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
+    less = "" if len(selected) == len(order) else f" {len(selected)} of {len(order)}, evenly chosen."
     return Panel(
         f"{name} by time constant",
         "From quick (above) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e."
         + less,
         "heat",
-        series[kept],
-        tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in kept),
+        series[selected],
+        tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in selected),
         "signed",
     )
 
 
 def time_constants(series: Values) -> NDArray[np.float64]:
-    """Of R series [R, T]: the first lag at which the autocorrelation is below 1/e, interpolated; T if none is.
+    """First lag of each series [R, T] at which the autocorrelation is below 1/e, interpolated; T if none is.
 
-    A series that never changes remembers for all T steps.
+    The result is T for a constant series.
     """
     steps = series.shape[1]
     centered = series.astype(np.float64) - series.mean(1, keepdims=True)

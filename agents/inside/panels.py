@@ -1,4 +1,4 @@
-"""Panels: pictures of a memory over the steps of an episode, made from a trace.
+"""Panels: figures of a memory over the steps of an episode, from a trace.
 
 Every core has its own panels, registered by its class with `panels_of.register`; one without gets a heat map of the
 arrays that its `describe` returns.
@@ -18,7 +18,7 @@ from .trace import Trace
 
 Values = NDArray[np.float32]
 MOST_ROWS = 128
-"""Lines of a heat map: more are neither seen nor loaded quickly."""
+"""Largest number of rows of a heat map, for legibility and loading time."""
 
 
 class Panel(NamedTuple):
@@ -26,54 +26,54 @@ class Panel(NamedTuple):
 
     title: str
     note: str
-    """How to read it."""
+    """Explanation of the panel."""
     kind: Literal["heat", "lines", "matrix"]
-    """heat: a line of color for each quantity; lines: a curve for each; matrix: small tables of the present step."""
+    """heat: a row of colors for each quantity; lines: a curve for each; matrix: small tables of the current step."""
     values: Values
-    """[R, T]; of a matrix, R = groups x rows x columns in C order."""
+    """[R, T]; for a matrix, R = groups x rows x columns in C order."""
     labels: tuple[str, ...]
-    """Of the R quantities; of a matrix none."""
+    """Labels of the R quantities; empty for a matrix."""
     scale: Literal["share", "signed", "positive"] = "positive"
-    """0 to 1; around 0; from 0 on."""
+    """Range: 0 to 1; symmetric around 0; at least 0."""
     tables: tuple[tuple[str, ...], ...] = ()
-    """Of a matrix: names of groups, rows and columns."""
+    """Names of a matrix's groups, rows and columns."""
     bands: tuple[tuple[str, int], ...] = ()
-    """Of a heat map: names of bands of lines and the first line of each."""
+    """Names of a heat map's bands of rows and the first row of each."""
 
 
 def values(tensor: Tensor) -> Values:
-    """[T, ...] -> [R, T] for a panel."""
+    """Reshape [T, ...] -> [R, T] for a panel."""
     return tensor.detach().flatten(1).t().contiguous().float().numpy()
 
 
 def panels(core: Core, trace: Trace) -> list[Panel]:
-    """All panels of a core: its own, then how large its state is and how much each step changes it."""
+    """All panels of a core: its own, then the norm of its state and of the change in each step."""
     with torch.no_grad():
         return [*panels_of(core, trace), *size_and_change(trace)]
 
 
 @singledispatch
 def panels_of(core: Core, trace: Trace) -> list[Panel]:
-    """A core of one's own: everything that it describes."""
-    found: list[Panel] = []
+    """Panels of a custom core: everything that it describes."""
+    panels: list[Panel] = []
     for name, array in core.describe(trace.after).items():
         series = values(array)
-        kept = liveliest(series, MOST_ROWS)
+        selected = liveliest(series, MOST_ROWS)
         note = "Every line is one number of the state."
-        if len(kept) < len(series):
-            note = f"The {len(kept)} of {len(series)} numbers that change most, in their order."
-        labels = tuple(f"{name} {i}" for i in kept)
-        found.append(Panel(f"state: {name}", note, "heat", series[kept], labels, "signed"))
-    return found
+        if len(selected) < len(series):
+            note = f"The {len(selected)} of {len(series)} numbers that change most, in their order."
+        labels = tuple(f"{name} {i}" for i in selected)
+        panels.append(Panel(f"state: {name}", note, "heat", series[selected], labels, "signed"))
+    return panels
 
 
 def liveliest(series: Values, most: int) -> NDArray[np.int64]:
-    """Of R series [R, T], the indices of the `most` that vary most, in their own order."""
+    """Indices of the `most` series of [R, T] that vary most, in ascending order."""
     return np.sort(np.argsort(-series.std(1), kind="stable")[:most])
 
 
 def size_and_change(trace: Trace) -> list[Panel]:
-    """Norm of every leaf, and the norm of its change at each step as a share of it."""
+    """Norm of every leaf, and the relative norm of its change at each step."""
     before, after = (
         {name: leaf.float() for name, leaf in named_leaves(state).items()} for state in (trace.before, trace.after)
     )
@@ -95,7 +95,7 @@ def size_and_change(trace: Trace) -> list[Panel]:
 
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
-    """`slot 1`, `slot 2`, ..: parts are counted from 1, in panels and in interventions."""
+    """Labels `slot 1`, `slot 2`, ..., counted from 1 in panels and interventions."""
     return tuple(f"{name} {k}" for k in range(1, count + 1))
 
 

@@ -1,6 +1,6 @@
 """Parts of a memory by name, `slot=2` or `pool=5-8`, as masks over its state.
 
-Cores register what their parts are by their class (`axes_of.register`); leaves can be named in every core:
+Cores register their parts by class (`axes_of.register`); leaves can be named in every core:
 `leaf=controller`. Parts are counted from 1.
 """
 
@@ -27,7 +27,7 @@ from ..cores.rmc import RMC
 
 
 class Axis(NamedTuple):
-    """Where parts lie in a leaf [B, ...]: so many of them, `width` places each, along dimension `dim`."""
+    """Layout of `parts` parts in a leaf [B, ...]: `width` places each, along dimension `dim`."""
 
     leaf: str
     dim: int
@@ -37,7 +37,7 @@ class Axis(NamedTuple):
 
 @singledispatch
 def axes_of(core: Core) -> dict[str, list[Axis]]:
-    """The parts of a core by name; a core of one's own has leaves alone."""
+    """Parts of a core by name; a custom core has only leaves."""
     return {}
 
 
@@ -95,7 +95,7 @@ def _(core: GTrXL) -> dict[str, list[Axis]]:
 
 
 def mask(core: Core, name: str = "", which: str = "") -> CoreState:
-    """Bool leaves [1, ...], True in the parts that `name=which` means; without a name everywhere. Raises ValueError."""
+    """Bool leaves [1, ...], True in the parts of `name=which`, without a name everywhere. Raises ValueError."""
     form = core.initial_state(1)
     if not name:
         return map_state(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), form)
@@ -116,11 +116,11 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
 
 
 def _chosen(name: str, which: str, count: int) -> list[int]:
-    """The parts that `2`, `5-8` or `2,5-8` means, counted from 0."""
+    """Parse `2`, `5-8` or `2,5-8` to indices from 0."""
     chosen: list[int] = []
-    for words in which.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    for text in which.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= count:
             raise ValueError(
                 f"{name} is {which!r}; allowed: 1..{count}, a range such as 1-{count}, or several: 1,{count}"
@@ -129,13 +129,13 @@ def _chosen(name: str, which: str, count: int) -> list[int]:
     return chosen
 
 
-def _marked(form: CoreState, wanted: Mapping[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
-    """True in the leaves that are wanted; in those with (dimension, places) only there."""
+def _marked(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
+    """Mask that is True in selected leaves; with (dimension, places) only in those places."""
     if isinstance(form, Tensor):
         marked = torch.zeros_like(form, dtype=torch.bool)
-        if path in wanted:
-            cut = wanted[path]
+        if path in selected:
+            cut = selected[path]
             marked = ~marked if cut is None else marked.index_fill(cut[0], torch.tensor(cut[1]), True)
         return marked
     parts = zip(form._fields, form, strict=True)
-    return type(form)(*(_marked(part, wanted, f"{path}.{field}" if path else field) for field, part in parts))
+    return type(form)(*(_marked(part, selected, f"{path}.{field}" if path else field) for field, part in parts))

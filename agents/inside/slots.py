@@ -1,4 +1,4 @@
-"""Panels of the RMC: where its slots look, what its gates let through, how alike the slots are."""
+"""Panels of the RMC: attention of its slots, openness of its gates, similarity of slots."""
 
 from itertools import combinations
 from typing import cast
@@ -19,7 +19,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     weights = attention(core, before, projected, core.read_places(trace.inputs))
     slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
     to_input = values(weights[..., core.num_slots :].sum(-1))
-    found = [
+    panels = [
         Panel(
             "attention to the input",
             "Share of its attention that a slot gives to the new input, by head; the rest goes to slots.",
@@ -32,7 +32,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     ]
     if core.gates:
         gates = openness(core, before, projected)
-        found.append(
+        panels.append(
             Panel(
                 "gates",
                 "Mean openness per slot: the input gate writes what was attended to, the forget gate keeps the slot.",
@@ -48,12 +48,12 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
         unit = F.normalize(after, dim=2)
         alike = torch.stack([(unit[:, a] * unit[:, b]).sum(1) for a, b in pairs], 1)
         names = tuple(f"{slots[a]} and {b + 1}" for a, b in pairs)
-        found.append(Panel("similarity of slots", "Cosine of each pair.", "heat", values(alike), names, "signed"))
+        panels.append(Panel("similarity of slots", "Cosine of each pair.", "heat", values(alike), names, "signed"))
     change = (after - before).norm(dim=2) / after.norm(dim=2).clamp(min=1e-8)
-    found.append(
+    panels.append(
         Panel("change of slots", "Norm of the change as a share of the slot's norm.", "lines", values(change), slots)
     )
-    found.append(
+    panels.append(
         Panel(
             "attention at this step",
             "A line for each slot that looks, a column for each slot, the input and each of its places looked at.",
@@ -64,7 +64,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
             tables=(heads, slots, (*slots, "input", *numbered("place", core.image[1]))),
         )
     )
-    return found
+    return panels
 
 
 def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> Tensor:

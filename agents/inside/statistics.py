@@ -1,4 +1,4 @@
-"""Numbers that say how a memory is used: how large its states are, how many directions they take, how old they are."""
+"""Statistics of a memory: size, effective rank and staleness of its states."""
 
 import torch
 from torch import Tensor
@@ -8,26 +8,26 @@ from .trace import Trace
 
 STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank", "state/staleness")
 SATURATED = 0.95
-"""Size from which a number between -1 and 1 counts as one at its bound."""
+"""Magnitude from which a value between -1 and 1 is considered saturated."""
 MOST_STATES = 128
-"""States of an episode that the effective rank is made of, evenly chosen."""
+"""Number of evenly chosen states of an episode for the effective rank."""
 
 
 def statistics(trace: Trace) -> dict[str, float]:
-    """The first three of STATE_METRICS over an episode; those that this memory has."""
+    """First three of STATE_METRICS over an episode, if they apply to this memory."""
     leaves = _numbers(trace.after)
     if not leaves:
         return {}
     states = torch.cat(leaves, 1)
-    found = {"state/norm": float(states.norm(dim=1).mean()), "state/effective_rank": effective_rank(states)}
+    metrics = {"state/norm": float(states.norm(dim=1).mean()), "state/effective_rank": effective_rank(states)}
     bounded = [leaf for leaf in leaves if float(leaf.abs().max()) <= 1.0]
     if bounded:
-        found["state/saturation"] = float((torch.cat(bounded, 1).abs() > SATURATED).float().mean())
-    return found
+        metrics["state/saturation"] = float((torch.cat(bounded, 1).abs() > SATURATED).float().mean())
+    return metrics
 
 
 def effective_rank(states: Tensor) -> float:
-    """The number of directions in which states [K, D] differ from their mean, each counted by its share.
+    """Effective number of directions in which states [K, D] differ from their mean.
 
     exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
 

@@ -1,4 +1,4 @@
-"""Every step of a core, recorded from outside: what went in, the state before and the state after."""
+"""Recording of every step of a core with hooks: inputs, state before and state after."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from ..cores.core import CoreState, map_state
 
 
 class Trace(NamedTuple):
-    """T steps of one environment, with time where a batch is elsewhere: a core's own modules run on all at once."""
+    """T steps of one environment, with time on the batch axis, so that a core's modules process all at once."""
 
     inputs: Tensor
     """[T, D]."""
@@ -23,11 +23,11 @@ class Trace(NamedTuple):
 
 @contextmanager
 def recorded(core: nn.Module) -> Generator[list[Trace]]:
-    """Collects the calls of `core` while it lasts, one batch [B, ...] each; afterwards nothing is left of it."""
+    """Context that collects the calls of `core`, one batch [B, ...] each, and removes its hooks at the end."""
     calls: list[Trace] = []
 
-    def note(_: nn.Module, given: tuple[Any, ...], result: tuple[Tensor, CoreState]) -> None:
-        calls.append(Trace(given[0], given[1], result[1]))
+    def note(_: nn.Module, arguments: tuple[Any, ...], result: tuple[Tensor, CoreState]) -> None:
+        calls.append(Trace(arguments[0], arguments[1], result[1]))
 
     handle = core.register_forward_hook(note)  # pyright: ignore[reportUnknownMemberType]
     try:
@@ -37,7 +37,7 @@ def recorded(core: nn.Module) -> Generator[list[Trace]]:
 
 
 def over_time(calls: list[Trace], index: int) -> Trace:
-    """The calls of one environment of the batch in a row. Raises ValueError if there are none."""
+    """Concatenate the calls of one environment of the batch. Raises ValueError if there are none."""
     if not calls:
         raise ValueError("the core was not called, so there is nothing to show")
 

@@ -1,4 +1,4 @@
-"""Panels of a window over the past: how far back each head of GTrXL looks, and at which steps."""
+"""Panels of a window over the past: attention span of each head of GTrXL, and the attended steps."""
 
 import torch
 

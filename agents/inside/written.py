@@ -1,4 +1,4 @@
-"""Panels of memories that are written: FWM's fast weights and MNM's memory network."""
+"""Panels of memories with explicit writes: FWM's fast weights and MNM's memory network."""
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
     the norm of that over the sum of norms. The episode must begin with an empty memory.
     """
     hidden = trace.after.controller.h
-    new, asked = core.written(hidden), core.asked(hidden)
+    new, queries = core.written(hidden), core.asked(hidden)
     before, after = trace.before.memory, trace.after.memory
 
     def look_up(memory: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -54,11 +54,11 @@ def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
     # log w_tj = log s_j + .. + log s_t
     earlier = torch.cat([torch.zeros_like(logs[:1]), logs[:-1]])
     weight = (logs.unsqueeze(1) - earlier).tril().exp().tril()
-    found = asked.query
-    for hop in asked.hops.unbind(1)[:-1]:
-        found = torch.nn.functional.layer_norm(look_up(after, found, hop), found.shape[-1:])
-    last = asked.hops[:, -1]
-    part = (weight * (found @ new.key1.t()) * (last @ new.key2.t())).abs() * added.norm(dim=1)
+    result = queries.query
+    for hop in queries.hops.unbind(1)[:-1]:
+        result = torch.nn.functional.layer_norm(look_up(after, result, hop), result.shape[-1:])
+    last = queries.hops[:, -1]
+    part = (weight * (result @ new.key1.t()) * (last @ new.key2.t())).abs() * added.norm(dim=1)
     return part / part.sum(1, keepdim=True).clamp(min=1e-12), added.norm(dim=1), after.flatten(1).norm(dim=1)
 
 

@@ -62,16 +62,16 @@ def unroll_chunks(
         else:  # the first B chunks begin at t = 0, the others at a reset
             fresh = initial(group.stop)
             before = tuple(
-                torch.cat([torch.where(_like(reset[0], given), new[:rows], given), new[rows:]])
-                for new, given in zip(fresh, start, strict=True)
+                torch.cat([torch.where(_like(reset[0], initial_leaf), new[:rows], initial_leaf), new[rows:]])
+                for new, initial_leaf in zip(fresh, start, strict=True)
             )
         used = blocks.used[:, group].T
         used = used[:, : int(used.sum(1).max())]
         index = blocks.steps[: used.shape[1], group].T
-        here = tuple(tensor.index_select(0, index.flatten()).unflatten(0, index.shape) for tensor in flat)
-        found, end = chunk(here, used, before)
+        chunk_steps = tuple(tensor.index_select(0, index.flatten()).unflatten(0, index.shape) for tensor in flat)
+        result, end = chunk(chunk_steps, used, before)
         ends.append(end)
-        outputs.append(found.flatten(0, 1))
+        outputs.append(result.flatten(0, 1))
         first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
         count += used.numel()
     order = first[blocks.block] + blocks.slot

@@ -1,4 +1,4 @@
-"""Features of repeated observations, computed once, against the torso asked for every one."""
+"""Features of repeated observations, computed once, against the torso requested for every one."""
 
 import pytest
 import torch
@@ -13,16 +13,16 @@ from engram.agents.values import Weights, flatten
 
 
 class Counted(torch.nn.Module):
-    """A torso that notes how many observations it is asked for."""
+    """A torso that notes how many observations it is requested for."""
 
     def __init__(self, spec, **config):
         super().__init__()
         torch.manual_seed(0)
         self.torso = make_torso(spec, TorsoConfig(embedding_size=6, **config))
-        self.asked = []
+        self.requested = []
 
     def forward(self, observation):
-        self.asked.append(len(next(iter(observation.values())) if isinstance(observation, dict) else observation))
+        self.requested.append(len(next(iter(observation.values())) if isinstance(observation, dict) else observation))
         return self.torso(observation)
 
 
@@ -44,7 +44,7 @@ def test_each_kind_is_computed_once_with_the_same_values_and_gradients():
     for name, features in (("once", once_each(torso, observation)), ("all", torso(observation))):
         gradients = torch.autograd.grad((features * weight).sum(), list(torso.parameters()))
         found[name] = [features, *gradients]
-    assert torso.asked == [7, 100]
+    assert torso.requested == [7, 100]
     for ours, theirs in zip(found["once"], found["all"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_of_a_dict_all_parts_must_be_equal():
     torso = Counted({"a": ArraySpec((3,), 1.0), "b": ArraySpec((2,), 1.0)})
     a, b = torch.randn(2, 3)[torch.arange(80) % 2], torch.randn(3, 2)[torch.arange(80) % 3]
     torch.testing.assert_close(once_each(torso, {"a": a, "b": b}), torso.torso({"a": a, "b": b}))
-    assert torso.asked == [6]
+    assert torso.requested == [6]
 
 
 def test_observations_with_the_same_hash_are_told_apart(monkeypatch):
@@ -61,7 +61,7 @@ def test_observations_with_the_same_hash_are_told_apart(monkeypatch):
     torso, observation = counted(), pictures(100, 7)
     torch.testing.assert_close(once_each(torso, observation), torso.torso(observation))
     torch.testing.assert_close(Seen(torso)(observation), torso.torso(observation))
-    assert torso.asked == [7, 7]
+    assert torso.requested == [7, 7]
 
 
 def hooked(torso, observation):
@@ -83,7 +83,7 @@ def test_the_torso_gets_everything_where_that_is_asked_or_better(change):
     torso = counted()
     observation = change(torso, pictures(100, 7))
     assert torch.equal(once_each(torso, observation), torso.torso(observation))
-    assert torso.asked == [len(observation)]
+    assert torso.requested == [len(observation)]
 
 
 def test_while_acting_only_what_is_new_is_computed():
@@ -91,12 +91,12 @@ def test_while_acting_only_what_is_new_is_computed():
     seen = Seen(torso)
     for part in observation.split(4):
         torch.testing.assert_close(seen(part), torso.torso(part))
-    assert sum(torso.asked) == 5
+    assert sum(torso.requested) == 5
     with torch.no_grad():
         torso.torso.linear.weight.neg_()
     seen.forget()
     torch.testing.assert_close(seen(observation), torso.torso(observation))
-    assert sum(torso.asked) == 10
+    assert sum(torso.requested) == 10
 
 
 def test_room_for_few_observations_is_enough(monkeypatch):
@@ -105,7 +105,7 @@ def test_room_for_few_observations_is_enough(monkeypatch):
     seen = Seen(torso)
     for part in (*observation.split(6), observation[:9]):
         torch.testing.assert_close(seen(part), torso.torso(part))
-    assert torso.asked[-1] == 9
+    assert torso.requested[-1] == 9
 
 
 def test_where_all_is_new_nothing_is_kept():
@@ -113,9 +113,9 @@ def test_where_all_is_new_nothing_is_kept():
     seen = Seen(torso)
     for part in pictures(40 * unique_observations.FEW, 40 * unique_observations.FEW).split(unique_observations.FEW):
         seen(part)
-    asked = seen._asked
-    assert asked < 12 * unique_observations.FEW
-    assert sum(torso.asked) == 40 * unique_observations.FEW
+    requested = seen._requested
+    assert requested < 12 * unique_observations.FEW
+    assert sum(torso.requested) == 40 * unique_observations.FEW
 
 
 def test_an_actor_with_new_weights_has_new_features():

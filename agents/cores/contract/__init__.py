@@ -1,1 +1,1 @@
-"""The contract of cores: when a faster form may stand in, and one call of each method before a run."""
+"""Contract of cores: conditions for faster forms, and one test call of each method before a run."""

@@ -1,4 +1,4 @@
-"""Conditions under which a faster form stands in for a core's statement, and the precision that cores compute in."""
+"""Conditions under which a faster form replaces a core's equations, and the precision of cores."""
 
 import functools
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether code may look at the numbers of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
+    """Whether code may read the values of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
 
-    Elsewhere looking means to wait for the device, and what is done must not depend on the numbers: the same
+    Elsewhere, reading waits for the device, and operations must not depend on the values: the same
     operations on the same shapes for every batch, which can be recorded once and replayed (CUDA graphs, exports).
     """
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not under_torch_func()
@@ -28,7 +28,7 @@ def under_torch_func() -> bool:
 
 
 def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """call(inputs, *rest) outside autocast, in the type of the core's weights.
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights.
 
     A memory that adds up over thousands of steps needs float32.
     """
@@ -39,16 +39,16 @@ def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor,
 
 
 def overridden(core: nn.Module) -> bool:
-    """Whether a core does other than the class that defines its `fast_route` knows.
+    """Whether a core differs from the class that defines its `fast_route`.
 
-    So it is under gradients of torch.func (faster forms have some that only autograd's own engine knows), for a
-    subclass or an object with another `forward` or `initial_state`, and where parts have hooks or parametrizations.
+    This holds under gradients of torch.func (those of faster forms need autograd's own engine), for a
+    subclass or an object with another `forward` or `initial_state`, and if parts have hooks or parametrizations.
     """
     return _under_gradient() or _has_another_step(type(core)) or touched(core)
 
 
 def touched(core: nn.Module) -> bool:
-    """Whether hooks or parametrizations of the core's parts, or another method of this object, change what it does."""
+    """Whether hooks or parametrizations of the core's parts, or another method of this object, change it."""
     return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
@@ -68,7 +68,7 @@ def altered(module: nn.Module | None) -> bool:
 
 @functools.cache
 def _has_another_step(kind: type) -> bool:
-    """Whether a class below the one that defines `fast_route` has a step or an initial state of its own."""
+    """Whether a class below the one that defines `fast_route` overrides the step or the initial state."""
     classes = kind.__mro__
     owner = next(number for number, each in enumerate(classes) if "fast_route" in vars(each))
     below = [vars(each) for each in classes[:owner] if "gives_no_resets" not in vars(each)]

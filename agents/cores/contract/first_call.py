@@ -1,4 +1,4 @@
-"""One call of a user's own core before a run begins: which method returned what, and what was to be."""
+"""Test call of a custom core before a run begins, with errors that compare returned and expected values."""
 
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,19 @@ from ....base.messages import calling
 from ..core import Core, state_leaves
 
 OUTSIDE = (Path(__file__).parents[2], Path(torch.__file__).parent, Path(np.__file__).parent)
-"""Frames in these places are not the user's own."""
+"""Folders whose frames do not belong to the user."""
 BATCH = 2
 
 
 def check_core(core: Core, name: str, input_size: int) -> None:
     """Call `initial_state` and `forward` once; ValueError names the method, what it returned and what was expected.
 
-    The random numbers are left as they are. A core without numbers (on the meta device) is not checked.
+    The state of random number generators is preserved. A core on the meta device is not checked.
     """
     size = getattr(core, "output_size", None)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        said = "not set" if size is None else repr(size)
-        raise ValueError(f"{name}.output_size is {said}; expected a whole number, the width of what forward returns")
+        shown = "not set" if size is None else repr(size)
+        raise ValueError(f"{name}.output_size is {shown}; expected a whole number, the width of what forward returns")
     for method in ("initial_state", "forward"):
         if getattr(type(core), method) is getattr(Core, method):
             raise ValueError(f"{name} has no {method}; every core defines one (docs/reference/cores.md)")
@@ -48,10 +48,10 @@ def check_core(core: Core, name: str, input_size: int) -> None:
         raise ValueError(f"{name}.forward returned the state {_shown(after)}; expected a {type(state).__name__}")
     _check_state(f"{name}.forward", after)
     forms = [[(leaf.shape, leaf.dtype) for leaf in state_leaves(each)] for each in (state, after)]
-    for (shape, dtype), (found, found_dtype) in zip(*forms, strict=True):
-        if (shape, dtype) != (found, found_dtype):
+    for (shape, dtype), (actual_shape, actual_dtype) in zip(*forms, strict=True):
+        if (shape, dtype) != (actual_shape, actual_dtype):
             raise ValueError(
-                f"{name}.forward returned a state with a leaf {list(found)} {found_dtype}; "
+                f"{name}.forward returned a state with a leaf {list(actual_shape)} {actual_dtype}; "
                 f"initial_state has {list(shape)} {dtype} there"
             )
 
@@ -71,7 +71,7 @@ def _check_state(method: str, state: Any) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message: a tensor's shape, of others what they are."""
+    """Format a value for a message: a tensor's shape, or the type of other values."""
     if isinstance(value, Tensor):
         return f"tensor {list(value.shape)}"
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):

@@ -47,7 +47,7 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
 
 @_filters
 def see_backward(
-    grad: Array, seen: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, out: Array, bias: Array
+    grad: Array, views: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, out: Array, bias: Array
 ) -> Array:
     """The adjoint of `see`: the same filters backwards in time and down the chain.
 
@@ -60,7 +60,7 @@ def see_backward(
     for b in range(batch):
         w = start[b]  # what step t + 1 hands to z_t
         for t in range(steps - 1, -1, -1):
-            x, g, y = out[t, b], grad[t, b], seen[t, b]
+            x, g, y = out[t, b], grad[t, b], views[t, b]
             for c in range(channels):
                 value = g[c]
                 value = zero if y[c] <= zero else value
@@ -80,7 +80,7 @@ def see_backward(
 
 
 @_filters
-def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Array) -> Array:
+def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: Array) -> Array:
     """The adjoint of y_t = relu(z_t + bias), z_t = x_t + decay z_{t-1}; at a cut (bool [T, B]) z_{t-1} is constant.
 
     grad and seen [T, B, C]: the first channels count, and the first of decays -> dx in `out` [T, B, V], dz_{-1} [B, V].
@@ -92,7 +92,7 @@ def smooth_backward(grad: Array, seen: Array, cut: Array, decays: Array, out: Ar
     for b in range(batch):
         w = start[b]
         for t in range(steps - 1, -1, -1):
-            g, y, x = grad[t, b], seen[t, b], out[t, b]
+            g, y, x = grad[t, b], views[t, b], out[t, b]
             for c in range(group):
                 value = g[c]
                 x[c] = w[c] + (zero if y[c] <= zero else value)

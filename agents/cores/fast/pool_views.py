@@ -73,10 +73,10 @@ class Views(torch.autograd.Function):
         grad_viewports = grad_bias = None
         if grads[0] is not None:
             on_inputs, on_start, path, path_start, grad_bias = _adjoint(grads[0], views, viewports, ctx)
-            found = inputs.flatten(0, 1).t() @ on_inputs.flatten(0, 1)  # [D, C]
-            found = found if embedding is None else embedding @ found
-            found += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
-            grad_viewports = found.unflatten(1, (len(viewports), -1)).transpose(0, 1)
+            gradient = inputs.flatten(0, 1).t() @ on_inputs.flatten(0, 1)  # [D, C]
+            gradient = gradient if embedding is None else embedding @ gradient
+            gradient += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
+            grad_viewports = gradient.unflatten(1, (len(viewports), -1)).transpose(0, 1)
             through.add_seen(path, path_start, viewports[0])
         if grads[1] is not None:
             cut = ctx.reset if ctx.cut is None else ctx.cut
@@ -109,8 +109,8 @@ class _Path:
         on_inputs = left * (grad if self.weight is None else grad @ self.weight)
         self.inputs = on_inputs if self.inputs is None else self.inputs + on_inputs
         if self.weight is not None:
-            found = grad.t() @ (left * self.x).sum(0)
-            self.embedding = found if self.embedding is None else self.embedding + found
+            gradient = grad.t() @ (left * self.x).sum(0)
+            self.embedding = gradient if self.embedding is None else self.embedding + gradient
         self.start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * grad, 0.0)
 
 

@@ -77,8 +77,8 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
     for name, (tensor, shape) in expected.items():
         dtype = torch.bool if name == "reset" else like.dtype
         if tensor.dtype != dtype or tensor.shape != tuple(shape) or tensor.device.type != "cpu":
-            found = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-            raise ValueError(f"{route}: {name} is {found}; expected {dtype} {list(shape)} on cpu")
+            actual = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+            raise ValueError(f"{route}: {name} is {actual}; expected {dtype} {list(shape)} on cpu")
 
 
 def arrays(*tensors: Tensor) -> list[Array]:
@@ -128,8 +128,8 @@ def packed(*weights: Tensor, turn: bool = False) -> Array:
     """
     if not weights[0].numel():  # a part that this core does not have
         return weights[0].detach().numpy()
-    words = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
-    return words[0] if len(words) == 1 else np.stack(words)
+    packed_weights = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
+    return packed_weights[0] if len(packed_weights) == 1 else np.stack(packed_weights)
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:

@@ -122,8 +122,8 @@ class AGaLiTe(Core):
             pairs, query = layer.mapped(x, step)
             before = (state.values[:, number], state.keys[:, number], state.norm[:, number])
             whole = [
-                scan(kept.expand_as(added), added, reset, start, bptt_length)
-                for (kept, added), start in zip(pairs, before, strict=True)
+                scan(decay.expand_as(added), added, reset, start, bptt_length)
+                for (decay, added), start in zip(pairs, before, strict=True)
             ]
             traces.append([trace[-1] for trace in whole])
             x = layer.output(x, *whole, query)

@@ -155,16 +155,16 @@ def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[T
     key, value = (heads_first(x).flatten(2, 3) for x in (keys, values))
     rate = rates.transpose(1, 2).flatten(2, 3).unsqueeze(3)
     total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
-    each = total.repeat_interleave(writes, 2) if writes > 1 else total
-    between = decays(each)
+    decay = total.repeat_interleave(writes, 2) if writes > 1 else total
+    between = decays(decay)
     system = (rate * between * (key @ key.mT)).tril(-1)
-    known = rate * (value - each.exp().unsqueeze(3) * (key @ weights))
+    targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch solves no system in half precision
-    written = torch.linalg.solve_triangular(system.to(solvable), known.to(solvable), upper=False, unitriangular=True)
+    written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
-    asked = heads_first(query)
-    weight = between[:, :, writes - 1 :: writes] * (asked @ key.mT)
-    read = total.exp().unsqueeze(3) * (asked @ weights) + weight @ written
+    queries = heads_first(query)
+    weight = between[:, :, writes - 1 :: writes] * (queries @ key.mT)
+    read = total.exp().unsqueeze(3) * (queries @ weights) + weight @ written
     left = between[:, :, -1].unsqueeze(3) * key
     after = total[:, :, -1, None, None].exp() * weights + left.mT @ written
     return read.transpose(1, 2), (after,)

@@ -63,8 +63,8 @@ class MinGRU(Core):
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            kept, added = self.gates(layer(inputs))
-            inputs = kept * state.h[:, number] + added
+            decay, added = self.gates(layer(inputs))
+            inputs = decay * state.h[:, number] + added
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
 
@@ -78,8 +78,8 @@ class MinGRU(Core):
         """As `Core.unroll`, all steps of a layer by one scan."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            kept, added = self.gates(layer(inputs))
-            inputs = scan(kept, added, reset, state.h[:, number], bptt_length)
+            decay, added = self.gates(layer(inputs))
+            inputs = scan(decay, added, reset, state.h[:, number], bptt_length)
             states.append(inputs[-1])
         return inputs, MinGRUState(torch.stack(states, 1)), None
 

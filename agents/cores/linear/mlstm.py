@@ -70,8 +70,8 @@ class MLSTMMixer(Mixer):
         """As `Mixer.forward`."""
         gate, query, key, value, log_input, log_forget = self._mapped(u)
         m = torch.maximum(log_forget + state.m, log_input)
-        kept, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
-        c = kept[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
+        decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
+        c = decay[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
         read = torch.einsum("bhkv,bhk->bhv", c, query)
         return self._output(_normalized(read, m), gate), MLSTMState(c, m)
 
@@ -113,9 +113,9 @@ def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -
     query, key, value = heads_first(query), heads_first(key), heads_first(value)
     total = log_forget.cumsum(2)
     stabilizer = total + torch.maximum(m.unsqueeze(2), (log_input - total).cummax(2).values)
-    seen = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
+    causal = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
     exponent = (total - stabilizer).unsqueeze(3) + (log_input - total).unsqueeze(2)
-    weight = torch.where(seen, exponent, -torch.inf).exp()
+    weight = torch.where(causal, exponent, -torch.inf).exp()
     at_start = (total + m.unsqueeze(2) - stabilizer).exp().unsqueeze(3)
     read = at_start * (query @ c) + (weight * (query @ key.mT)) @ value
     after = at_start[:, :, -1, None] * c + (weight[:, :, -1].unsqueeze(3) * key).mT @ value

@@ -158,12 +158,12 @@ class RTU(Core):
         began = torch.where(reset, time, -1).cummax(0).values[-1]
         age = torch.arange(length - 1, -1, -1, device=inputs.device)
         powers = decay ** age.unsqueeze(1)  # [T, n]
-        seen = (time >= began).unsqueeze(2)
-        weight = torch.where(seen, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
-        shown = torch.where(seen, inputs, 0.0).to(weight.dtype)
+        same_episode = (time >= began).unsqueeze(2)
+        weight = torch.where(same_episode, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
+        shown = torch.where(same_episode, inputs, 0.0).to(weight.dtype)
         fresh = (began >= 0)[:, None, None]
-        kept = torch.where(fresh, 0, traces[2]) * (decay**length).unsqueeze(1)
-        return by_rate, by_phase, kept + torch.einsum("tbn,tbd->bnd", weight, shown)
+        carried = torch.where(fresh, 0, traces[2]) * (decay**length).unsqueeze(1)
+        return by_rate, by_phase, carried + torch.einsum("tbn,tbd->bnd", weight, shown)
 
     def _read(self, h: Tensor) -> Tensor:
         """h complex [..., n] -> output [..., hidden_size]."""

@@ -51,12 +51,12 @@ def write(memory: Tensor, new: Write) -> Tensor:
     return (flat * norm.clamp(min=1).reciprocal()).view_as(memory)
 
 
-def read(memory: Tensor, asked: Read) -> Tensor:
+def read(memory: Tensor, queries: Read) -> Tensor:
     """n^R [N, d], with n^i = LN(F (n^{i-1} (x) e^i)), LN without scale and offset (equation 7)."""
-    found, flat = asked.query, memory.flatten(1, 2)
-    for hop in asked.hops.unbind(-2):
-        found = _normal(torch.bmm(_pairs(found, hop).unsqueeze(1), flat).squeeze(1))
-    return found
+    result, flat = queries.query, memory.flatten(1, 2)
+    for hop in queries.hops.unbind(-2):
+        result = _normal(torch.bmm(_pairs(result, hop).unsqueeze(1), flat).squeeze(1))
+    return result
 
 
 class Block:
@@ -87,20 +87,20 @@ class Block:
         if self.episodes is not None:
             self.added = self.episodes.added
 
-    def read(self, asked: Read) -> Tensor:
+    def read(self, queries: Read) -> Tensor:
         """n^R [N, L, d] of every step: see `read`."""
-        found = asked.query
-        for hop in asked.hops.unbind(-2):
-            weight = self.weight * _gram(found, self.new.key1, hop, self.new.key2)
+        result = queries.query
+        for hop in queries.hops.unbind(-2):
+            weight = self.weight * _gram(result, self.new.key1, hop, self.new.key2)
             if self.episodes is not None:
-                at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.episodes.start)
-                found = _normal(self.episodes.join(at_start, weight))
+                at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.episodes.start)
+                result = _normal(self.episodes.join(at_start, weight))
             elif self.start is None:
-                found = _normal(torch.bmm(weight, self.added))
+                result = _normal(torch.bmm(weight, self.added))
             else:
-                at_start = self.start_weight * torch.bmm(_pairs(found, hop), self.start)
-                found = _normal(torch.baddbmm(at_start, weight, self.added))
-        return found
+                at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.start)
+                result = _normal(torch.baddbmm(at_start, weight, self.added))
+        return result
 
     @cached_property
     def end(self) -> Tensor:
@@ -140,16 +140,16 @@ class _Episodes:
 
     def join(self, at_start: Tensor, weight: Tensor) -> Tensor:
         """Reads of the steps: of the memory at the start [N, L, d], and of each other's writes by weights [N, L, L]."""
-        found = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
-        return torch.where(self.spoilt, torch.nan, found)
+        result = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
+        return torch.where(self.spoilt, torch.nan, result)
 
     def end(self, block: "Block") -> Tensor:
         """The memory after the last step [N, d * d, d]."""
         mine = self.same[:, -1, :, None]
         keys = torch.where(mine, _pairs(block.new.key1, block.new.key2), 0.0).transpose(1, 2)
         added = torch.where(mine, block.weight[:, -1, :, None] * self.added, 0.0)
-        kept = torch.where(self.of_start[:, -1:], self.start * block.start_weight[:, -1:], 0.0)
-        return torch.where(self.spoilt[:, -1:], torch.nan, torch.baddbmm(kept, keys, added))
+        carried = torch.where(self.of_start[:, -1:], self.start * block.start_weight[:, -1:], 0.0)
+        return torch.where(self.spoilt[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
 
 
 class _Additions(torch.autograd.Function):
@@ -231,5 +231,5 @@ def _gram(left1: Tensor, right1: Tensor, left2: Tensor, right2: Tensor) -> Tenso
     return torch.bmm(left1, right1.transpose(1, 2)) * torch.bmm(left2, right2.transpose(1, 2))
 
 
-def _normal(found: Tensor) -> Tensor:
-    return F.layer_norm(found, found.shape[-1:])
+def _normal(value: Tensor) -> Tensor:
+    return F.layer_norm(value, value.shape[-1:])

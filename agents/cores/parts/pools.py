@@ -63,7 +63,7 @@ def half_lives(linear: LinearFilter) -> list[float]:
         done = inverse @ (one - torch.linalg.matrix_power(feedback, steps)) @ gain
         return float(done[pool] / (inverse @ gain)[pool])
 
-    found: list[float] = []
+    spans: list[float] = []
     for pool in range(len(gain)):
         low, high = 0, 1
         while passed(pool, high) < 0.5:
@@ -71,5 +71,5 @@ def half_lives(linear: LinearFilter) -> list[float]:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if passed(pool, middle) >= 0.5 else (middle, high)
-        found.append(low + (0.5 - passed(pool, low)) / (passed(pool, high) - passed(pool, low)))
-    return found
+        spans.append(low + (0.5 - passed(pool, low)) / (passed(pool, high) - passed(pool, low)))
+    return spans

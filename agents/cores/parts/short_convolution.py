@@ -55,5 +55,5 @@ class ShortConvolution(nn.Module):
         last = whole[1 - self.size :]
         if bptt_length is not None:
             last = torch.where(((places < boundary[-1]) & (boundary[-1] > 0)).unsqueeze(2), cut[1 - self.size :], last)
-        kept = (places >= began[-1]).unsqueeze(2)
-        return F.silu(total + self.bias), torch.where(kept, last, 0.0).transpose(0, 1)
+        in_episode = (places >= began[-1]).unsqueeze(2)
+        return F.silu(total + self.bias), torch.where(in_episode, last, 0.0).transpose(0, 1)

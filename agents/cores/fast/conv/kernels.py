@@ -12,12 +12,12 @@ from .arrays import Gradients, Inputs, Record
 
 
 @part
-def look(h: Array, places: Array, seen: Array) -> None:
-    """Write the neighborhood of every place of one image: h [P, C] -> `seen` [P, K C]."""
+def look(h: Array, places: Array, out: Array) -> None:
+    """Write the neighborhood of every place of one image: h [P, C] -> `out` [P, K C]."""
     channels = h.shape[1]
     for p in range(len(places)):
         for k in range(places.shape[1]):
-            place, into = places[p, k], seen[p, k * channels : (k + 1) * channels]
+            place, into = places[p, k], out[p, k * channels : (k + 1) * channels]
             if place < 0:
                 into[:] = 0
             else:
@@ -40,7 +40,7 @@ def forward(
     gemm: int,
     first: int,
     last: int,
-    given: Inputs,
+    inputs: Inputs,
     weight: Array,
     record: Record,
     out: Array,
@@ -50,26 +50,26 @@ def forward(
 
     The weight is [4 C, K C]. A record of one step and of a group's environments is written over and over: for acting.
     """
-    size = len(given.places)
+    size = len(inputs.places)
     start = first % (record.c.shape[1] // size)
     shift, end = first - start, start + last - first
-    cells[first:last] = given.c[first:last]
+    cells[first:last] = inputs.c[first:last]
     for t in range(len(out)):
         s = t % len(record.c)
-        seen, c, gates, inner = record.seen[s], record.c[s], record.gates[s], record.inner[s]
+        patches, c, gates, inner = record.seen[s], record.c[s], record.gates[s], record.inner[s]
         for b in range(start, end):
             rows = slice(b * size, (b + 1) * size)
-            if given.reset[t, b + shift]:
-                seen[rows] = 0
+            if inputs.reset[t, b + shift]:
+                patches[rows] = 0
                 c[rows] = 0
             else:
-                look(out[t - 1, b + shift] if t > 0 else given.h[b + shift], given.places, seen[rows])
+                look(out[t - 1, b + shift] if t > 0 else inputs.h[b + shift], inputs.places, patches[rows])
                 c[rows] = cells[b + shift]
-        multiply(gemm, seen[start * size : end * size], weight, True, gates[start * size : end * size])
+        multiply(gemm, patches[start * size : end * size], weight, True, gates[start * size : end * size])
         for b in range(start, end):
             for p in range(size):
                 row = b * size + p
-                add(gates[row], given.gates[t, b + shift, p])
+                add(gates[row], inputs.gates[t, b + shift, p])
                 cell(gates[row], c[row], inner[row], cells[b + shift, p], out[t, b + shift, p])
 
 
@@ -79,7 +79,7 @@ def backward(
     first: int,
     last: int,
     cut: int,
-    given: Inputs,
+    inputs: Inputs,
     weight: Array,
     record: Record,
     grad_out: Array,
@@ -89,7 +89,7 @@ def backward(
 
     Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [4 C, K C].
     """
-    size = len(given.places)
+    size = len(inputs.places)
     for t in range(len(grad_out) - 1, -1, -1):
         for b in range(first, last):
             for p in range(size):
@@ -107,8 +107,8 @@ def backward(
         multiply(gemm, grads.gates[t, rows], weight, False, grads.seen[rows])
         for b in range(first, last):
             rows = slice(b * size, (b + 1) * size)
-            if gradient_ends(given.reset, cut, t, b):
+            if gradient_ends(inputs.reset, cut, t, b):
                 grads.h[rows] = 0
                 grads.c[rows] = 0
             else:
-                look_backward(grads.seen[rows], given.places, grads.h[rows])
+                look_backward(grads.seen[rows], inputs.places, grads.h[rows])

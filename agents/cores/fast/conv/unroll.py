@@ -52,24 +52,26 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gates, weight, h, c = arrays(*tensors)
         steps, batch = plan.reset.shape
-        given = Inputs(gates, plan.places, plan.reset, h, c)
-        record = _record(steps, batch, given) if plan.recording else None
+        inputs = Inputs(gates, plan.places, plan.reset, h, c)
+        record = _record(steps, batch, inputs) if plan.recording else None
         out, cells = tensors[2].new_empty(steps, *h.shape), tensors[3].new_empty(c.shape)
         address, results = gemm(out.dtype), (out.numpy(), cells.numpy())
 
         def work(_: int, first: int, last: int) -> None:
-            forward(address, first, last, given, weight, record or _record(1, min(plan.width, batch), given), *results)
+            forward(
+                address, first, last, inputs, weight, record or _record(1, min(plan.width, batch), inputs), *results
+            )
 
         by_groups(work, batch, plan.width)
         if plan.recording:
-            ctx.plan, ctx.given, ctx.record = plan, given, record
+            ctx.plan, ctx.inputs, ctx.record = plan, inputs, record
             ctx.save_for_backward(tensors[1])
         return out, out[-1].clone(), cells
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         refuse_second_derivative()
-        plan, given, record = ctx.plan, ctx.given, ctx.record
+        plan, inputs, record = ctx.plan, ctx.inputs, ctx.record
         (weight,) = arrays(*ctx.saved_tensors)
         above = grad_out.contiguous().numpy()
         h, c = (grad.flatten(0, 1).contiguous().numpy().copy() for grad in grad_last)
@@ -77,17 +79,17 @@ class _Unroll(torch.autograd.Function):
         address = gemm(grad_out.dtype)
 
         def work(_: int, first: int, last: int) -> None:
-            backward(address, first, last, plan.cut, given, weight, record, above, grads)
+            backward(address, first, last, plan.cut, inputs, weight, record, above, grads)
 
         by_groups(work, above.shape[1], plan.width)
         (grad_weight,) = matrix_gradients([(grads.gates, record.seen)])
-        to_gates = torch.from_numpy(grads.gates).view(given.gates.shape)
-        return None, to_gates, grad_weight, *(torch.from_numpy(grad).view(given.h.shape) for grad in (h, c))
+        to_gates = torch.from_numpy(grads.gates).view(inputs.gates.shape)
+        return None, to_gates, grad_weight, *(torch.from_numpy(grad).view(inputs.h.shape) for grad in (h, c))
 
 
-def _record(steps: int, batch: int, given: Inputs) -> Record:
+def _record(steps: int, batch: int, inputs: Inputs) -> Record:
     def room(width: int) -> Array:
-        return np.empty((steps, batch * len(given.places), width), given.h.dtype)
+        return np.empty((steps, batch * len(inputs.places), width), inputs.h.dtype)
 
-    size = given.h.shape[2]
-    return Record(room(given.places.shape[1] * size), room(size), room(4 * size), room(size))
+    size = inputs.h.shape[2]
+    return Record(room(inputs.places.shape[1] * size), room(size), room(4 * size), room(size))

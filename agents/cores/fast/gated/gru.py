@@ -14,7 +14,7 @@ def forward(
     gemm: int,
     first: int,
     last: int,
-    given: Inputs,
+    inputs: Inputs,
     weight: Array,
     turned: bool,
     record: Record,
@@ -34,10 +34,10 @@ def forward(
         s = t % len(record.h)
         h, gates, inner = record.h[s], record.gates[s], record.inner[s]
         for b in range(start, end):
-            state_before(given.reset, given.h, out, t, b + shift, h[b])
+            state_before(inputs.reset, inputs.h, out, t, b + shift, h[b])
         multiply(gemm, h[start:end], weight, not turned, gates[start:end])
         for b in range(start, end):
-            both, from_input = gates[b, : 2 * size], given.gates[t, b + shift]
+            both, from_input = gates[b, : 2 * size], inputs.gates[t, b + shift]
             # r, z = sigmoid(x + h)
             add(both, from_input[: 2 * size])
             sigmoid(both)
@@ -45,7 +45,7 @@ def forward(
             x_n, h_n, old, new = from_input[2 * size :], inner[b], h[b], out[t, b + shift]
             # n = tanh(x_n + r * h_n)
             for k in range(size):
-                h_n[k] = n[k] + given.bias[k]
+                h_n[k] = n[k] + inputs.bias[k]
                 n[k] = x_n[k] + r[k] * h_n[k]
             tanh(n, n)
             # h' = (1 - z) * n + z * h

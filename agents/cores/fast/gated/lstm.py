@@ -15,7 +15,7 @@ def forward(
     gemm: int,
     first: int,
     last: int,
-    given: Inputs,
+    inputs: Inputs,
     weight: Array,
     turned: bool,
     record: Record,
@@ -29,19 +29,19 @@ def forward(
     """
     start = first % record.h.shape[1]
     shift, end = first - start, start + last - first
-    cells[first:last] = given.c[first:last]
+    cells[first:last] = inputs.c[first:last]
     for t in range(len(out)):
         s = t % len(record.h)
         h, c, gates, squashed = record.h[s], record.c[s], record.gates[s], record.inner[s]
         for b in range(start, end):
-            state_before(given.reset, given.h, out, t, b + shift, h[b])
-            if given.reset[t, b + shift]:
+            state_before(inputs.reset, inputs.h, out, t, b + shift, h[b])
+            if inputs.reset[t, b + shift]:
                 c[b, :] = 0
             else:
                 c[b, :] = cells[b + shift]
         multiply(gemm, h[start:end], weight, not turned, gates[start:end])
         for b in range(start, end):
-            add(gates[b], given.gates[t, b + shift])
+            add(gates[b], inputs.gates[t, b + shift])
             cell(gates[b], c[b], squashed[b], cells[b + shift], out[t, b + shift])
 
 

@@ -95,8 +95,8 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gates, weight, bias, h, c = arrays(*tensors)
         steps, batch = plan.reset.shape
-        given = Inputs(gates, bias, plan.reset, h, c)
-        record = _record(steps, batch, given) if plan.recording else None
+        inputs = Inputs(gates, bias, plan.reset, h, c)
+        record = _record(steps, batch, inputs) if plan.recording else None
         out, cells = tensors[3].new_empty(steps, *h.shape), tensors[4].new_empty(c.shape)
         address, results = plan.routine, (out.numpy(), cells.numpy())
         # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
@@ -106,8 +106,8 @@ class _Unroll(torch.autograd.Function):
             weight = packed(tensors[1])
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or _record(1, min(width, batch), given)
-            plan.loops.forward(address, first, last, given, weight, many, own, *results)
+            own = record or _record(1, min(width, batch), inputs)
+            plan.loops.forward(address, first, last, inputs, weight, many, own, *results)
 
         by_groups(work, batch, width)
         if plan.recording:
@@ -141,9 +141,9 @@ class _Unroll(torch.autograd.Function):
         return None, torch.from_numpy(to_gates), grad_weight, grad_bias, torch.from_numpy(h), grad_c
 
 
-def _record(steps: int, batch: int, given: Inputs) -> Record:
+def _record(steps: int, batch: int, inputs: Inputs) -> Record:
     def room(width: int) -> Array:
-        return np.empty((steps, batch, width), given.h.dtype)
+        return np.empty((steps, batch, width), inputs.h.dtype)
 
-    size = given.h.shape[1]
-    return Record(room(size), room(given.c.shape[1]), room(given.gates.shape[2]), room(size))
+    size = inputs.h.shape[1]
+    return Record(room(size), room(inputs.c.shape[1]), room(inputs.gates.shape[2]), room(size))

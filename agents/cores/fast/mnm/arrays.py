@@ -110,13 +110,13 @@ class Gradients(NamedTuple):
 
 
 def make_record(
-    steps: int, batch: int, given: Inputs, heads: int, local: bool, normalized: bool, replaced: int
+    steps: int, batch: int, inputs: Inputs, heads: int, local: bool, normalized: bool, replaced: int
 ) -> Record:
     """Room for a record."""
-    size, width = given.h.shape[1], given.read.shape[1]
+    size, width = inputs.h.shape[1], inputs.read.shape[1]
 
     def room(*sizes: int) -> Array:
-        return np.empty((steps, batch, *sizes), given.h.dtype)
+        return np.empty((steps, batch, *sizes), inputs.h.dtype)
 
     return Record(
         joined=room(size + width),
@@ -134,5 +134,5 @@ def make_record(
         errors=room(3, heads, width),
         back=room(2, 0 if local else heads, width),
         found=room(3, 2 * heads, width),
-        memories=np.empty((replaced, *given.initial.shape), given.h.dtype),
+        memories=np.empty((replaced, *inputs.initial.shape), inputs.h.dtype),
     )

@@ -38,7 +38,7 @@ def backward(
     first: int,
     last: int,
     cut: int,
-    given: Inputs,
+    inputs: Inputs,
     w: Weights,
     record: Record,
     memory: Array,
@@ -65,7 +65,7 @@ def backward(
         for b in range(first, last):
             at = (b - first) * heads
             own = Room(to_keys[b - first], to_values[at : at + heads], *between)
-            _memory(t, b, given, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, own)
+            _memory(t, b, inputs, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, own)
         if len(w.targets_bias) > 0:
             rows = grads.targets[t, first:last].reshape(count * heads, -1)
             multiply(gemm, rows, w.targets, False, through_targets)
@@ -82,9 +82,9 @@ def backward(
             )
         multiply(gemm, grads.gates[t, first:last], w.recurrent, False, grads.joined[first:last])
         for b in range(first, last):
-            if given.kept[t, b] >= 0:
-                memory[b] = record.memories[given.kept[t, b]]
-            if gradient_ends(given.reset, cut, t, b):
+            if inputs.kept[t, b] >= 0:
+                memory[b] = record.memories[inputs.kept[t, b]]
+            if gradient_ends(inputs.reset, cut, t, b):
                 grads.joined[b, :] = 0
                 grads.c[b, :] = 0
                 grads.memory[b] = 0
@@ -94,7 +94,7 @@ def backward(
 def _memory(
     t: int,
     b: int,
-    given: Inputs,
+    inputs: Inputs,
     record: Record,
     memory: Array,
     grad_read: Array,
@@ -106,10 +106,10 @@ def _memory(
     grad, to_read = grads.memory[b], grads.joined[b, record.c.shape[2] :]
     one = grad.dtype.type(1)
     add(to_read, grad_read)
-    _through_read(t, b, record, memory, to_read, to_error * given.scale[1], grad, own)
+    _through_read(t, b, record, memory, to_read, to_error * inputs.scale[1], grad, own)
     beta = record.beta[t, b, 0]
-    to_step = _through_write(t, b, beta * given.scale[0], record, memory, grad, own)
-    grads.rate[t, b, 0] = to_step * given.scale[0] * beta * (one - beta)
+    to_step = _through_write(t, b, beta * inputs.scale[0], record, memory, grad, own)
+    grads.rate[t, b, 0] = to_step * inputs.scale[0] * beta * (one - beta)
     if record.targets.shape[3] > 0:
         _through_local(own, grads.targets[t, b])
     else:

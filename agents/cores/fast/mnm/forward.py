@@ -17,7 +17,7 @@ def forward(
     gemm: int,
     first: int,
     last: int,
-    given: Inputs,
+    inputs: Inputs,
     w: Weights,
     turned: bool,
     record: Record,
@@ -36,16 +36,16 @@ def forward(
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
     size = cells.shape[1]
-    cells[first:last] = given.c[first:last]
+    cells[first:last] = inputs.c[first:last]
     hidden = np.empty((end - start, size), out.dtype)
     for t in range(len(out)):
         s = t % len(record.c)
         for b in range(start, end):
-            _remember(t, b + shift, given, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
+            _remember(t, b + shift, inputs, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
         multiply(gemm, record.joined[s, start:end], w.recurrent, not turned, record.gates[s, start:end])
         for b in range(start, end):
             e = b + shift
-            add(record.gates[s, b], given.gates[t, e])
+            add(record.gates[s, b], inputs.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
             hidden[b - start] = out[t, e, :size]
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
@@ -68,28 +68,28 @@ def forward(
             multiply(gemm, rows, w.targets, not turned, record.targets[s, start:end].reshape(len(rows), -1))
         for b in range(start, end):
             e = b + shift
-            _write(s, b, given, w, record, memory[e])
-            errors[t, e] = _read(s, b, given, record, memory[e], out[t, e, size:])
+            _write(s, b, inputs, w, record, memory[e])
+            errors[t, e] = _read(s, b, inputs, record, memory[e], out[t, e, size:])
 
 
 @part
 def _remember(
-    t: int, e: int, given: Inputs, joined: Array, c: Array, out: Array, cells: Array, memory: Array, memories: Array
+    t: int, e: int, inputs: Inputs, joined: Array, c: Array, out: Array, cells: Array, memory: Array, memories: Array
 ) -> None:
     """The state of environment `e` before step t, after a reset."""
     size = len(c)
-    if given.reset[t, e]:
+    if inputs.reset[t, e]:
         joined[:] = 0
         c[:] = 0
-        if given.kept[t, e] >= 0:
-            memories[given.kept[t, e]] = memory[e]
-        memory[e] = given.initial
+        if inputs.kept[t, e] >= 0:
+            memories[inputs.kept[t, e]] = memory[e]
+        memory[e] = inputs.initial
     else:
         if t > 0:
             joined[:] = out[t - 1, e]
         else:
-            joined[:size] = given.h[e]
-            joined[size:] = given.read[e]
+            joined[:size] = inputs.h[e]
+            joined[size:] = inputs.read[e]
         c[:] = cells[e]
 
 
@@ -121,7 +121,7 @@ def _rate(squashed: Array, w: Weights) -> float:
 
 
 @part
-def _write(s: int, b: int, given: Inputs, w: Weights, record: Record, memory: Array) -> None:
+def _write(s: int, b: int, inputs: Inputs, w: Weights, record: Record, memory: Array) -> None:
     """M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T."""
     one = memory.dtype.type(1)
     heads, width = record.values.shape[2:]
@@ -151,13 +151,13 @@ def _write(s: int, b: int, given: Inputs, w: Weights, record: Record, memory: Ar
             for n in range(heads):
                 for k in range(width):
                     d[level, n, k] = back[n, k] * (one - z[level, n, k] * z[level, n, k])
-    step = record.beta[s, b, 0] * given.scale[0]
+    step = record.beta[s, b, 0] * inputs.scale[0]
     for level in range(3):
         add_outer(memory[level], -step, d[level], keys if level == 0 else z[level - 1])
 
 
 @part
-def _read(s: int, b: int, given: Inputs, record: Record, memory: Array, read: Array) -> float:
+def _read(s: int, b: int, inputs: Inputs, record: Record, memory: Array, read: Array) -> float:
     """v^r = mean over heads of f(k^r) in `read`; returns the meta error, mean of (f(k^w) - v^w)^2."""
     heads, width = record.values.shape[2:]
     keys, z, values = record.keys[s, b], record.found[s, b], record.values[s, b]
@@ -177,4 +177,4 @@ def _read(s: int, b: int, given: Inputs, record: Record, memory: Array, read: Ar
         for n in range(heads):
             total += z[2, heads + n, k]
         read[k] = total * share
-    return error * given.scale[1]
+    return error * inputs.scale[1]

@@ -96,22 +96,22 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
         tensors = Tensors(*leaves)
-        given, weights = _arguments(plan, tensors)
+        inputs, weights = _arguments(plan, tensors)
         (steps, batch), kind = plan.reset.shape, (len(weights.targets) > 0, len(weights.norm_gain) > 0)
         turns = packed_matrices(tensors) if plan.routine < 0 else [turned(each) for each in weights[:3]]
         weights = weights._replace(recurrent=turns[0], heads=turns[1], targets=turns[2])
-        record = make_record(steps, batch, given, plan.heads, *kind, given.kept.max() + 1) if plan.recording else None
+        record = make_record(steps, batch, inputs, plan.heads, *kind, inputs.kept.max() + 1) if plan.recording else None
         if not plan.recording:
-            given.kept.fill(-1)
-        size, width = given.h.shape[1], given.read.shape[1]
+            inputs.kept.fill(-1)
+        size, width = inputs.h.shape[1], inputs.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
         cells, memory = tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
         address, group = plan.routine, group_size(batch)
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(1, min(group, batch), given, plan.heads, *kind, 0)
-            forward(address, first, last, given, weights, True, own, *results)
+            own = record or make_record(1, min(group, batch), inputs, plan.heads, *kind, 0)
+            forward(address, first, last, inputs, weights, True, own, *results)
 
         by_groups(work, batch, group)
         if plan.recording:
@@ -125,7 +125,7 @@ class _Unroll(torch.autograd.Function):
         plan, record = ctx.plan, ctx.record
         *leaves, out, last_memory = ctx.saved_tensors
         tensors = Tensors(*leaves)
-        given, weights = _arguments(plan, tensors)
+        inputs, weights = _arguments(plan, tensors)
         if plan.routine < 0:
             recurrent, heads, targets = packed_matrices(tensors, turn=True)
             weights = weights._replace(recurrent=recurrent, heads=heads, targets=targets)
@@ -145,7 +145,7 @@ class _Unroll(torch.autograd.Function):
 
         def work(_: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
-            backward(address, first, last, plan.cut, given, weights, record, memory, *above, grads)
+            backward(address, first, last, plan.cut, inputs, weights, record, memory, *above, grads)
 
         by_groups(work, len(memory), group)
         return None, *_named(tensors, grads, record, out.numpy(), address < 0)
@@ -163,8 +163,8 @@ def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
     replaced[0] = False  # no gradient goes back to the memory that the first step replaces
     kept = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
     scale = np.asarray(plan.scales, plan.initial.dtype)
-    given = Inputs(a.gates, plan.reset, kept, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
-    return given, Weights(*(getattr(a, name) for name in Weights._fields))
+    inputs = Inputs(a.gates, plan.reset, kept, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
+    return inputs, Weights(*(getattr(a, name) for name in Weights._fields))
 
 
 def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, rounded: bool) -> Tensors:

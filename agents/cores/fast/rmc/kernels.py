@@ -204,8 +204,8 @@ def _gates_backward(
             above[:] = row
             add(to_input, down)
         add(grads.gates_bias[group], to_input)
-    here = Group(t, 0, 0, 0, own.width)
-    multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, here))
+    single = Group(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(to_gates, own), w.gates, False, _rows(through, single))
     for b in range(own.width):
         for n in range(grad.shape[1]):
             add_through_tanh(old[b, n], through[b, n], record.squashed[t, first + b, n])
@@ -223,9 +223,9 @@ def _mlp_backward(
         for n in range(grad.shape[1]):
             normalize_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
-    here = Group(t, 0, 0, 0, own.width)
+    single = Group(t, 0, 0, 0, own.width)
     for layer in range(layers - 1, -1, -1):
-        multiply(gemm, _rows(grads.mlp[layer, t], own), w.mlp[layer], False, _rows(through, here))
+        multiply(gemm, _rows(grads.mlp[layer, t], own), w.mlp[layer], False, _rows(through, single))
         if layer > 0:
             for b in range(own.width):
                 for n in range(grad.shape[1]):
@@ -262,5 +262,5 @@ def _attention_backward(
             normal, size = projected[b, n], projected_rstd[b, n]
             normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias[group], down[b, n])
-    here = Group(t, 0, 0, 0, own.width)
-    multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, here))
+    single = Group(t, 0, 0, 0, own.width)
+    multiply(gemm, _rows(down, own), w.qkv, False, _rows(out, single))

@@ -71,7 +71,7 @@ class _Unroll(torch.autograd.Function):
         (steps, batch), memory = plan.resets.at.shape, Leaves(*tensors).memory
         record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
-        address, numbers = plan.routine, out.numpy()
+        address, values = plan.routine, out.numpy()
         # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
         many = steps > 1
         width = GROUP if many else GROUP_OF_A_STEP
@@ -82,7 +82,7 @@ class _Unroll(torch.autograd.Function):
 
         def work(_: int, first: int, last: int) -> None:
             own = record or make_record(leaves, plan.heads, 1, min(width, batch))
-            forward(address, first, last, plan.resets, leaves, many, own, numbers)
+            forward(address, first, last, plan.resets, leaves, many, own, values)
 
         by_groups(work, batch, width)
         if plan.recording:
