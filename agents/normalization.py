@@ -1,7 +1,7 @@
-"""Running means and deviations: of observations, so that a network sees numbers of order 1 whatever the environment's
-units are, and of returns, so that one learning rate and one cost of the value loss serve every size of reward.
+"""Running means and deviations: of observations, so that a network receives values of order 1 for any units of the
+environment, and of returns, so that one learning rate and one cost of the value loss suit rewards of any size.
 
-The numbers are buffers: they travel with the weights, so actors and learner compute the same function, and they are in
+They are buffers that are sent with the weights, so actors and learner compute the same function, and saved in
 every checkpoint. Only the learner changes them, between updates.
 """
 
@@ -14,34 +14,34 @@ from torch import Tensor, nn
 LIMIT = 10.0
 """Normalized observations are clipped to plus or minus this."""
 RELATIVE_FLOOR = 1e-5
-"""The least deviation of a feature in unknown units, as a fraction of its mean: float32 resolves 6e-8 of it."""
+"""Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of it."""
 LEAST_UNIT = 1e-2
-"""The least unit of values, as a fraction of the mean size of the rewards that are not 0."""
+"""Smallest unit of values, relative to the mean magnitude of nonzero rewards."""
 
 
 def alone(*parts: Any) -> Sequence[Any]:
-    """Sums over the learners of an agent, where there is one."""
+    """Statistics that are summed over the learners of an agent."""
     return parts
 
 
 def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
-    """Let the statistics of an agent with several learners count what all of them show: `total` sums over them."""
+    """Make the statistics of an agent with several learners count the data of all; `total` sums over them."""
     for part in agent.modules():
         if isinstance(part, Moments | Shares):
             part.total = total
 
 
 class Moments(nn.Module):
-    """Mean and standard deviation of F features over what `update` has been shown.
+    """Mean and standard deviation of F features over the data of `update`.
 
-    A plain average until `memory` weight has been shown, then an exponential one in which new weight n counts for
+    A plain average until the total weight is `memory`, then an exponential one with a share of new weight n of
     n / memory.
 
     Args:
-        size: F.
-        memory: the most that what came before may weigh, above 0.
-        floor: the least deviation. None, for features in unknown units: `forward` returns 0 before the first update,
-            no deviation counts as less than 1e-5 of the mean, and a feature that was always 0 stays 0.
+        size: number of features F.
+        memory: largest weight of earlier data, above 0.
+        floor: smallest deviation. None, for features in unknown units: `forward` returns 0 before the first update,
+            deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
     """
 
     def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
@@ -57,12 +57,12 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
-        """Count in values [N, F] with this weight; nothing if one of them is not finite or there is none.
+        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none.
 
-        Weights of several learners add up; None is a weight of 1 for the values of all.
+        Weights of several learners are added; None is a weight of 1 for the values of all.
 
-        Of `valid` (bool [N]) only those that are set. A feature of which a moment would not be finite, since squares
-        overflow above about 1e19, stays as it was. Nothing is read back from the device.
+        Only values where `valid` (bool [N]) is set are used. A feature with a non-finite new moment, since squares
+        overflow above about 1e19, is unchanged. Nothing is read from the device.
         """
         count: Tensor | float = float(len(values))
         if valid is not None:
@@ -73,7 +73,7 @@ class Moments(nn.Module):
         ok = (bad == 0) & (count > 0)
         # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
         rate = shown / (self.weight.clamp(max=max(self.memory - shown, 0.0)) + shown)
-        new = new / count  # not a number where there is none, and then not used
+        new = new / count  # nan without values, and then not used
         spread = (values - new).square()
         if valid is not None:
             spread = torch.where(valid.unsqueeze(1), spread, 0.0)
@@ -89,7 +89,7 @@ class Moments(nn.Module):
 
     @property
     def unused(self) -> bool:
-        """Whether no update was counted; waits for the device."""
+        """Whether there was no update yet; waits for the device."""
         return self.weight.is_meta or not bool(self.weight)
 
     def normalized(self, values: Tensor) -> Tensor:
@@ -111,12 +111,12 @@ def symlog(values: Tensor) -> Tensor:
 
 
 class Shares(nn.Module):
-    """Share of the cells that show each of K kinds, over what `update` has been shown, averaged as `Moments` averages.
+    """Share of the cells of each of K kinds over the data of `update`, averaged as in `Moments`.
 
     Args:
-        kinds: K.
-        memory: the most that what came before may weigh, above 0.
-        floor: kinds rarer than this share count as equally rare.
+        kinds: number of kinds K.
+        memory: largest weight of earlier data, above 0.
+        floor: kinds rarer than this share are treated as equally rare.
     """
 
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
@@ -130,13 +130,13 @@ class Shares(nn.Module):
 
     @torch.no_grad()
     def update(self, kinds: Tensor, cells: int, weight: float) -> None:
-        """Count in so many cells, which show `kinds` (long [N]), with this weight."""
+        """Add cells of these `kinds` (long [N]) with this weight."""
         count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
         count, shown, weight = self.total(count, float(cells), weight)
         if not shown:
             return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        # s' = s + r (n / cells - s) with r as in `Moments`; whole numbers n, since floats stop counting at 2^24
+        # s' = s + r (n / cells - s) with r as in `Moments`; integers n, since floats stop counting at 2^24
         new = count.to(self.share.dtype) / shown
         self.share.add_(rate * (new - self.share))
         self.weight.copy_((self.weight + weight).clamp(max=self.memory))
@@ -150,18 +150,18 @@ class Shares(nn.Module):
 
 
 _BATCHES = 20.0
-"""Batches that the moments of returns and the size of rewards are averaged over."""
+"""Number of batches over which moments of returns and magnitudes of rewards are averaged."""
 
 
 class RescaledHead(nn.Linear):
     """A linear layer from D features to one value in running units, V = deviation * (w x + b) + mean.
 
-    The learner keeps mean and deviation at those of the returns, and changes w and b with them so that V stays what it
-    was (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
+    The learner sets mean and deviation to those of the returns, and changes w and b accordingly so that V stays
+    unchanged (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
 
-    The deviation is at least 1e-2 of the mean size of the rewards that are not 0, `reward`, so that the error of values
-    that are all about the same is not scaled up. Until there is such a reward, values have no unit: the first one sets
-    it, and what the head returned until then is in this unit, too. Learning therefore does not depend on the unit of
+    The deviation is at least 1e-2 of the mean magnitude of nonzero rewards, `reward`, so that the error of values
+    that are almost equal is not scaled up. Before such a reward, values have no unit: the first one sets
+    it, and earlier outputs of the head are in this unit, too. Learning therefore does not depend on the unit of
     rewards.
     """
 
@@ -177,17 +177,17 @@ class RescaledHead(nn.Linear):
 
     @property
     def unit(self) -> Tensor:
-        """float [1]: the size of values and rewards that counts as 1."""
+        """float [1]: magnitude of values and rewards that is scaled to 1."""
         return self.moments.deviation.clone()
 
     @property
     def unused(self) -> bool:
-        """Whether no return was counted; waits for the device."""
+        """Whether no return was added yet; waits for the device."""
         return self.moments.unused
 
     @torch.no_grad()
     def measure(self, rewards: Tensor, valid: Tensor) -> None:
-        """Count the sizes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
+        """Add magnitudes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
         sizes = rewards.abs()
         counts = valid & (sizes > 0) & sizes.square().isfinite()
         size, count = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
@@ -201,7 +201,7 @@ class RescaledHead(nn.Linear):
 
     @torch.no_grad()
     def renormalize(self, returns: Tensor, valid: Tensor) -> None:
-        """Count in the returns [N] that are valid (bool [N]); every value stays what it was.
+        """Add returns [N] that are valid (bool [N]); all values stay unchanged.
 
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
         """
@@ -216,7 +216,7 @@ class RescaledHead(nn.Linear):
 
     @staticmethod
     def upgrade(weights: dict[str, Tensor], prefix: str) -> None:
-        """Complete the weights of a head from before the floor was relative: the absolute one is that of size 1."""
+        """Complete the weights of a head from a version with an absolute floor, which equals that of size 1."""
         if prefix + "moments.weight" in weights:
             weights.setdefault(prefix + "reward", torch.ones_like(weights[prefix + "moments.mean"]))
 

@@ -1,4 +1,4 @@
-"""Networks for observations that are pictures of many pixels."""
+"""Networks for images of many pixels."""
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +9,12 @@ from .specs import picture_size, scaled, with_channels_last
 
 
 class PictureTorso(nn.Module):
-    """Convolutions over a picture and one linear layer with a ReLU; for the layers see the subclasses.
+    """Convolutions over an image and one linear layer with a ReLU; subclasses define the convolutions.
 
     Args:
         shape: [rows, cols], [rows, cols, channels], or [frames, rows, cols, channels], whose frames become channels;
             with `first`, channels come before rows.
-        scale: the network sees observation * scale.
+        scale: the network receives observation * scale.
         first: whether the channels are the first axis.
         moments: running moments of the channels; None for none.
     """
@@ -31,7 +31,7 @@ class PictureTorso(nn.Module):
         self.output_size = self.width
 
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
-        """The convolutions, and how many numbers come out of them."""
+        """Build the convolutions; return them and their number of outputs."""
         raise NotImplementedError
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class PictureTorso(nn.Module):
         return torch.relu(self.linear(self.layers(x).flatten(1)))
 
     def observe(self, observation: Tensor) -> None:
-        """Count observations [N, *shape] into the running moments."""
+        """Add observations [N, *shape] to the running moments."""
         if self.moments is not None:
             self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
 
@@ -64,7 +64,7 @@ class NatureTorso(PictureTorso):
 
     width = 512
     LEAST = 36
-    """Rows and columns of the smallest picture that all three fit into."""
+    """Rows and columns of the smallest image for all three convolutions."""
 
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         if min(rows, cols) < self.LEAST:
@@ -111,4 +111,4 @@ class ResNetTorso(PictureTorso):
 
 
 PICTURE_TORSOS: dict[str, type[PictureTorso]] = {"atari": NatureTorso, "atari-resnet": ResNetTorso}
-"""By the name that --torso takes."""
+"""Networks by their name in --torso."""

@@ -1,14 +1,14 @@
-"""An auxiliary loss for the memory: the next observation or reward is predicted from the core's output and the action.
+"""Auxiliary loss for the memory: prediction of the next observation or reward from the core's output and the action.
 
-What a memory keeps is otherwise learned from rewards alone, and before the policy depends on it they say nothing about
-it. The next observation says something at every step. A predicted reward says of this one action whether it was right,
-where an advantage also holds what was earned later. Sources: Oh et al. 2015, "Action-conditional video prediction using
+Without it, the content of a memory is learned only from rewards, which have no information about it before the policy
+depends on it. The next observation is a target at every step. A predicted reward evaluates a single action,
+while an advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
 deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
-predictive memory in a goal-directed agent" (predictions that teach a memory what to keep); Jaderberg et al. 2017,
-"Reinforcement learning with unsupervised auxiliary tasks" (a loss beside the policy's; predicted rewards).
+predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
+"Reinforcement learning with unsupervised auxiliary tasks" (a loss in addition to the policy's; predicted rewards).
 
-A map of what was seen so far in the episode is another target. It is the agent's own past, no privileged information,
-and teaches at every step what a memory has to store (Zhang et al. 2017, "Neural SLAM").
+A map of the cells observed so far in the episode is another target. It contains no privileged information,
+and is a target at every step for the contents of a memory (Zhang et al. 2017, "Neural SLAM").
 """
 
 import torch
@@ -20,27 +20,27 @@ from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_cha
 from .values import ObservationTensor
 
 MOST_NUMBERS = 4096
-"""An array of more numbers is predicted as averages over its parts."""
+"""Largest array that is predicted in full; larger ones are predicted as averages over parts."""
 REWARD = ArraySpec((1,))
-"""The reward, as something to predict."""
+"""Description of the reward as a prediction target."""
 PARTS = 20
-"""Rows and columns of a picture's averages."""
+"""Rows and columns of the averages of an image."""
 CELL = 16
-"""Features of each cell of the map, from which one layer shared by all cells predicts what it shows."""
+"""Features of each cell of the map, from which one layer shared by all cells predicts its classes."""
 
 
 class Prediction(nn.Module):
-    """The next observation or reward, predicted through one hidden layer.
+    """Prediction of the next observation or reward with one hidden layer.
 
-    Of a picture of more than 4,096 numbers 20 x 20 averages of each channel are predicted, of any other array of more
-    numbers 4,096 averages of neighbors.
+    For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of more
+    values, 4,096 averages of neighbors.
 
     Args:
-        spec: the observation, or REWARD; S numbers are predicted of it.
+        spec: the observation, or REWARD, with S predicted values.
         inputs: D, width of the core's output and the action together.
         hidden: H, units of the hidden layer.
         layout: axis of an image that holds its channels, as `TorsoConfig.image_layout`.
-        memory: the most steps that make up the running moments.
+        memory: largest number of steps in the running moments.
     """
 
     def __init__(
@@ -48,31 +48,31 @@ class Prediction(nn.Module):
     ) -> None:
         super().__init__()
         self.spec, self.layout = spec, layout
-        with torch.device("cpu"):  # also where the weights have no numbers
+        with torch.device("cpu"):  # also on the meta device
             size = _numbers(spec, layout, _zeros(spec)).shape[-1]
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, size))
         self.moments = Moments(size, memory)
 
     def forward(self, inputs: Tensor, following: ObservationTensor) -> Tensor:
-        """Inputs [T, B, D] and what came after them [T, B, ...] -> the loss [T, B].
+        """Inputs [T, B, D] and following targets [T, B, ...] -> loss [T, B].
 
         p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
 
-        with x the S numbers, unscaled, and their running mean and deviation. p = 0 has a loss of at most about 1/2:
-        numbers that never change add nothing. 0 before anything was observed, since x has no units yet.
+        with x the S unscaled values, and their running mean and deviation. p = 0 has a loss of at most about 1/2:
+        constant values add nothing. The loss is 0 before the first observation, since x has no units yet.
         """
         values = self.moments(_numbers(self.spec, self.layout, following))
         loss = 0.5 * (self.layers(inputs) - values).square().mean(-1)
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, following: ObservationTensor) -> None:
-        """Count what is to be predicted [R, B, ...] into the running moments."""
+        """Add targets [R, B, ...] to the running moments."""
         values = _numbers(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(values, float(len(values)))
 
 
 class MapPrediction(nn.Module):
-    """Predicted classes of the cells of a map.
+    """Prediction of the classes of the cells of a map.
 
     Args:
         spec: the map.
@@ -112,7 +112,7 @@ def _zeros(spec: ObservationSpec) -> ObservationTensor:
 
 
 def _numbers(spec: ObservationSpec, layout: str, observation: ObservationTensor) -> Tensor:
-    """The numbers [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
+    """Values [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
     if isinstance(spec, dict):
         return torch.cat([_numbers(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
     x = observation.float()
@@ -121,9 +121,9 @@ def _numbers(spec: ObservationSpec, layout: str, observation: ObservationTensor)
 
 
 def _averages(spec: ArraySpec, layout: str, x: Tensor) -> Tensor:
-    """Pictures [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns where they have fewer.
+    """Images [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns if they have fewer.
 
-    Arrays of other shapes, and pictures that do not show which axis holds the channels, -> [T, B, 4096].
+    Arrays of other shapes, and images with an ambiguous channel axis, -> [T, B, 4096].
     """
     try:
         first = channels_first(spec.shape, layout) if len(spec.shape) == 3 else None

@@ -1,4 +1,4 @@
-"""Settings of a process that runs networks on a CPU: for good in a command, for a while in somebody's program."""
+"""Settings of a process that runs networks on a CPU: permanent in a command, temporary in a user's program."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ def prepare_process(threads: int) -> None:
 
 @contextmanager
 def settings_of_a_command() -> Generator[None]:
-    """The threads that a command would use, and torch's random numbers put by, until the `with` statement ends.
+    """Use a command's threads and preserve torch's random state until the end of the `with` statement.
 
-    What cannot be taken back, how the C library keeps memory, is left alone.
+    Irreversible settings of the C library's memory are not changed.
     """
     threads, learner_threads = torch.get_num_threads(), num_threads()
     with one_thread_per_product(), torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -31,4 +31,4 @@ def settings_of_a_command() -> Generator[None]:
             yield
         finally:
             use_threads(learner_threads)
-            torch.set_num_threads(threads)  # after the learner's threads, which set it as well
+            torch.set_num_threads(threads)  # after the learner's threads, which also set it

@@ -1,4 +1,4 @@
-"""Descriptions of an environment's spaces for an agent, without Gymnasium, and what an agent makes of their values."""
+"""Descriptions of an environment's spaces for an agent, without Gymnasium, and functions of their values."""
 
 import math
 from itertools import accumulate
@@ -9,21 +9,21 @@ from torch import Tensor
 
 
 class ArraySpec(NamedTuple):
-    """One array of an observation."""
+    """Array of an observation."""
 
     shape: tuple[int, ...]
     scale: float = 1.0
-    """The network sees observation * scale (1/255 for bytes of a picture)."""
+    """The network receives observation * scale (1/255 for bytes of an image)."""
 
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
 LEAST_PICTURE = 16
-"""Rows and columns from which an array whose first axis is the shortest is a picture and no small grid."""
+"""Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest."""
 
 
 class MapSpec(NamedTuple):
-    """A map [rows, columns, layers] of what was seen: 0 not seen, else 1 + a class of the layer."""
+    """Map [rows, columns, layers] of observed cells: 0 not observed, else 1 + a class of the layer."""
 
     rows: int
     columns: int
@@ -53,10 +53,10 @@ class ChoiceSpec(NamedTuple):
 
 
 class BoxSpec(NamedTuple):
-    """K real numbers, each drawn from a Gaussian of its own. The environment's bounds are -1..1 for the agent, or none.
+    """K real values, each sampled from a separate Gaussian. The environment's bounds are -1..1 for the agent, or none.
 
     logits are [..., 2 K]: K means, then K logarithms of standard deviations, which are parameters of the agent and do
-    not depend on what it sees (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D).
+    not depend on observations (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D).
     """
 
     size: int
@@ -87,10 +87,10 @@ def scaled(observation: Tensor, scale: float) -> Tensor:
 
 
 def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether a picture of this shape is [channels, rows, columns], not [rows, columns, channels].
+    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels].
 
-    A square picture shows it; otherwise the channels are fewer than rows and columns. Raises ValueError where that
-    does not decide, since a grid of few rows with many features has the same shape as a picture of few channels.
+    A square image determines it; otherwise there are fewer channels than rows and columns. Raises ValueError where that
+    is ambiguous, since a grid of few rows with many features has the same shape as an image of few channels.
     """
     if layout != "auto":
         return layout == "channels-first"
@@ -106,9 +106,9 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
 
 
 def picture_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
-    """(channels, rows, columns) of a picture [rows, columns], [rows, columns, channels] or [frames, ...] of these.
+    """(channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of these.
 
-    Frames of a stack are channels. With `first`, channels come before rows.
+    Frames of a stack become channels. With `first`, channels come before rows.
     """
     if len(shape) == 2:
         return 1, *shape
@@ -117,24 +117,24 @@ def picture_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
 
 
 def with_channels_last(x: Tensor, first: bool) -> Tensor:
-    """[N, rows, cols, channels] of a picture in either layout."""
+    """[N, rows, cols, channels] of an image in either layout."""
     return x.permute(0, 2, 3, 1) if first else x
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
-    """Stand-in for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
+    """Placeholder for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
     if isinstance(spec, BoxSpec):
         return torch.zeros((batch_size, *spec.shape), device=device)
     return torch.full((batch_size, *spec.shape), -1, device=device)
 
 
 def sample(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw actions [..., *spec.shape] from logits: int64 (Gumbel-max), or float32 for a Box."""
+    """Sample actions [..., *spec.shape] from logits: int64 (Gumbel-max), or float32 for a Box."""
     return drawn(spec, logits, noise_like(spec, logits, generator))
 
 
 def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The random numbers of one draw from logits [..., num_outputs]."""
+    """Random values for one sample from logits [..., num_outputs]."""
     if isinstance(spec, BoxSpec):
         return torch.empty_like(logits.chunk(2, -1)[0]).normal_(generator=generator)
     # Above 0: a masked option's score is -inf - log(noise), which must not be -inf + inf.
@@ -142,7 +142,7 @@ def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | No
 
 
 def drawn(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
-    """The action [..., *spec.shape] that these random numbers draw."""
+    """Action [..., *spec.shape] sampled with these random values."""
     if isinstance(spec, BoxSpec):
         mean, log_deviation = logits.chunk(2, -1)
         return mean + log_deviation.exp() * noise
@@ -150,7 +150,7 @@ def drawn(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def best(spec: ActionSpec, scores: Tensor) -> Tensor:
-    """The action [..., *spec.shape] with the highest scores; of a Box the mean."""
+    """Action [..., *spec.shape] with the highest scores; for a Box the mean."""
     if isinstance(spec, BoxSpec):
         return scores.chunk(2, -1)[0]
     if len(spec.choices) == 1:
@@ -161,7 +161,7 @@ def best(spec: ActionSpec, scores: Tensor) -> Tensor:
 def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
     """Log-probabilities [..., num_outputs] of every option of every choice; simultaneous choices are independent.
 
-    Of a Box: the logits, which say all about its Gaussians.
+    For a Box: the logits, which define its Gaussians.
     """
     if isinstance(spec, BoxSpec):
         return logits
@@ -173,7 +173,7 @@ def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
 def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> Tensor:
     """log pi(action) [...] in nats, of actions [..., *spec.shape] under `log_policy`'s values.
 
-    Of a Box the density: - sum_k (a_k - m_k)^2 / (2 s_k^2) + log s_k + log(2 pi) / 2
+    For a Box, the density: - sum_k (a_k - m_k)^2 / (2 s_k^2) + log s_k + log(2 pi) / 2
     """
     if isinstance(spec, BoxSpec):
         mean, log_deviation = log_policies.chunk(2, -1)
@@ -187,12 +187,12 @@ def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> T
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits [..., num_outputs] with -inf where `mask` (bool, same shape) is False; None leaves them as they are."""
+    """Logits [..., num_outputs] with -inf where `mask` (bool, same shape) is False; None does not mask."""
     return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
 
 def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
-    """H = - sum_a pi(a) log pi(a) [...] in nats; of a Box the differential one, sum_k log s_k + log(2 pi e) / 2.
+    """H = - sum_a pi(a) log pi(a) [...] in nats; for a Box the differential entropy, sum_k log s_k + log(2 pi e) / 2.
 
     Masked options (log-probability -inf) contribute 0, also to the gradient.
     """
@@ -204,7 +204,7 @@ def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
 def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor) -> Tensor:
     """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice.
 
-    Of a Box: sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s).
+    For a Box: sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s).
     """
     if isinstance(spec, BoxSpec):
         (theirs, their_log), (mean, log_deviation) = log_behaviors.chunk(2, -1), log_policies.chunk(2, -1)
@@ -214,12 +214,12 @@ def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor)
 
 
 def _finite(log_policies: Tensor) -> Tensor:
-    """The lowest finite number instead of -inf, so that 0 * log 0 is 0."""
+    """Replace -inf by the lowest finite value, so that 0 * log 0 is 0."""
     return log_policies.clamp(min=torch.finfo(log_policies.dtype).min)
 
 
 def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
-    """float32 [..., num_inputs]: one-hot of each choice, or all zeros for `no_action`; a Box's numbers in -1..1."""
+    """float32 [..., num_inputs]: one-hot of each choice, or all zeros for `no_action`; a Box's values in -1..1."""
     if isinstance(spec, BoxSpec):
         return action.clamp(-1, 1)
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)

@@ -1,9 +1,9 @@
-"""Further threads for large pieces of a learner's work, in `share` or beside what the first one does, with `beside`.
+"""Additional threads for large pieces of a learner's work, shared (`share`) or concurrent (`beside`).
 
 A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The environments of a batch
-are chains of their own, and the gradients of the weights are in none. Torch and compiled functions let go of the
-interpreter while they compute, so other cores can do some of it meanwhile. Results do not depend on how many there are:
-the pieces are the same, and what they give is added up in the same order.
+are separate chains, and the gradients of the weights are in none. Torch and compiled functions release the
+interpreter's lock while they compute, so other cores can work concurrently. Results are independent of their number:
+the pieces are the same, and their results are added in the same order.
 """
 
 import os
@@ -21,34 +21,34 @@ R = TypeVar("R")
 
 
 class Done(Generic[R]):
-    """A result that is there already. A Future would need a lock, which torch.compile cannot look into."""
+    """Available result. A Future would need a lock, which torch.compile cannot trace."""
 
     def __init__(self, value: R) -> None:
         self._value = value
 
     def result(self) -> R:
-        """The value."""
+        """Return the value."""
         return self._value
 
 
 Later: TypeAlias = Done[R] | Future[R]
-"""The result of a piece of work, once it is done."""
+"""Result of a piece of work, available once it is done."""
 
 _others: ThreadPoolExecutor | None = None
 _count = 0
-"""Threads besides the caller's."""
+"""Threads in addition to the caller's."""
 
 
 class _Local(threading.local):
     helper = False
-    """Whether this is one of the further threads; what it asks for, it does itself."""
+    """Whether this is one of the additional threads, which run requested work themselves."""
 
 
 _local = _Local()
 
 
 def use_threads(count: int) -> None:
-    """Let `beside` and `share` use `count` threads in all from now on; no more than this process has cores."""
+    """Set the total number of threads of `beside` and `share`, at most the cores of this process."""
     global _others, _count
     count = min(count, num_cores())
     if count - 1 == _count:
@@ -60,12 +60,12 @@ def use_threads(count: int) -> None:
 
 
 def num_threads() -> int:
-    """Threads that `beside` and `share` use in all."""
+    """Total number of threads of `beside` and `share`."""
     return _count + 1
 
 
 def _forget_threads() -> None:
-    """A forked child has the variables and not the threads: what it gave away would never be done."""
+    """Reset a forked child, which has the variables but not the threads, so its work would never be done."""
     global _others, _count
     _others, _count = None, 0
     _local.helper = False
@@ -76,10 +76,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def beside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
-    """Start `work` beside what the caller does next.
+    """Start `work` concurrently with the caller.
 
-    The caller must not change the arguments before the result is there. Work that needs a graph of autograd is done
-    at once: other threads record no gradients. So is work that torch.compile looks at.
+    The caller must not change the arguments before the result is available. Work that needs a graph of autograd runs
+    immediately, since other threads record no gradients. So does work that torch.compile traces.
     """
     if torch.compiler.is_compiling() or _others is None or _local.helper or torch.is_grad_enabled():
         return Done(work(*args, **kwargs))
@@ -87,9 +87,9 @@ def beside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
 
 
 def share(work: Callable[[int], R], count: int) -> list[R]:
-    """[work(0), ..., work(count - 1)]; each piece is done by whichever thread is free first.
+    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread.
 
-    For work that lets go of the interpreter and needs no gradients.
+    The work must release the interpreter's lock and need no gradients.
     """
     results: dict[int, R] = {}
     turns = iter(range(count))
@@ -112,7 +112,7 @@ def share(work: Callable[[int], R], count: int) -> list[R]:
 
 
 def become_helper() -> None:
-    """Make the calling thread one that does alone what it is given, without recording gradients."""
+    """Make the calling thread run its work alone, without recording gradients."""
     _local.helper = True
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)

@@ -1,4 +1,4 @@
-"""Torsos: from an observation to one vector per environment.
+"""Torsos: encoders from an observation to one vector per environment.
 
 A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all T * B observations at once.
 """
@@ -22,25 +22,25 @@ from .unique_observations import once_each
 from .values import ObservationTensor
 
 MOST_CELLS = 20
-"""Rows or columns beyond which an image of bytes is a picture of pixels, not of symbols."""
+"""Rows or columns above which an image of bytes contains pixels, not symbols."""
 PICTURE_AXES = (2, 3, 4)
 """Axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]."""
 RAREST = 0.01
-"""Share of cells below which a symbol is scaled up no further."""
+"""Share of cells below which the scale of a symbol is constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorsoConfig:
-    """How observations become vectors."""
+    """Configuration of the torso."""
 
     torso: str = "grid"
     """Network over an image: grid (2x2 convolutions, for environments of cells), atari (strided convolutions of Mnih et
-    al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for pictures of pixels,
+    al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for images of pixels,
     also without channels and in stacks of frames; or a custom network over the whole observation, module:Class."""
     torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of a custom torso; what is left out has its own default."""
+    """Options of a custom torso; omitted ones have their defaults."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
-    """Axis of an image that holds its channels; auto recognizes it by the shape, or says that it cannot."""
+    """Channel axis of an image; auto infers it from the shape, or raises an error."""
     conv_channels: tuple[int, ...] = (12, 24)
     """Kernels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
     conv_kernel: int = 2
@@ -51,27 +51,27 @@ class TorsoConfig:
     position_planes: bool = True
     """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0
-    """Width of a ReLU layer after the torso; 0 leaves it out."""
+    """Width of a ReLU layer after the torso; 0 omits it."""
     embedding_scale: float = 1.0
-    """Factor on that layer's initial weights."""
+    """Factor on the initial weights of that layer."""
     embedding_bias: float = 0.0
-    """Added to its initial biases. With large weights and biases below 0 a unit answers to few observations, so that a
-    memory which adds up what it is shown can tell what it saw for a moment from what it sees most of the time."""
+    """Added to its initial biases. With large weights and biases below 0, a unit responds to few observations, so a
+    memory that sums its inputs can distinguish brief observations from frequent ones."""
     symbol_size: int = 0
-    """Torso grid, images of bytes of at most 20 x 20 cells: each byte also stands for a symbol, and so many numbers are
-    learned for each (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
+    """Torso grid, images of bytes of at most 20 x 20 cells: each byte is also a symbol with this many learned
+    features (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     balance_symbols: bool = False
     """With a symbol size: symbols are scaled by 1 / sqrt(their running share of an image's cells), at least 1%, so that
     the few that matter stand out from walls and floors."""
     normalize_observations: bool = False
-    """Numbers, and the channels of images, are shifted and scaled by their running mean and deviation. A custom torso
-    gets observations as they are, and may do this itself (agents/normalization.py)."""
+    """Values, and the channels of images, are shifted and scaled by their running mean and deviation. A custom torso
+    gets unchanged observations, and may do this itself (agents/normalization.py)."""
     normalize_features: bool = False
-    """The torso's features are shifted and scaled by their running mean and deviation: a memory that adds up what it is
-    shown then holds what differs, not what is always there."""
+    """The torso's features are shifted and scaled by their running mean and deviation: a memory that sums its
+    inputs then stores differences, not constant parts."""
     fixed_features: bool = False
-    """The torso keeps the weights it begins with. A memory that is learned from what it reads, not through time, as the
-    pools of Concrete are, is not learned again whenever the features that it holds change."""
+    """The torso keeps its initial weights. A memory whose readout is learned, but not through time, such as the
+    pools of Concrete, need not be relearned whenever its stored features change."""
 
     def __post_init__(self) -> None:
         check_torso_name(self.torso)
@@ -92,14 +92,14 @@ class TorsoConfig:
 
 
 class Symbols(nn.Module):
-    """Learned numbers for every byte of every channel: one table per channel, the rows of a cell added up.
+    """Learned features of every byte of every channel: one table per channel, with the sum over a cell's channels.
 
     With `balanced` rows are scaled by 1 / sqrt(share of the cells that show the symbol), in units in which the mean
-    square over the cells is 1: every symbol makes up as much of the variance, a key as much as the walls.
+    square over the cells is 1: every symbol contributes equally to the variance, a key as much as the walls.
 
     Args:
-        channels: C.
-        size: F, numbers per symbol.
+        channels: number of channels C.
+        size: F, features per symbol.
         balanced: whether rows are scaled.
     """
 
@@ -118,19 +118,19 @@ class Symbols(nn.Module):
         return functional.embedding(self._rows(cells), tables).sum(3)
 
     def observe(self, cells: Tensor) -> None:
-        """Count bytes [N, rows, cols, C]."""
+        """Add bytes [N, rows, cols, C] to the running shares."""
         if self.shares is not None:
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
     def _rows(self, cells: Tensor) -> Tensor:
-        """The row in `tables` of every byte."""
+        """Row in `tables` of every byte."""
         return cells.long() + self.get_buffer("first")
 
 
 class ConvTorso(nn.Module):
     """Convolutions, SAME padding, ReLU each, then position planes, flattened row-major.
 
-    Takes [N, rows, cols, features], as the environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
+    Takes [N, rows, cols, features], as environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
     (kernels of 2 x 2, stride 1).
     """
 
@@ -147,17 +147,17 @@ class ConvTorso(nn.Module):
         sizes = zip(pairwise(channels), strides, strict=True)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, kernel, stride) for (a, b), stride in sizes)
         self.paddings: list[tuple[int, int, int, int]] = []
-        """Columns left and right, rows above and below, of each convolution."""
+        """Padding of each convolution: columns left and right, rows above and below."""
         for stride in strides:
             self.paddings.append((*_same(cols, kernel, stride), *_same(rows, kernel, stride)))
             rows, cols = -(-rows // stride), -(-cols // stride)
-        # On the CPU also where the weights have no numbers: torch imports its compiler to make these without.
+        # On the CPU even for the meta device, since torch would import its compiler otherwise.
         with torch.device("cpu"):
             places = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
             planes = torch.stack(places)
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
         self.image = (channels[-1] + self.get_buffer("planes").shape[0], rows, cols)
-        """Channels, rows and columns of what it puts out."""
+        """Channels, rows and columns of the output."""
         self.output_size = math.prod(self.image)
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ class ConvTorso(nn.Module):
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
 
     def observe(self, observation: Tensor) -> None:
-        """Count observations [N, *shape] into the running moments."""
+        """Add observations [N, *shape] to the running moments."""
         if self.moments is not None:
             x = with_channels_last(scaled(observation, self.scale), self.first)
             self.moments.update(x.flatten(0, 2), float(len(observation)))
@@ -182,13 +182,13 @@ class ConvTorso(nn.Module):
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after an axis, so that ceil(size / stride) places come out (TensorFlow's SAME)."""
+    """Zeros before and after an axis, for ceil(size / stride) output places (TensorFlow's SAME)."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 class FlatTorso(nn.Module):
-    """A vector (or any array, flattened) as it is, scaled."""
+    """Scaled vector (or any array, flattened)."""
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class FlatTorso(nn.Module):
         return x if self.moments is None else self.moments(x)
 
     def observe(self, observation: Tensor) -> None:
-        """Count observations [N, *shape] into the running moments."""
+        """Add observations [N, *shape] to the running moments."""
         if self.moments is not None:
             self.moments.update(scaled(observation, self.scale).flatten(1), float(len(observation)))
 
@@ -220,7 +220,7 @@ class DictTorso(nn.Module):
         return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Count a dict of [N, *shape] into the running moments of its parts."""
+        """Add a dict of [N, *shape] to the running moments of its parts."""
         for key, part in self.parts.items():
             part.observe(observation[key])  # pyright: ignore
 
@@ -242,14 +242,14 @@ class EmbeddingTorso(nn.Module):
         return torch.relu(self.linear(self.torso(observation)))
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Count observations into the running moments."""
+        """Add observations to the running moments."""
         self.torso.observe(observation)  # pyright: ignore
 
 
 class NormalizedTorso(nn.Module):
     """A torso whose features are shifted and scaled by their running mean and deviation.
 
-    They change as the torso learns, so those of at most the last 2 million observations count.
+    They change as the torso learns, so at most the last 2 million observations are used.
     """
 
     def __init__(self, torso: nn.Module) -> None:
@@ -265,17 +265,17 @@ class NormalizedTorso(nn.Module):
 
     @torch.no_grad()
     def observe(self, observation: ObservationTensor) -> None:
-        """Count observations into the running moments, of the features as well."""
+        """Add observations to the running moments, including those of the features."""
         self.torso.observe(observation)  # pyright: ignore
         features = once_each(self.torso, observation)
         self.moments.update(features, float(len(features)))
 
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
-    """The torso for an observation: convolutions for images, which have three axes, the plain vector for the rest.
+    """Create the torso of an observation: convolutions for images, which have three axes, the plain vector for others.
 
-    Torsos for pictures also read [rows, columns] and stacked frames [frames, rows, columns, channels]. Raises
-    ValueError if such a torso is named and no entry of the observation is a picture, or a custom torso is wrong.
+    Torsos for images also read [rows, columns] and stacked frames [frames, rows, columns, channels]. Raises
+    ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is wrong.
     """
     custom = config.torso not in TORSOS
     if not custom and config.torso != "grid" and not _has_picture(spec):
@@ -300,12 +300,12 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 
 
 def _has_picture(spec: ObservationSpec) -> bool:
-    """Whether an entry of an observation has the axes of a picture."""
+    """Whether an entry of an observation has the axes of an image."""
     if isinstance(spec, dict):
         return any(_has_picture(part) for part in spec.values())
     return len(spec.shape) in PICTURE_AXES
 
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
-    """Running moments of so many features, where they are wanted: those of at most the last 10 million observations."""
+    """Create running moments of `size` features if `wanted`, over at most the last 10 million observations."""
     return Moments(size, memory=1e7) if config.normalize_observations else None

@@ -1,9 +1,9 @@
-"""Observations that occur again are put through the torso once.
+"""Repeated observations are encoded only once.
 
 A torso has no memory, so that equal observations have equal features. In environments of cells nine of ten observations
-of an unroll are repeats: agents stand still, or many stand at the same place. Compiled code finds them byte by byte, at
-a hundredth of the torso's cost. Numbers differ from those of a whole batch by the rounding of its products. Where few
-are repeats, on other devices, without compiled code and for a torso with hooks, the torso gets everything.
+of an unroll are repeats: agents do not move, or many are at the same place. Compiled code finds them byte by byte, at
+a hundredth of the torso's cost. Results differ from those of a whole batch by rounding of matrix multiplications. If
+few are repeats, on other devices, without compiled code and for a torso with hooks, the torso gets all observations.
 """
 
 from typing import TypeAlias
@@ -23,11 +23,11 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Places: TypeAlias = NDArray[np.int64]
 
 FEW = 64
-"""Observations below which a batch is not looked through."""
+"""Number of observations below which a batch is not searched."""
 MOST_DISTINCT = 0.6
-"""Share of distinct observations up to which looking through them pays."""
+"""Share of distinct observations up to which a search is worthwhile."""
 MOST_KEPT, MOST_BYTES = 2**14, 2**26
-"""Of observations that are kept while acting: so many, and no more than these bytes."""
+"""Limits of the cache while acting: number of observations, and bytes."""
 
 
 def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
@@ -45,7 +45,7 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
 
 
 class Seen:
-    """Stands for a torso while its weights and hooks stay: `forget` follows each change.
+    """Replaces a torso while its weights and hooks are constant; call `forget` after each change.
 
     Args:
         torso: the torso.
@@ -57,14 +57,14 @@ class Seen:
         self.forget()
 
     def forget(self) -> None:
-        """Begin again: the torso has other weights, or numbers shall not depend on what was before."""
+        """Clear the cache after a change of weights, or to make results independent of earlier steps."""
         self._requested, self._count, self._allowed = 0, 0, _allowed(self._torso)
         if self._cache is not None:
             self._cache.table.fill(-1)
 
     @torch.inference_mode()
     def __call__(self, observation: ObservationTensor) -> Tensor:
-        """The torso's features [N, F]."""
+        """Features [N, F] of the torso."""
         mostly_new = self._requested >= 8 * FEW and self._count > MOST_DISTINCT * self._requested
         if mostly_new or not (self._allowed and _readable(observation)):
             return self._torso(observation)
@@ -86,7 +86,7 @@ class Seen:
 
 
 class _Cache:
-    """Observations as bytes, where to find them, and their features."""
+    """Observations as bytes, a hash table of their places, and their features."""
 
     def __init__(self, size: int) -> None:
         room = min(MOST_BYTES // max(size, 1), MOST_KEPT)
@@ -94,14 +94,14 @@ class _Cache:
         self.features = torch.empty(0)
 
     def put(self, begin: int, features: Tensor) -> None:
-        """Keep the features of observations from place `begin` on."""
+        """Store the features of observations from place `begin` on."""
         if self.features.shape[1:] != features.shape[1:]:
             self.features = features.new_empty(len(self.rows), *features.shape[1:])
         self.features[begin : begin + len(features)] = features
 
 
 def _allowed(torso: nn.Module) -> bool:
-    """Whether less may be asked of a torso, and it is worth it: one without weights only lays observations out."""
+    """Whether a torso may be called on distinct observations only, and has weights, so that this saves time."""
     weight = next(torso.parameters(), None)
     return weight is not None and suits(weight) and not altered(torso)
 
@@ -117,24 +117,24 @@ def _leaves(observation: ObservationTensor) -> list[Tensor]:
 
 
 def _rows(observation: ObservationTensor) -> Bytes:
-    """The bytes [N, K] of N observations."""
+    """Bytes [N, K] of N observations."""
     parts = [leaf.reshape(len(leaf), -1).contiguous().numpy().view(np.uint8) for leaf in _leaves(observation)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 
 def _table(room: int) -> Places:
-    """An empty table of places, at least twice as long as what it is to hold; its length is a power of 2."""
+    """Create an empty table of places, at least twice as long as its contents; its length is a power of 2."""
     return np.full(1 << (2 * max(room, 1)).bit_length(), -1, np.int64)
 
 
 def _factors(size: int) -> NDArray[np.uint32]:
-    """Odd numbers, one for each byte of an observation; always the same."""
+    """Fixed odd numbers, one for each byte of an observation."""
     return np.random.default_rng(size).integers(0, 2**31, size, np.uint32) * np.uint32(2) + np.uint32(1)
 
 
 @compiled(inline=True)
 def _hash(row: Bytes, factors: NDArray[np.uint32]) -> int:
-    """sum_k byte_k factor_k modulo 2^32, its high bits mixed into the low ones, which choose the place."""
+    """sum_k byte_k factor_k modulo 2^32, its high bits mixed into the low ones, which select the place."""
     total = np.uint32(0)
     for k in range(len(row)):
         total += np.uint32(row[k]) * factors[k]
@@ -143,7 +143,7 @@ def _hash(row: Bytes, factors: NDArray[np.uint32]) -> int:
 
 @compiled(inline=True)
 def _same(a: Bytes, b: Bytes) -> bool:
-    """Whether two observations are equal in all bytes, without a branch at each."""
+    """Whether two observations are equal in all bytes, without a branch per byte."""
     differ = np.uint8(0)
     for k in range(len(a)):
         differ |= a[k] ^ b[k]
@@ -160,7 +160,7 @@ def look_up(
     index: Places,
     fresh: Places,
 ) -> int:
-    """Fill `index` [N] with each row's place among those kept; a new one is kept, its number goes to `fresh`."""
+    """Fill `index` [N] with each row's place in the store; store new rows and write their numbers to `fresh`."""
     size, mask = count, len(table) - 1
     for i in range(len(rows)):
         place = _hash(rows[i], factors) & mask

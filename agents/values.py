@@ -1,4 +1,4 @@
-"""The values that travel: between environment and agent at every step, and an agent's weights from learner to actors.
+"""Values passed between environment and agent at every step, and an agent's weights from learner to actors.
 
 T steps, B environments. Leaves of outputs have the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
 """
@@ -23,9 +23,9 @@ class EnvOutput(NamedTuple):
     reward: Tensor
     """[..., B] float32: the reward of the action before this step."""
     terminated: Tensor
-    """[..., B] bool: the episode ended here by the rules of the task."""
+    """[..., B] bool: the episode ended at this step by the rules of the task."""
     truncated: Tensor
-    """[..., B] bool: the episode was cut off here."""
+    """[..., B] bool: the episode was truncated at this step."""
     action_mask: Tensor | None = None
     """[..., B, sum of choices] bool: the valid options of every choice; None in an environment where all are valid."""
     extras: dict[str, Tensor] | None = None
@@ -36,9 +36,9 @@ class AgentOutput(NamedTuple):
     """Output of the behavior policy at a step."""
 
     action: Tensor
-    """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K numbers."""
+    """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K values."""
     logits: Tensor
-    """[..., B, sum of choices] float32, unnormalized log-probabilities, -inf where masked; of a Box see specs.py."""
+    """[..., B, sum of choices] float32, unnormalized log-probabilities, -inf where masked; for a Box see specs.py."""
     value: Tensor
     """[..., B] float32."""
 
@@ -46,7 +46,7 @@ class AgentOutput(NamedTuple):
 def map_leaves(function: Any, *values: Any) -> Any:
     """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls.
 
-    A leaf is whatever is no tuple and no dict; None stays None.
+    A leaf is any value except a tuple or a dict; None stays None.
     """
     first = values[0]
     if first is None:
@@ -61,32 +61,32 @@ def map_leaves(function: Any, *values: Any) -> Any:
 class Weights(NamedTuple):
     """One version of one population member's weights, as one flat vector.
 
-    One contiguous float32 buffer travels through an object store without pickling or copies; parameters and persistent
+    One contiguous float32 buffer is passed through an object store without pickling or copy; parameters and persistent
     buffers are laid out in the order of `state_dict`.
     """
 
     version: int
     """Number of updates that produced these weights."""
     member: int
-    """Which member of the population they belong to (0 without a population)."""
+    """Member of the population that they belong to (0 without a population)."""
     values: NDArray[np.float32] | Tensor
     """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
-    """How often all environments had to begin again: at every copy of another member's weights, at every new stage."""
+    """Number of restarts of all environments: at every copy of another member's weights and every new stage."""
     stage: int | tuple[float, ...] = 0
-    """Stage of the member's curriculum, 0 is the first, or the share of each; it changes with a beginning only."""
+    """Stage of the member's curriculum, 0 is the first, or the share of each; it changes only with `beginnings`."""
     ready: Any = None
-    """Event after which another stream may read `values`; None where they are ready."""
+    """Event after which another stream may read `values`; None if they are ready."""
 
 
 def flatten(module: nn.Module) -> NDArray[np.float32]:
-    """All weights of `module` as a new float32 array [P]."""
-    return flat(module).cpu().numpy()  # one copy, from whatever device
+    """Copy all weights of `module` to a new float32 array [P]."""
+    return flat(module).cpu().numpy()  # one copy, from any device
 
 
 @torch.no_grad()
 def flat(module: nn.Module) -> Tensor:
-    """All weights of `module` as a new float32 tensor [P] on its device."""
+    """Copy all weights of `module` to a new float32 tensor [P] on its device."""
     return torch.cat([value.detach().reshape(-1).float() for value in module.state_dict().values()])
 
 

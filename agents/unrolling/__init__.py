@@ -1,1 +1,1 @@
-"""How a core is run over T steps other than one by one: blocks, trajectories, scans, compiled steps."""
+"""Forms of a core's unroll other than step by step: blocks, trajectories, scans, compiled steps."""

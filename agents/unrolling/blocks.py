@@ -1,8 +1,8 @@
-"""Sequences in blocks: how a recursion over T steps becomes a few matrix products over blocks of steps.
+"""Sequences in blocks: a recursion over T steps as a few matrix multiplications over blocks of steps.
 
-A batch of sequences is cut into blocks of consecutive steps which begin at every reset and never contain one. Inside a
-block a core may work on all steps at once; only what is carried from block to block follows in order. What came before
-a reset is not in the blocks behind it at all, so it cannot reach them, not even as 0 * nan.
+A batch of sequences is split into blocks of consecutive steps which begin at each reset and never contain one. Inside a
+block, a core may process all steps at once; only the state between blocks is sequential. Steps before
+a reset are not in the blocks after it, so they cannot affect them, not even as 0 * nan.
 
 Shapes: T steps, B environments, L steps per block, N blocks.
 """
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 class Blocks(NamedTuple):
-    """N blocks, ordered by depth: how many blocks of the same sequence (since its reset or t = 0) come before."""
+    """N blocks, ordered by depth: number of earlier blocks of the same sequence (since its reset or t = 0)."""
 
     steps: Tensor
     """int64 [L, N]: the flat index t * B + b of each step of each block; a short block repeats its first step."""
     used: Tensor
     """bool [L, N]: False where a short block only repeats its first step."""
     slot: Tensor
-    """int64 [T * B]: where in its block each step is."""
+    """int64 [T * B]: index of each step in its block."""
     block: Tensor
     """int64 [T * B]: the block of each step; environment b's first block is block b."""
     previous: list[Tensor]
@@ -35,7 +35,7 @@ class Blocks(NamedTuple):
 
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
-    """Cut T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
+    """Split T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
 
     With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence.
     """

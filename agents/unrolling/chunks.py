@@ -1,7 +1,7 @@
 """Recurrences with matrix states over chunks of consecutive steps, exact at resets.
 
-A core states what a chunk of L steps does, all at once, from the state before it. Here the unroll is cut into chunks
-that begin at every reset and never contain one (`blocks.py`); chunks of one depth run side by side.
+A core defines the result of a chunk of L steps from the state before it. The unroll is split into chunks
+that begin at every reset and never contain one (`blocks.py`); chunks of one depth run in parallel.
 
 Shapes: T steps, B environments, N chunks, L steps per chunk.
 """
@@ -38,10 +38,10 @@ def unroll_chunks(
 
     Args:
         chunk: the steps of one chunk.
-        steps: what each step needs, each [T, B, ...].
+        steps: inputs of each step, each [T, B, ...].
         reset: bool [T, B]; where set, the state before the step is the initial one.
         start: states before step 0, each [B, ...].
-        initial: initial(n) gives n initial states, each [n, ...].
+        initial: initial(n) returns n initial states, each [n, ...].
         bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
         length: steps per chunk, at most.
     """
@@ -81,5 +81,5 @@ def unroll_chunks(
 
 
 def _like(flag: Tensor, leaf: Tensor) -> Tensor:
-    """bool [N] in the form of a leaf [N, ...]."""
+    """Reshape bool [N] to broadcast with a leaf [N, ...]."""
     return flag.reshape(-1, *[1] * (leaf.dim() - 1))

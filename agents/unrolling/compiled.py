@@ -1,8 +1,8 @@
-"""A core's step through torch.compile, for a learner that asks for it.
+"""A core's step through torch.compile, if the learner is configured to use it.
 
-A core with a loop over time starts dozens of small operations per step. On a GPU starting them takes longer than
+A core with a loop over time starts dozens of small operations per step. On a GPU, launching them takes longer than
 computing them; compiled, a step is a few fused ones, which `--cuda-graph` records with the rest of the update. Nothing
-of the core itself changes, neither its weights nor their names, and acting is as before.
+of the core itself changes, neither its weights nor their names, and acting is unchanged.
 """
 
 import sys
@@ -17,9 +17,9 @@ from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_b
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
-    """Let `core.unroll`, where gradients are recorded, be the plain loop over the compiled step.
+    """Make `core.unroll`, when gradients are recorded, the plain loop over the compiled step.
 
-    Compiling happens at the first unroll and again for another number of environments. Whatever goes wrong is said on
+    Compilation happens at the first unroll and again for another number of environments. Any failure is reported on
     the standard error stream, in one line, and from then on the core's own unroll is used. The backend is one of
     torch.compile's.
     """
@@ -31,7 +31,7 @@ def compile_steps(core: Core, backend: str = "inductor") -> None:
 
 
 class CompiledUnroll:
-    """Stands in for the `unroll` of one core."""
+    """Replacement for the `unroll` of one core."""
 
     def __init__(self, core: Core, backend: str) -> None:
         self._core, self._backend = core, backend
@@ -46,7 +46,7 @@ class CompiledUnroll:
     def __call__(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """As `Core.unroll`."""
+        """Like `Core.unroll`."""
         return in_full_precision(self._core, self._outside_autocast, inputs, reset, state, bptt_length)
 
     def _outside_autocast(
@@ -68,7 +68,7 @@ class CompiledUnroll:
         return self._compiled(_alike(inputs), map_state(_alike, state))
 
     def _can_compile(self, inputs: Tensor) -> bool:
-        """Try the step and its gradient on zeros, once for every shape."""
+        """Run the step and its gradient on zeros, once for every shape."""
         kind = (inputs.shape[1:], inputs.dtype, inputs.device)
         if kind in self._tried:
             return True
@@ -79,7 +79,7 @@ class CompiledUnroll:
             outputs, state, _ = self._unroll(zeros, reset, self._core.initial_state(inputs.shape[1]), None)
             total = torch.stack([end.sum() for end in (outputs, *state_leaves(state))]).sum()
             torch.autograd.grad(total, list(self._core.parameters()), allow_unused=True)
-        except Exception as problem:  # a compiler may fail in any way
+        except Exception as problem:  # a compiler may raise any exception
             self._works = False
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
             _say(f"{type(self._core).__name__} is not compiled, its steps run one operation after the other: {reason}")
@@ -92,7 +92,7 @@ class CompiledUnroll:
 
 
 def _alike(leaf: Tensor) -> Tensor:
-    """Contiguous and wanting a gradient: so that all steps of an unroll are one case to the compiler."""
+    """Make tensors contiguous with gradient, so that all steps of an unroll are one case for the compiler."""
     if leaf.is_floating_point() and not leaf.requires_grad:
         leaf = leaf.detach().requires_grad_()
     return leaf.contiguous()

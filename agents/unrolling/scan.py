@@ -3,13 +3,13 @@
     h_t = a_t * h_{t-1} + x_t        elementwise, real or complex, h_{t-1} = 0 where a new sequence begins
 
 On a CPU compiled code does it step by step (cores/fast/scan). Elsewhere T steps are cut into blocks of about sqrt(T)
-consecutive steps. All blocks are worked through side by side from zero,
+consecutive steps. All blocks are processed in parallel from zero,
 which takes sqrt(T) operations on wide tensors; with p_t the product of a since the block's beginning,
 
     h_t = (h_t from zero) + p_t * (h at the end of the block before),
 
-so that only the ends of the blocks follow each other, again sqrt(T) operations. No power of a is ever divided by:
-nothing overflows, however long the sequence (Blelloch 1990, "Prefix sums and their applications", section 1.4).
+so that only the ends of the blocks are sequential, again sqrt(T) operations. There is no division by powers of a:
+nothing overflows, for sequences of any length (Blelloch 1990, "Prefix sums and their applications", section 1.4).
 
 Shapes: T steps, B environments, L steps per block, N blocks, "..." features.
 """
@@ -24,16 +24,16 @@ from ..cores.contract.conditions import readable
 from ..cores.fast.scan.unroll import can_compile, scan_compiled
 
 SHORT = 24
-"""A block of at most so many steps is worked through step by step."""
+"""Largest number of steps in a block that is processed step by step."""
 
 
 def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
     """h_t = decay_t * h_{t-1} + inputs_t for all T steps: [T, B, ...].
 
     Args:
-        decay: a [T, B, ...], or [1, 1, ...] where it is the same at every step.
+        decay: a [T, B, ...], or [1, 1, ...] if it is constant.
         inputs: x [T, B, ...], of one type with `decay`.
-        reset: bool [T, B]; where set, h_{t-1} counts as zero, by selection, so that not even a nan passes.
+        reset: bool [T, B]; where set, h_{t-1} is replaced by zero, by selection, so that not even nan passes.
         start: h_{-1} [B, ...].
         bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
     """
@@ -43,7 +43,7 @@ def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_lengt
 
 
 def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
-    """`scan` in torch's own operations, for every device and differentiable to any order."""
+    """`scan` with torch operations, for every device and differentiable to any order."""
     length = len(inputs)
     cut = bptt_length is not None and bptt_length < length
     if not cut and length <= SHORT:
@@ -68,7 +68,7 @@ def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bpt
 
 
 class _Blocks(NamedTuple):
-    """T steps as N blocks side by side; steps beyond T have decay and input 0."""
+    """T steps as N parallel blocks; steps beyond T have decay and input 0."""
 
     decay: Tensor
     """[L, N * B, ...] or [1, 1, ...]."""
@@ -89,14 +89,14 @@ def _fold(decay: Tensor, inputs: Tensor, reset: Tensor, size: int) -> _Blocks:
 
 
 def _from_zero(blocks: _Blocks) -> Tensor:
-    """h of every block had it begun at zero: [L, N * B, ...]."""
+    """h of every block computed from zero: [L, N * B, ...]."""
     return scan_blocks(blocks.decay, blocks.inputs, blocks.reset, torch.zeros_like(blocks.inputs[0]))
 
 
 def _products(blocks: _Blocks) -> Tensor:
-    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] where a is the same at every step.
+    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant.
 
-    Behind a reset it is of no use, and 0 where a differs from step to step: a nan before the reset stays there.
+    After a reset it is unused, and 0 if a varies between steps, so that nan before the reset does not pass.
     """
     decay, _, reset = blocks
     if _constant(decay):

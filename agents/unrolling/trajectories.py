@@ -1,6 +1,6 @@
-"""Library loops over time that know no resets, run exactly: over trajectories that are cut where an episode begins.
+"""Exact use of library loops without resets: over trajectories that are split where an episode begins.
 
-Every stretch between two resets is a sequence of its own to the library, packed by length as in
+Every interval between two resets is a separate sequence for the library, packed by length as in
 `torch.nn.utils.rnn.PackedSequence`: at each step the sequences that still run, longest first.
 
 Shapes: T steps, B environments, S trajectories, R = T * B inputs.
@@ -20,7 +20,7 @@ def over_trajectories(
 ) -> tuple[Tensor, list[Tensor]]:
     """Outputs [T, B, H] and last states [B, H] of inputs [T, B, D]; the initial state is zero.
 
-    `reset` (bool [T, B]) and `bptt_length` mean what they mean in `Core.unroll`.
+    `reset` (bool [T, B]) and `bptt_length` are as in `Core.unroll`.
     """
     length = len(inputs) if bptt_length is None else bptt_length
     outputs: list[Tensor] = []
@@ -37,7 +37,7 @@ def _one_piece(fused: Fused, inputs: Tensor, reset: Tensor, state: list[Tensor])
     steps, batch = reset.shape
     begins = reset.clone()
     begins[0] = True
-    # Environment by environment: where trajectories begin, in b * T + t.
+    # Beginnings of trajectories as b * T + t, in order of environments.
     place = begins.t().flatten().nonzero().squeeze(1)
     lengths = torch.cat([place[1:], place.new_tensor([steps * batch])]) - place
     lengths, order = lengths.sort(descending=True, stable=True)
@@ -45,12 +45,12 @@ def _one_piece(fused: Fused, inputs: Tensor, reset: Tensor, state: list[Tensor])
 
     time = torch.arange(int(lengths[0]), device=place.device).unsqueeze(1)
     running = time < lengths  # [longest, S]
-    rows = ((t + time) * batch + b)[running]  # of the R inputs, as they are packed
+    rows = ((t + time) * batch + b)[running]  # indices of the R inputs in packed order
     fresh = reset[t, b].unsqueeze(1)
     first = [torch.where(fresh, 0.0, leaf.index_select(0, b)).unsqueeze(0) for leaf in state]
     packed, *last = fused(inputs.flatten(0, 1).index_select(0, rows), running.sum(1).cpu(), first)
 
     outputs = packed.index_select(0, rows.argsort()).unflatten(0, (steps, batch))
-    ends = (t + lengths == steps).nonzero().squeeze(1)  # the trajectories that are running at the end, one for each b
+    ends = (t + lengths == steps).nonzero().squeeze(1)  # trajectories that continue at the end, one for each b
     ends = ends[b[ends].argsort()]
     return outputs, [leaf[0].index_select(0, ends) for leaf in last]
