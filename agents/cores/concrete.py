@@ -1,6 +1,6 @@
 """Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks").
 
-No code of the network was released; what the text leaves open is settled in the description of `Concrete`.
+No code of the network was released; choices where the text is silent are listed in `Concrete`.
 """
 
 from collections.abc import Generator
@@ -24,7 +24,7 @@ class ConcreteState(NamedTuple):
 
 
 class Concrete(Core):
-    """A chain of k pools that each smooth the one before, read by one layer per pool.
+    """Chain of k pools, each of which smooths the previous one, with one readout layer per pool.
 
     a_n = base^-n, P = pool_size, k = num_pools.
 
@@ -34,23 +34,23 @@ class Concrete(Core):
         v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size for every pool; s_n = 1
         y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summarizer": output [B, summarizer_size]
 
-    An input reaches all pools in its own step; pool n then holds inputs from sum_{i<=n} (base^i - 1) steps ago on
-    average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes through the first pool alone,
+    An input reaches all pools in its own step; pool n then contains inputs from sum_{i<=n} (base^i - 1) steps ago on
+    average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes only through the first pool,
     its recurrence included, as in the paper's experiments; every viewport still learns to read its pool.
 
-    Open or contradictory in the paper, and settled so: the newest input weighs 1/b (section 2), not 1 - 1/b (App. G;
+    Choices where the paper is silent or contradictory: the newest input weighs 1/b (section 2), not 1 - 1/b (App. G;
     the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
-    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, and begin as is usual before one
-    (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that what long pools hold is not lost.
+    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, with the usual initialization
+    (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
-    With `unit_views`, which is ours, s_n is the deviation of p^n for independent inputs of variance 1. What happened
-    once is small in a slow pool: a viewport then sees, and learns from, all pools in the same units. It wants inputs
-    whose mean is zero (`normalize_features`): a mean is as large in slow pools as in fast ones.
+    With `unit_views`, our addition, s_n is the deviation of p^n for independent inputs of variance 1. A single
+    event is small in a slow pool: with the option a viewport learns from all pools in the same units. It needs inputs
+    with zero mean (`normalize_features`): a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False
     in_a_row = True
-    """Every pool smooths the one before it."""
+    """Whether every pool smooths the previous one."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Concrete(Core):
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
             self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
-        width = min(pool_size, input_size)  # the other features of a pool are zero at first
+        width = min(pool_size, input_size)  # the other features of a pool are initially zero
         self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / width) ** 0.5)
         self.viewport_bias = nn.Parameter(torch.zeros(num_pools, viewport_size))
         self.summarizer = Linear(num_pools * viewport_size, summarizer_size)
@@ -86,13 +86,13 @@ class Concrete(Core):
         self.set_constants()
 
     def set_constants(self) -> None:
-        """Those of the filters, float64 until they are used."""
+        """Parameters of the filters, float64 until they are used."""
         device = self.embedding.weight.device
         rates = torch.tensor(self._rates, dtype=torch.float64)
         pools = (chained if self.in_a_row else parallel)(self._rates)
         units = deviations(pools) if self.unit_views else torch.ones_like(rates)
         self._factors = units.reciprocal().view(-1, 1, 1).to(device)
-        pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t holds a_1 already
+        pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t already includes a_1
         self._feedback, self._gain = pools.feedback.to(device), pools.gain.unsqueeze(1).to(device)
         first = torch.ones_like(rates[:1])
         gains = torch.cat([first, rates[1:] if self.in_a_row else rates[1:] / self._rates[0]])
@@ -103,11 +103,11 @@ class Concrete(Core):
         return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
 
     def half_lives(self) -> list[float]:
-        """Of every pool: steps after which half of an input's whole effect on it has passed."""
+        """Number of steps for each pool after which half of an input's total effect has passed."""
         return half_lives(LinearFilter(self._feedback, self._gain.squeeze(1)))
 
     def _viewports(self) -> Tensor:
-        """V_n / s_n for pools in their own units: [num_pools, pool_size, viewport_size]."""
+        """V_n / s_n for pools in their units: [num_pools, pool_size, viewport_size]."""
         if not self.unit_views:
             return self.viewport_weight
         return self.viewport_weight * self._factors.to(self.viewport_weight)
@@ -132,7 +132,7 @@ class Concrete(Core):
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
         size, channels = inputs.shape[-1], self.viewport_bias.numel()
         weight = self.embedding.weight
-        if size * channels > self.pool_size * (size + channels):  # cheaper in two products than in one
+        if size * channels > self.pool_size * (size + channels):  # cheaper as two matrix multiplications than as one
             inputs, weight = self.embedding(inputs), None
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
@@ -154,7 +154,7 @@ class Concrete(Core):
         return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
 
     def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:
-        """p^n [T, B, P] for n = 1..k; gradient passes through the first alone."""
+        """p^n [T, B, P] for n = 1..k; gradient passes only through the first."""
         gains, decays = self._stages.unbind()
         pool = below = embedded
         for number, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
@@ -170,18 +170,18 @@ class Concrete(Core):
 
 
 class Parallel(Concrete):
-    """The control of the same paper: every pool smooths the embedding itself (figure 1b, figures 14 and 15).
+    """Control condition of the same paper: every pool smooths the embedding itself (figure 1b, figures 14 and 15).
 
         p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
 
-    All else is as in `Concrete`: pool n holds inputs from base^n - 1 steps ago on average, the newest one most.
+    All else is as in `Concrete`: pool n contains inputs from base^n - 1 steps ago on average, the newest one most.
     """
 
     in_a_row = False
 
 
 def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
-    """Where no gradient passes to the step before: bool [T, B]."""
+    """Mask of steps without gradient to the previous step: bool [T, B]."""
     if bptt_length is None:
         return reset
     time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)

@@ -27,7 +27,7 @@ class ConvLSTMState(NamedTuple):
 
 
 class ConvLSTM(Core):
-    """An LSTM at every place of a grid, which sees its neighbors through a convolution.
+    """An LSTM at every place of a grid, connected to its neighbors by a convolution.
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g)
@@ -36,11 +36,11 @@ class ConvLSTM(Core):
     `*` is a convolution of kernel_size, stride 1, zero padding to the same size (for an even kernel the extra row
     is below, the extra column to the right). The input is an image [channels, height, width], flattened in this
     order; features beyond channels * height * width (a previous action, say) become constant planes. An agent whose
-    torso has convolutions gives the three sizes. Of those `channels` may be left out; with none given the image is
-    taken to be the largest square whose area divides input_size (650 = 26 planes of 5 x 5).
+    torso has convolutions supplies the three sizes. `channels` may be omitted; without any size, the image is
+    the largest square whose area divides input_size (650 = 26 planes of 5 x 5).
 
-    Kernels are drawn from a normal of standard deviation 1/sqrt(fan in) cut at two of them; biases start at zero,
-    and so does the state.
+    Kernels are sampled from a normal of standard deviation 1/sqrt(fan in) truncated at two deviations; biases start
+    at zero, as does the state.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class ConvLSTM(Core):
         return self._step(gates, state)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """The inputs of all steps are convolved at once."""
+        """Convolve the inputs of all steps at once."""
         return self.unroll_at_once
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions can do what this core's parts would do."""
+        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, None]:
-        """As `Core.unroll`."""
+        """Like `Core.unroll`."""
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
         if self.compiles(inputs):
             return *self._fast(gates, reset, state, bptt_length), None
@@ -108,7 +108,7 @@ class ConvLSTM(Core):
     def _fast(
         self, gates: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState]:
-        """The same steps by compiled functions: gates [T, B, places, 4 channels] as `_from_input` has them."""
+        """The same steps by compiled functions: gates [T, B, places, 4 channels] as in `_from_input`."""
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None
         gates = gates + self.state_conv.bias
@@ -136,19 +136,19 @@ class ConvLSTM(Core):
         return h.flatten(1), ConvLSTMState(h, c)
 
     def _padded(self, image: Tensor) -> Tensor:
-        """Zeros around, so that the convolution keeps the size."""
+        """Pad with zeros, so that the convolution preserves the size."""
         before, after = same_padding(self.kernel_size)
         padded = functional.pad(image, (before, after, before, after))
         return padded if under_torch_func() else padded.contiguous(memory_format=torch.channels_last)
 
 
 def same_padding(kernel_size: int) -> tuple[int, int]:
-    """Rows (columns) of zeros before and after, so that a convolution keeps the size."""
+    """Rows (columns) of zeros before and after, so that a convolution preserves the size."""
     return (kernel_size - 1) // 2, kernel_size // 2
 
 
 def neighborhoods(height: int, width: int, kernel_size: int) -> Array:
-    """int64 [height * width, kernel_size^2]: the place under every place of the kernel; -1 is the zero padding."""
+    """int64 [height * width, kernel_size^2]: input place of each place of the kernel; -1 is the zero padding."""
     before, after = same_padding(kernel_size)
     places = np.arange(height * width).reshape(height, width)
     padded = np.pad(places, (before, after), constant_values=-1)

@@ -1,4 +1,4 @@
-"""No memory at all: the control that every memory task must defeat."""
+"""Feedforward control without memory, which must fail at every memory task."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from .core import Core, Route, at_least_one
 
 
 class FeedforwardState(NamedTuple):
-    """Nothing is remembered: no leaves."""
+    """Empty state: no leaves."""
 
 
 class Feedforward(Core):
@@ -38,5 +38,5 @@ class Feedforward(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
     ) -> tuple[Tensor, FeedforwardState, None]:
-        """All T steps at once: without a state there is nothing to reset or to cut."""
+        """All T steps at once: without a state there is nothing to reset or truncate."""
         return self.hidden(inputs).relu(), state, None

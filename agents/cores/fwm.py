@@ -14,7 +14,7 @@ from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
 
 BLOCK = 32
-"""Most steps that are worked on at once in an unroll."""
+"""Largest number of steps processed at once in an unroll."""
 
 
 class FWMState(NamedTuple):
@@ -45,8 +45,8 @@ class FWM(Core):
     | read_tanh   | yes               | no   | on e only | yes            |
     | residual    | yes               | yes  | no        | yes            |
 
-    `read_tanh="keys"` is catbAbI's. W_write and the weights of n^0 and e^i are drawn from
-    U(+-sqrt(6 / (hidden_size + d))) as in the programs, the rest as torch does (`memory_span`: see LSTM). The first
+    `read_tanh="keys"` is catbAbI's. W_write and the weights of n^0 and e^i are sampled from
+    U(+-sqrt(6 / (hidden_size + d))) as in the programs, others as in torch (`memory_span`: see LSTM). The first
     state is zero.
     """
 
@@ -91,19 +91,19 @@ class FWM(Core):
         return self._output(hidden, read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """The LSTM over all T steps, then the memory block by block."""
-        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is written out
+        """Run the LSTM over all T steps, then the memory block by block."""
+        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
             return None
         return self.unroll_blocks if readable(inputs) else self.unroll_pieces
 
     def unroll_blocks(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """`unroll` in blocks that end where an episode does."""
+        """Run `unroll` in blocks that end where an episode ends."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
         blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
-        memory = None  # of zeros, as when all episodes begin at once: A2C with unrolls as long as episodes
+        memory = None  # zeros, e.g. when all episodes begin at once: A2C with unrolls as long as episodes
         if not bool(reset[0].all()):
             memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
         reads, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
@@ -130,10 +130,10 @@ class FWM(Core):
     def _over_blocks(
         self, hidden: Tensor, memory: Tensor | None, blocks: Blocks, bptt_length: int | None
     ) -> tuple[Tensor, Tensor]:
-        """hidden [T, B, hidden_size], memory at t = 0 (None: zeros) -> what is read [T, B, d], memory after step T."""
+        """hidden [T, B, hidden_size], memory at t = 0 (None: zeros) -> reads [T, B, d], memory after step T."""
         rows = hidden.shape[1]
         depths = blocks.depths()
-        # Depth 0: the B blocks from t = 0 on, then those behind a reset, whose memory is empty.
+        # Depth 0: the B blocks from t = 0 on, then those after a reset, whose memory is empty.
         groups = [slice(0, rows), *([slice(rows, depths[0].stop)] if depths[0].stop > rows else []), *depths[1:]]
         before = [*[None] * (len(groups) - len(blocks.previous)), *blocks.previous]
         done: list[Block] = []

@@ -31,7 +31,7 @@ class GRU(Core):
     h' = n + z * (h - n)                                            the output
 
     Parameters, their order and their initialization are those of `torch.nn.GRUCell`. The first state is zero.
-    With a `memory_span` above 0 the units at first forget at rates spread over so many steps (b_z = `gate_biases`).
+    With a `memory_span` above 0 the units initially forget at rates spread over that many steps (b_z = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -47,7 +47,7 @@ class GRU(Core):
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        if under_torch_func() or bf16.active():  # GRUCell has no rule for several networks, nor rounded factors
+        if under_torch_func() or bf16.active():  # GRUCell has no vmap rule and no rounded factors
             return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
         h = self.cell(inputs, state.h)
         return h, GRUState(h)
@@ -62,13 +62,13 @@ class GRU(Core):
         return h, GRUState(h)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """A compiled or a library's fused loop on a CPU; elsewhere steps that are the same for every batch."""
+        """A compiled or a library's fused loop on a CPU; elsewhere the same operations for every batch."""
         if self.compiles(inputs):
             return self.unroll_compiled
         return self.unroll_trajectories if readable(inputs) else self.unroll_steps
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions can do what this core's parts would do."""
+        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
@@ -97,7 +97,7 @@ class GRU(Core):
     def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, None]:
-        """`unroll` for other devices: one product with the inputs of all steps, then step by step."""
+        """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
         from_inputs = linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
         outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)
         return outputs, state, None

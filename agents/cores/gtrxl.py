@@ -38,9 +38,10 @@ class GTrXL(Core):
     phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
     values of the past are computed again with the present weights at every step, as in Transformer-XL.
 
-    Left open by the paper or settled differently, so: the released agents stop the gradient at the window's beginning
-    of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong to a layer
-    and start at zero; W_q, W_k, W_v, W_r, W_o have no biases; the first map W_e has one; MLPs are `mlp_size` wide.
+    Choices left open by the paper, or different from it: the released agents stop the gradient at the window's
+    beginning of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong
+    to a layer and start at zero; W_q, W_k, W_v, W_r, W_o have no biases; the first map W_e has one; MLPs are
+    `mlp_size` wide.
     """
 
     loops_over_time = False
@@ -117,7 +118,7 @@ class GTrXL(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None = None
     ) -> tuple[Tensor, GTrXLState, Tensor | None]:
-        """As `Core.unroll`, up to PIECE steps at once."""
+        """Like `Core.unroll`, up to PIECE steps at once."""
         first, outputs = state, list[Tensor]()
         size = min(PIECE, bptt_length or PIECE)
         starts = [t for t in range(len(inputs)) if t % (bptt_length or len(inputs)) % size == 0]
@@ -129,7 +130,7 @@ class GTrXL(Core):
         whole = torch.cat(outputs)
         if not readable(whole) or (bool(whole.isfinite().all()) and bool(state.past.isfinite().all())):
             return whole, state, None
-        # A weight of 0 on a value of nan is nan: one step after the other nothing is weighed that is not seen.
+        # A weight of 0 on a value of nan is nan: step by step nothing is weighed that is not seen.
         return unroll_step_by_step(self, inputs, reset, first, bptt_length)
 
     def _attend(self, inputs: Tensor, reset: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
@@ -179,7 +180,7 @@ class Layer(nn.Module):
     def attention(
         self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
+        """Like `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
         heads = (self.num_heads, -1)
         k, v = self.key_value(self.norm_1(keys)).chunk(2, -1)
         q = self.query(self.norm_1(x)).unflatten(-1, heads).transpose(1, 2)  # [B, heads, T, d]

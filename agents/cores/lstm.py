@@ -22,7 +22,7 @@ class LSTMState(NamedTuple):
 
 
 class Cell(nn.LSTMCell):
-    """torch's cell with its equations written out: torch's own operation has no rule for `torch.func.vmap`."""
+    """torch's cell with explicit equations, since torch's own operation has no rule for `torch.func.vmap`."""
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> LSTMState:
         """x [B, input_size] and (h, c), else zeros -> the next (h, c), each [B, hidden_size]."""
@@ -41,7 +41,7 @@ class LSTM(Core):
     h' = sigmoid(o) * tanh(c')                    the output
 
     Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The first state is zero.
-    With a `memory_span` above 0 the cells at first forget at rates spread over so many steps (b_f = `gate_biases`).
+    With a `memory_span` above 0 the cells initially forget at rates spread over that many steps (b_f = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -62,13 +62,13 @@ class LSTM(Core):
         return state.h, state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """A compiled or a library's fused loop on a CPU; elsewhere steps that are the same for every batch."""
+        """A compiled or a library's fused loop on a CPU; elsewhere the same operations for every batch."""
         if self.compiles(inputs):
             return self.unroll_compiled
         return self.unroll_trajectories if readable(inputs) else self.unroll_steps
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions can do what this core's parts would do."""
+        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
@@ -96,7 +96,7 @@ class LSTM(Core):
     def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
-        """`unroll` for other devices: one product with the inputs of all steps, then step by step."""
+        """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
         cell = self.cell
         from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
 

@@ -56,21 +56,21 @@ class MNM(Core):
         output = W_y [h_t ; v^r_t] + b_y                                                    (section 3.1)
         meta error = mean over heads and d of (f(k^w) - v^w)^2, with the new M              (equation 5)
 
-    D^l is what MNMp and MNMg differ in. The meta error is the core's `auxiliary_loss`; its gradient and the task's
+    MNMp and MNMg differ in D^l. The meta error is the core's `auxiliary_loss`; its gradient and the task's
     pass through every write of the episode, into k^w and v^w as well.
 
-    Paper and released program (of which only ports survive) disagree, and it is settled so:
+    Paper and released program (of which only ports survive) disagree, with these choices:
     - Squared errors are means over d in the program and in App. C, sums in equations 2 and 5; the program's update has
       the factor s = 2 / (H d) for both kinds of write, equation 4 none. Here s = 2 / (H d) and means: with keys from
       tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes the equations
       literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
     - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
     - One rate for all layers, as in the program; equation 4 allows one per layer.
-    - `layer_norm=True`: a layer normalization over all (3 H + 1) d numbers in place of equation 1's tanh, an option of
+    - `layer_norm=True`: a layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
       the program. With tanh, keys and values begin so small that a write changes next to nothing; normalized, one write
       with beta near 1/2 stores its value at once, and to bind things is learned many times sooner.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
-      travel with the weights. No biases in f.
+      are part of the saved weights. No biases in f.
 
     `memory_span` is the LSTM's.
     """
@@ -116,13 +116,13 @@ class MNM(Core):
         return self.out(joined), state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """The output layer works on all T steps at once."""
+        """Apply the output layer to all T steps at once."""
         return self.unroll_compiled if self.compiles(inputs) else self.unroll_at_once
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions can do what this core's parts would do.
+        """Whether compiled functions are equivalent to this core's parts.
 
-        With the paper's literal scale a memory may grow without bound; taking its writes back would then lose digits.
+        With the paper's literal scale a memory may grow without bound; undoing its writes would then lose digits.
         """
         norm = self.norm
         usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
@@ -160,7 +160,7 @@ class MNM(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        """`unroll` step by step, but for the output layer."""
+        """Run `unroll` step by step, except the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
@@ -170,7 +170,7 @@ class MNM(Core):
         rate, write_key, value, read_key = self.heads(controller.h)
         written = self._write(state.memory, rate, write_key, value)
         memory, momentum = self._carried(controller.h, state, written)
-        # One pass over the new memory serves the read and the meta error.
+        # One pass over the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
         read = values.mean(1)
@@ -243,7 +243,7 @@ class MNMg(MNM):
     """MNM with one gradient step on the squared error of f(k^w) (equations 2 and 3).
 
     D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, k^w and v^w
-    held fixed. It is written out, so it needs no autograd to act and is differentiated like anything else to learn.
+    held fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
 

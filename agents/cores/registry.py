@@ -1,6 +1,6 @@
 """Cores by name: `make_core("rmc", input_size, **options)`.
 
-A third party adds one with an entry point in the group `engram.cores` or names it as `module:Class`.
+Third parties add cores with an entry point in the group `engram.cores` or name them as `module:Class`.
 """
 
 import difflib
@@ -68,13 +68,13 @@ def core_class(name: str) -> type[Core]:
 
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """The options that a core takes, by name (everything but input_size)."""
+    """Options of a core, by name (everything but input_size)."""
     own = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
     return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | own
 
 
 def make_core(name: str, input_size: int, **options: Any) -> Core:
-    """A core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
+    """Create a core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
     allowed = core_parameters(name)
     for key in options:
         if key not in allowed:

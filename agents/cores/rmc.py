@@ -1,4 +1,4 @@
-"""Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks"), as its authors released it."""
+"""Relational memory core (Santoro et al. 2018, "Relational recurrent neural networks"), as released by its authors."""
 
 from typing import Literal, NamedTuple, cast
 
@@ -46,7 +46,7 @@ class RelationalBlock(nn.Module):
     def forward(self, slots: Tensor, places: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
         """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all.
 
-        places [B, P, H (K + V)] are keys and values of P rows more.
+        places [B, P, H (K + V)] are keys and values of P additional rows.
         """
         projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
@@ -77,7 +77,7 @@ class RMC(Core):
         M_t = sigmoid(G_i) tanh(M~) + sigmoid(G_f + 1) M_{t-1}   (paper equations 5-7)
         output = flatten(M_t)                                    [B, N F]
 
-    `gate="unit"` has one gate per number, "memory" one per slot, None keeps M_t = M~. The MLP (ReLU between its
+    `gate="unit"` has one gate per value, "memory" one per slot, None keeps M_t = M~. The MLP (ReLU between its
     layers, none after the last) is one for all blocks. Differences from the paper's text, as in the released code:
     gates read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as
     the identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
@@ -126,7 +126,7 @@ class RMC(Core):
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.place_size = num_heads * (key_size + head_size)
         self.image = (0, 0)
-        """Channels and places of the image that is attended to."""
+        """Channels and places of the attended image."""
         if places:
             channels, *sides = image_size("rmc", input_size, height, width, channels)
             self.image = (channels, sides[0] * sides[1])
@@ -150,18 +150,18 @@ class RMC(Core):
         return outputs[0], state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """All that depends on the inputs alone is computed for all steps at once."""
+        """Compute everything that depends only on the inputs for all steps at once."""
         return self.unroll_at_once
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions can do what this core's parts would do: one block of attention, usual norms."""
+        """Whether compiled functions are equivalent to this core's parts: one block of attention, usual norms."""
         if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
             return False
         norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
         return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
 
     def _leaves(self, projected: Tensor, gates: Tensor, places: Tensor, memory: Tensor) -> Leaves:
-        """What the compiled route depends on; its inputs are x', its share of the gates, and the places' keys."""
+        """Inputs of the compiled route; its inputs are x', its share of the gates, and the places' keys."""
         block = cast(RelationalBlock, self.blocks[0])
         layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
         return Leaves(
@@ -216,7 +216,7 @@ class RMC(Core):
         places = places.unflatten(1, (self.image[1], self.place_size))
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
         for number, block in enumerate(self.blocks, 1):
-            # Only a further block reads what became of the input.
+            # Only a further block reads the updated input.
             slots = block(slots, places, self.num_slots + (number < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)

@@ -1,4 +1,4 @@
-"""Small recurrent controls that readers of POPGym expect: Elman network, IndRNN, MGU, and a stack of frames."""
+"""Small recurrent baselines of POPGym: Elman network, IndRNN, MGU, and a stack of frames."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class SimpleState(NamedTuple):
 
 
 class _Projected(Core):
-    """One layer of which `from_input` maps the inputs of all steps at once, and `_step` does the rest step by step."""
+    """Layer whose `from_input` maps the inputs of all steps at once, while `_step` does the rest step by step."""
 
     from_input: nn.Linear
 
@@ -30,13 +30,13 @@ class _Projected(Core):
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """One product with the inputs of all steps, then step by step."""
+        """One matrix multiplication with the inputs of all steps, then step by step."""
         return self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
     ) -> tuple[Tensor, SimpleState, None]:
-        """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
+        """Like `Core.unroll`: one matrix multiplication with the inputs of all steps, then step by step."""
         mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
         outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
         return outputs, state, None
@@ -89,7 +89,7 @@ class IndRNN(Core):
     """Layers of independent units (Li et al. 2018, equation 4): h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1}).
 
     x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
-    at first it is uniform in [0, max_weight]. Two layers, nothing between them (settled so). h_{-1} = 0.
+    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
@@ -118,7 +118,7 @@ class IndRNN(Core):
 class FrameStack(Core):
     """The last `num_frames` inputs, joined, through one layer: relu(W [x_t ; x_{t-1} ; ...] + b). No recurrence.
 
-    Inputs from before the episode are zeros. The control with a short exact memory.
+    Inputs from before the episode are zeros. It is a baseline with a short exact memory.
     """
 
     loops_over_time = False

@@ -10,7 +10,7 @@ from ..kernels import linear
 from .core import Core, Route, at_least_one, unroll_step_by_step
 
 EMPTY = -1e4
-"""The first m: the logarithm of a number that is 0 in every precision."""
+"""The first m: the logarithm of a value that is 0 in every precision."""
 
 
 class SLSTMState(NamedTuple):
@@ -32,13 +32,13 @@ class SLSTM(Core):
         n_t = exp(log f + m_{t-1} - m_t) n_{t-1} + exp(i' - m_t)                              (equation 9)
         h_t = o * c_t / n_t                                                                   (equation 10)
 
-    The output is h. After the first step n is at least 1. Left open by the paper and settled so: f is a sigmoid; c, n
+    The output is h. After the first step n is at least 1. Choices left open by the paper: f is a sigmoid; c, n
     and h start at zero and m at EMPTY, so that the first step's input counts in full; no norm, convolution or
-    projection around the cell, so that it takes the place of an LSTM. At first b_f is evenly spread from 3 to 6 within
+    projection around the cell, so that it can replace an LSTM. Initially b_f is evenly spread from 3 to 6 within
     each head (in the released code its spread depends on the layer's depth).
     """
 
-    constant_leaves = ("c", "n", "m")  # m stands for an empty sum, so the first step discards c and n
+    constant_leaves = ("c", "n", "m")  # m represents an empty sum, so the first step discards c and n
 
     def __init__(self, input_size: int, hidden_size: int = 128, num_heads: int = 4) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SLSTM(Core):
             self.from_input.bias[2 * hidden_size : 3 * hidden_size] = spread
 
     def initial_state(self, batch_size: int) -> SLSTMState:
-        """Zeros, and a stabilizer that stands for an empty sum."""
+        """Zeros, and a stabilizer that represents an empty sum."""
         c, n, h, m = self.recurrent.new_zeros(4, batch_size, self.output_size)
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
 
@@ -64,13 +64,13 @@ class SLSTM(Core):
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """One product with the inputs of all steps, then step by step."""
+        """One matrix multiplication with the inputs of all steps, then step by step."""
         return self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, SLSTMState, None]:
-        """As `Core.unroll`: one product with the inputs of all steps, then step by step."""
+        """Like `Core.unroll`: one matrix multiplication with the inputs of all steps, then step by step."""
         gates = linear(inputs, self.from_input.weight, self.from_input.bias)
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None

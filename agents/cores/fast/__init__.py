@@ -1,1 +1,1 @@
-"""Compiled CPU routes of the cores beside it; each is entered from one `if` and may be switched off."""
+"""Compiled CPU routes of the cores; each is selected by one condition and can be disabled."""

@@ -1,10 +1,10 @@
-"""Products of matrices inside compiled functions: calls of a BLAS library's `sgemm` and `dgemm`.
+"""Matrix multiplications inside compiled functions: calls of a BLAS library's `sgemm` and `dgemm`.
 
-A loop over time that leaves the interpreter once, and not twenty times per step, is faster, and threads can run several
-of them at once. The library is the one in torch where that is MKL and the processor is Intel's, else SciPy's.
+A loop over time that leaves the interpreter once, instead of twenty times per step, is faster, and threads can run
+several of them at once. The library is the one in torch where that is MKL and the CPU is Intel's, else SciPy's.
 
-Sizes are handed over in 64 bits with the upper half zero, so that a library that counts in 32 bits reads the same on
-every machine whose low bytes come first. Before first use a small product is compared with NumPy's.
+Sizes are passed in 64 bits with the upper half zero, so that a library with 32-bit sizes reads the same on
+every machine whose low bytes come first. Before first use, a small multiplication is compared with NumPy.
 """
 
 import ctypes
@@ -32,20 +32,20 @@ NAMES = {torch.float32: "sgemm", torch.float64: "dgemm"}
 
 @functools.cache
 def gemm(dtype: torch.dtype) -> int:
-    """The address of a routine for matrices of such numbers, for `multiply`; 0, said in one line, if none works."""
+    """Address of a routine for matrices of this type, for `multiply`; 0, reported in one line, if none works."""
     try:
         address = _address(NAMES[dtype])
         _compare(address, dtype)
-    except Exception as problem:  # another library, another build: whatever is wrong, there is another route
+    except Exception as problem:  # another library or build; there is another route for any failure
         logging.getLogger(__name__).warning("compiled cores are off, no product of %s: %s", dtype, problem)
         return 0
     return address
 
 
 def one_thread_per_product() -> threadpool_limits:
-    """Let SciPy's library use one thread in the whole process: threads are shared out above it, by environments.
+    """Limit SciPy's library to one thread in the whole process, since threads are split by environments.
 
-    For as long as a `with` statement on the result runs; without one, from now on.
+    The limit holds inside a `with` statement on the result, or permanently without one.
     """
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
     return threadpool_limits(1, "blas")
@@ -75,7 +75,7 @@ def _compare(address: int, dtype: torch.dtype) -> None:
 
 
 def _with_room(values: Array, shape: tuple[int, int]) -> Array:
-    """`values` in this shape, with memory behind them that a routine for wider numbers may read and write."""
+    """`values` in this shape, with padding that a routine for wider types may read and write."""
     memory = np.zeros(4 * values.size, values.dtype)
     memory[: values.size] = values
     return memory[: values.size].reshape(shape)
@@ -85,13 +85,13 @@ def _with_room(values: Array, shape: tuple[int, int]) -> Array:
 def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
     """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I].
 
-    All without gaps and of the type that `routine` is for. A routine below 0 is that of bfloat16 factors with the sign
+    All are contiguous and of the type of `routine`. A routine below 0 is that of bfloat16 factors with the sign
     changed; the weight is then packed for it.
     """
     if routine < 0:
         multiply_rounded(-routine, x, weight, out)
         return
-    # BLAS counts columns first: to it these matrices are the transposed ones, and so the factors change places.
+    # BLAS is column-major: it reads these matrices transposed, so the factors are swapped.
     letter = TRANSPOSED if transpose else PLAIN
     sizes = out.shape[1], len(x), x.shape[1], weight.shape[1]
     _call(routine, letter, sizes, weight.ctypes.data, x.ctypes.data, out.ctypes.data, out[0, 0])  # pyright: ignore
@@ -101,7 +101,7 @@ def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array)
 def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, number: Any) -> Any:
     """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m), `sizes` being m, n, k and width.
 
-    The last argument only tells the type of the numbers.
+    The last argument only determines the type.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

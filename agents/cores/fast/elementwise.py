@@ -1,6 +1,6 @@
-"""Parts of compiled loops over time on a CPU: operations on rows of numbers, and where episodes begin.
+"""Parts of compiled loops over time on a CPU: operations on rows of values, and where episodes begin.
 
-"Normal" numbers are those of a LayerNorm before its gain and offset. Shapes: T steps, B environments.
+Normalized values are those of a LayerNorm before its gain and offset. Shapes: T steps, B environments.
 """
 
 import math
@@ -14,10 +14,10 @@ from ....base.compiled import compiled
 Array: TypeAlias = NDArray[Any]
 
 EPS = 1e-5
-"""That of `torch.nn.LayerNorm`."""
+"""Epsilon of `torch.nn.LayerNorm`."""
 
 part = compiled("reassoc", "nsz", inline=True)
-"""How a part is compiled: into the function that calls it."""
+"""Decorator of parts that are inlined into their caller."""
 
 
 @part
@@ -50,7 +50,7 @@ def tanh(x: Array, out: Array) -> None:
         for c in range(len(x)):
             out[c] = math.tanh(x[c])
         return
-    # x p(x^2) / q(x^2) fitted to 2e-8 (relative) up to 8.5, from where on float32 cannot tell it from 1.
+    # x p(x^2) / q(x^2) fitted to 2e-8 (relative) up to 8.5, beyond which float32 rounds it to 1.
     one = np.float32(1)
     limit = np.float32(8.5)
     for c in range(len(x)):
@@ -62,14 +62,14 @@ def tanh(x: Array, out: Array) -> None:
         p = one + s * (np.float32(0.13413232564926147) + s * (np.float32(0.0035340087488293648) + s * p))
         q = np.float32(0.0003348833997733891) + np.float32(8.144926937347918e-07) * s
         q = one + s * (np.float32(0.4674655497074127) + s * (np.float32(0.026022683829069138) + s * q))
-        y = v * p / q  # rounded, it may be one step beyond 1
+        y = v * p / q  # rounding may exceed 1 by one unit in the last place
         y = one if y > one else y
         out[c] = -one if y < -one else y
 
 
 @part
 def sigmoid(x: Array) -> None:
-    """x <- sigmoid(x) = (1 + tanh(x / 2)) / 2: a loop over tanh as it is here needs no call per number."""
+    """x <- sigmoid(x) = (1 + tanh(x / 2)) / 2: a loop over this tanh needs no call per value."""
     half = x.dtype.type(0.5)
     for c in range(len(x)):
         x[c] = half * x[c]
@@ -123,7 +123,7 @@ def normalize(x: Array) -> float:
 
 @part
 def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
-    """out [F] = normal numbers times gain plus offset."""
+    """out [F] = normalized values times gain plus offset."""
     for c in range(len(out)):
         out[c] = normal[c] * gain[c] + offset[c]
 
@@ -152,7 +152,7 @@ def normalize_backward(
 def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
     """Whether no gradient of environment b passes from step t to the state before it.
 
-    That is where an episode begins (`reset` bool [T, B]), and before every `cut`-th step; 0 cuts none.
+    This holds where an episode begins (`reset` bool [T, B]), and before every `cut`-th step; 0 truncates none.
     """
     return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)
 
@@ -161,7 +161,7 @@ def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
 def state_before(reset: Array, first: Array, after: Array, t: int, b: int, into: Array) -> None:
     """Write the state of environment b before step t: zero where an episode begins.
 
-    Elsewhere it is that after the step before (`after` [T, B, H]), at t = 0 the `first` one [B, H].
+    Elsewhere it is the state after the previous step (`after` [T, B, H]), at t = 0 the `first` one [B, H].
     """
     if reset[t, b]:
         into[:] = 0

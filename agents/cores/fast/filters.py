@@ -1,10 +1,10 @@
 """Chains of low-pass filters step by step in compiled code, and their adjoint, for a CPU.
 
-A step of a filter is two operations per number, far fewer than it takes to bring the number from memory: every number
-is read and written once. Nothing of one environment reaches another, and nothing from before a reset stays.
+A step of a filter is two operations per value, far cheaper than loading the value from memory: every value
+is read and written once. Environments do not affect each other, and nothing from before a reset remains.
 
 Shapes: T steps, B environments, k filters in a chain, C channels. The channels come in k groups of equal width; group m
-is what is seen at the end of filter m, so it passes filters 0..m of the chain (or filter m alone, if not `in_a_row`).
+is observed at the end of filter m, so it passes filters 0..m of the chain (or filter m alone, if not `in_a_row`).
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
             if reset[t, b]:
                 z[:] = zero
             for n in range(len(gains)):
-                # All loops over numbers begin at 0: only then does numba use vector instructions.
+                # All loops over values begin at 0, since numba uses vector instructions only then.
                 first = n * group
                 end = channels if in_a_row else first + group
                 y, own, gain, decay = rows[t, b, first:end], z[n, first:end], gains[n], decays[n]
@@ -58,7 +58,7 @@ def see_backward(
     zero = grad.dtype.type(0)
     start = np.zeros((batch, len(gains), channels), grad.dtype)
     for b in range(batch):
-        w = start[b]  # what step t + 1 hands to z_t
+        w = start[b]  # contribution of step t + 1 to z_t
         for t in range(steps - 1, -1, -1):
             x, g, y = out[t, b], grad[t, b], views[t, b]
             for c in range(channels):
@@ -83,7 +83,8 @@ def see_backward(
 def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: Array) -> Array:
     """The adjoint of y_t = relu(z_t + bias), z_t = x_t + decay z_{t-1}; at a cut (bool [T, B]) z_{t-1} is constant.
 
-    grad and seen [T, B, C]: the first channels count, and the first of decays -> dx in `out` [T, B, V], dz_{-1} [B, V].
+    grad and seen [T, B, C]: the first channels and the first of decays are used.
+    Results: dx in `out` [T, B, V], dz_{-1} [B, V].
     """
     steps, batch, group = out.shape
     zero = grad.dtype.type(0)
@@ -106,7 +107,7 @@ def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: A
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
     """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them.
 
-    Pools before an environment's last reset do not matter and are not looked at.
+    Pools before an environment's last reset are irrelevant and not read.
     """
     steps, batch, _ = inputs.shape
     for b in range(batch):

@@ -1,10 +1,10 @@
 """Reads of a core from its pools at every step of an unroll, without forming the pools (for a CPU).
 
 Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, with p^n a filter of W x, is the same
-filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so all that
-is done at every step is one product and the filters, and the gradient goes the same way back.
+filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so the work
+at every step is one matrix multiplication and the filters, and the gradient likewise.
 
-Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V numbers seen of each, C = k V channels.
+Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V values seen of each, C = k V channels.
 """
 
 from typing import Any, NamedTuple
@@ -26,13 +26,13 @@ class Filters(NamedTuple):
     decays: Tensor
     """[k]."""
     in_a_row: bool
-    """Each pool filters the pool before it; otherwise all pools filter the input."""
+    """Whether each pool filters the previous one; otherwise all pools filter the input."""
     kept: Tensor
-    """[k, k]: what is left of the first pools after T steps."""
+    """[k, k]: remaining share of the initial pools after T steps."""
 
 
 class Views(torch.autograd.Function):
-    """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradient passes through the first pool alone."""
+    """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradient passes only through the first pool."""
 
     @staticmethod
     def forward(
@@ -101,7 +101,7 @@ class _Path:
         self.start[:, 0] += path_start @ viewport.t()
 
     def add_last(self, grad: Tensor, decay: float, cut: Tensor) -> None:
-        """Gradient of the first pool [B, P] after the last step, of which decay^j is left j steps before."""
+        """Gradient of the first pool [B, P] after the last step, of which decay^j remains j steps before."""
         steps = len(cut)
         age = torch.arange(steps - 1, -1, -1, dtype=grad.dtype).unsqueeze(1)
         cuts = cut.flip(0).cumsum(0).flip(0)  # at this step and later

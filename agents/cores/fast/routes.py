@@ -1,8 +1,9 @@
-"""Parts of every compiled route: when it may stand in for a core's statement, groups of environments, matrix gradients.
+"""Parts of every compiled route: conditions of its use, groups of environments, matrix gradients.
 
-Small operations of a memory core cost more in starting them, and in bringing their numbers from memory, than in
-computing. Compiled loops do many of them in one pass. Where they cannot work the statement runs: on a GPU, in half
-precision, under torch.compile and torch.func, for a core whose parts have hooks or parametrizations or were exchanged.
+Small operations of a memory core cost more for launching them, and for loading their values from memory, than for
+computing. Compiled loops do many of them in one pass. Where they do not apply, the equations run in torch: on a GPU,
+in half precision, under torch.compile and torch.func, for a core whose parts have hooks or parametrizations or were
+replaced.
 `ENGRAM_COMPILED=0` in the environment switches all of them off.
 """
 
@@ -22,22 +23,22 @@ from .blas import gemm
 from .elementwise import Array
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled functions are used where they can be."""
+"""Whether compiled functions are used where possible."""
 
 GROUP = 8 if on_intel() else 16
-"""Environments of a batch that are learned from at once: so few that two threads can share a batch. MKL's products are
-as fast for few as for many; with SciPy's BLAS groups of 8 take a third longer than one of 32, groups of 16 an
+"""Environments of a batch that are learned from at once: few enough for two threads to share a batch. MKL is
+as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
 WIDEST_GROUP = 64
-"""Of `group_size`."""
+"""Largest `group_size`."""
 GROUP_OF_A_STEP = 128
-"""Environments that act at once: a single step reads the weights for every group again."""
+"""Environments that act at once: a single step reads the weights again for every group."""
 ROWS_AT_ONCE = 256
 """Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 
 
 def suits(tensor: Tensor) -> bool:
-    """Whether compiled functions can work on such a tensor here and now."""
+    """Whether compiled functions support this tensor in the current context."""
     return (
         enabled
         and not torch.compiler.is_compiling()
@@ -48,7 +49,7 @@ def suits(tensor: Tensor) -> bool:
 
 
 def stands_for(core: nn.Module, inputs: Tensor) -> bool:
-    """Whether a compiled route gives for this core what its own modules would give."""
+    """Whether a compiled route is equivalent to this core's own modules."""
     return suits(inputs) and _uniform(core, inputs.dtype) and not touched(core)
 
 
@@ -62,7 +63,7 @@ def _uniform(module: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def refuse_second_derivative() -> None:
-    """Raises RuntimeError in the backward pass of a graph that shall be differentiated again."""
+    """Raise RuntimeError in the backward pass of a graph that is to be differentiated again."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "a compiled route has no second derivative (create_graph=True); with ENGRAM_COMPILED=0 the core has one"
@@ -72,7 +73,7 @@ def refuse_second_derivative() -> None:
 def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
     """Raise ValueError unless tensors have their shapes, the type of `like` (`reset`: bool), and are on the CPU.
 
-    Compiled functions take addresses: with another shape or type they would read and write foreign memory.
+    Compiled functions take addresses: with another shape or type they would access invalid memory.
     """
     for name, (tensor, shape) in expected.items():
         dtype = torch.bool if name == "reset" else like.dtype
@@ -82,21 +83,21 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
 
 
 def arrays(*tensors: Tensor) -> list[Array]:
-    """The same memory as numpy sees it; a tensor with gaps is copied."""
+    """Views of tensors as numpy arrays; a tensor with gaps is copied."""
     return [tensor.detach().contiguous().numpy() for tensor in tensors]
 
 
 def group_size(batch: int) -> int:
-    """Environments of a group where each has one line in a product: half of a wide batch, at most 64.
+    """Number of environments per group if each has one row in a multiplication: half of a wide batch, at most 64.
 
-    SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends on the batch alone, so that results do not
+    SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so that results do not
     depend on the number of threads.
     """
     return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
 
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
-    """work(number, first, last) for groups of `width` environments, each by whichever thread is free."""
+    """Run work(number, first, last) for groups of `width` environments, each on the first free thread."""
 
     def run(number: int) -> None:
         work(number, number * width, min((number + 1) * width, batch))
@@ -106,12 +107,12 @@ def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> 
 
 
 def groups(batch: int, width: int) -> int:
-    """How many groups of `width` environments there are."""
+    """Number of groups of `width` environments."""
     return -(-batch // width)
 
 
 def routine(dtype: torch.dtype, weight: Tensor) -> int:
-    """The routine of a compiled loop for `multiply`: that of bfloat16 factors where its recurrent weight is for it."""
+    """Routine of a compiled loop for `multiply`: the one with bfloat16 factors for a suitable recurrent weight."""
     rounds = bf16.active() and dtype == torch.float32 and bf16.large(weight)
     return -bf16.routine() if rounds else gemm(dtype)
 
@@ -122,11 +123,11 @@ def turned(matrices: Array) -> Array:
 
 
 def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Weights [outputs, inputs] as a routine of bfloat16 factors multiplies by them; with `turn` for the gradient.
+    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient.
 
     Several of one shape are stacked.
     """
-    if not weights[0].numel():  # a part that this core does not have
+    if not weights[0].numel():  # a part that is absent in this core
         return weights[0].detach().numpy()
     packed_weights = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
     return packed_weights[0] if len(packed_weights) == 1 else np.stack(packed_weights)

@@ -30,7 +30,7 @@ class AGaLiTe(Core):
     """Layers of gated linear attention over feature maps, its matrix approximated by r pairs of oscillating traces.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
-        k = relu(W_k u) (x) relu(W_1 u),  q = relu(W_q u) (x) relu(W_2 u)        eta d numbers per head   (section 3.1)
+        k = relu(W_k u) (x) relu(W_1 u),  q = relu(W_q u) (x) relu(W_2 u)        eta d values per head   (section 3.1)
         g = sigmoid(W_g u) (x) sigmoid(W_3 u),  b = sigmoid(W_b u),  v = W_v u
         V^i_t = (1 - b) * V^i_{t-1} + cos(w_i t) b * v                           i = 1 .. r               (section 3.2)
         K^i_t = (1 - g) * K^i_{t-1} + cos(w_i t) g * k
@@ -43,7 +43,7 @@ class AGaLiTe(Core):
 
     The paper's frequencies are multiples of one; the released code (github.com/subho406/agalite) spreads w evenly from
     -pi to pi, which is taken here, as are its 1e-5, orthogonal first weights of gain sqrt(2), zero biases, and a clock
-    t that begins at 2. Its clock goes on through resets, here it begins again with every episode, so that an episode's
+    t that begins at 2. Its clock continues through resets, here it restarts with every episode, so that an episode's
     outputs do not depend on the one before. One layer by default.
     """
 
@@ -114,7 +114,7 @@ class AGaLiTe(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
-        """As `Core.unroll`, three scans per layer."""
+        """Like `Core.unroll`, three scans per layer."""
         step = steps_since_reset(reset, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):

@@ -33,7 +33,7 @@ class DeltaNet(Stack):
     with `num_writes` above 1 DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
     eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
 
-    Left open by the papers and settled so: no short convolution before q, k and v (a state of its own, for text); no
+    Choices left open by the papers: no short convolution before q, k and v (a state of its own, for text); no
     feed-forward layers between; one layer; a in log U(1, 16) and softplus(b_a) in log U(0.001, 0.1) at first, as for
     Mamba-2. An unroll works on chunks of steps (the papers' WY form): U = (I + tril(diag(beta) K K^T))^-1 diag(beta)
     (V - K S_0) are the values that are written, found by one triangular system per chunk and head.
@@ -83,7 +83,7 @@ class DeltaMixer(Mixer):
         return DeltaNetState(self.scale.new_zeros(shape))
 
     def forward(self, u: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         query, gate, keys, values, rates, log_decay = self._mapped(u)
         weights = state.fast_weights * log_decay.exp()[..., None, None]
         for i in range(self.num_writes):
@@ -96,7 +96,7 @@ class DeltaMixer(Mixer):
     def unroll(
         self, u: Tensor, reset: Tensor, state: DeltaNetState, bptt_length: int | None
     ) -> tuple[Tensor, DeltaNetState]:
-        """As `Mixer.unroll`, chunk by chunk."""
+        """Like `Mixer.unroll`, chunk by chunk."""
         query, gate, *written = self._mapped(u)
 
         def initial(rows: int) -> tuple[Tensor, ...]:
@@ -120,7 +120,7 @@ class DeltaMixer(Mixer):
 
 
 class Decay(nn.Module):
-    """log alpha [..., H] = -exp(a) softplus(w u + b), one number per head; a and b as for Mamba-2."""
+    """log alpha [..., H] = -exp(a) softplus(w u + b), one value per head; a and b as for Mamba-2."""
 
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         super().__init__()

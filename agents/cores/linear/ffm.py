@@ -31,10 +31,10 @@ class FFM(Core):
         z_t = LayerNorm(W_z [Re S_t ; Im S_t] + b_z)                 without scale or shift
         output = z_t * sigmoid(o_t) + y_t * (1 - sigmoid(o_t))       [H], H = hidden_size  (section 4.2)
 
-    At first alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN is left after max_period steps, and
-    the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
+    Initially alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN is left after max_period steps,
+    and the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
 
-    Settled as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
+    Choices as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
     above; the parts of S are mixed in the order (m, c, real or imaginary). Not so: that code clamps alpha to what its
     scan can represent (it divides by powers of gamma), here |alpha| is free, and a sequence may be of any length.
     """
@@ -80,7 +80,7 @@ class FFM(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FFMState, None]:
-        """As `Core.unroll`, all steps by one scan."""
+        """Like `Core.unroll`, all steps by one scan."""
         added, passed, gate = self._maps(inputs)
         gamma = self._gamma().expand(1, 1, -1, -1)
         start = torch.view_as_complex(state.traces.contiguous())
@@ -88,7 +88,7 @@ class FFM(Core):
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces[-1])), None
 
     def half_lives(self) -> Tensor:
-        """Steps after which half of what was added to a trace has faded, [m]: log 2 / |alpha|."""
+        """Number of steps after which half of an addition to a trace has decayed, [m]: log 2 / |alpha|."""
         return math.log(2) / self.alpha.abs()
 
     def _gamma(self) -> Tensor:
@@ -97,7 +97,7 @@ class FFM(Core):
         return torch.polar((-self.alpha.abs()).exp().unsqueeze(1).expand(size), self.omega.expand(size))
 
     def _maps(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[..., D] -> what is added to S, complex [..., m, c]; y and sigmoid(o), both [..., H]."""
+        """[..., D] -> addition to S, complex [..., m, c]; y and sigmoid(o), both [..., H]."""
         m, size = self.memory_size, self.output_size
         v, passed, gate_in, gate_out = self.maps(inputs).split([m, size, m, size], -1)
         added = (v * torch.sigmoid(gate_in)).unsqueeze(-1).expand(*v.shape, self.context_size)

@@ -28,11 +28,11 @@ class LRU(Core):
         g_t   = gelu(y_t)
         x^l_t = x^{l-1}_t + (W_1 g_t + b_1) * sigmoid(W_2 g_t + b_2)                         (figure 1, appendix A)
 
-    The output is that of the last block [B, H]. At first |lambda|^2 is uniform between the squares of min_radius and
+    The output is that of the last block [B, H]. Initially |lambda|^2 is uniform between the squares of min_radius and
     max_radius and the phase uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state's size at that
     of its input (equation 7). B and C are normal with variance 1 / (2 H) and 1 / N for each of their two parts.
 
-    Left open by the paper and settled so: the norm is a LayerNorm before the recurrence, the non-linearity a GELU, the
+    Choices left open by the paper: the norm is a LayerNorm before the recurrence, the non-linearity a GELU, the
     gated layer has two matrices with biases (Zucchet's reimplementation, github.com/NicolasZucchet/minimal-LRU). One
     block by default: the paper stacks six for its long sequences.
     """
@@ -87,7 +87,7 @@ class LRU(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, LRUState, None]:
-        """As `Core.unroll`, the recurrence of all steps by one scan per block."""
+        """Like `Core.unroll`, the recurrence of all steps by one scan per block."""
         x, states = self.encoder(inputs), list[Tensor]()
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -121,7 +121,7 @@ class Block(nn.Module):
         return torch.polar((-self.nu.exp()).exp(), self.theta.exp())
 
     def half_lives(self) -> Tensor:
-        """Steps after which half of what was added to the state has faded, [N]: log 2 / -log |lambda|."""
+        """Number of steps after which half of an addition to the state has decayed, [N]: log 2 / -log |lambda|."""
         return math.log(2) / self.nu.exp()
 
     def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +132,7 @@ class Block(nn.Module):
         return u, torch.complex(scale * real, scale * imaginary)
 
     def read(self, h: Tensor, u: Tensor) -> Tensor:
-        """h complex [..., N], u [..., H] -> what is added to x [..., H]. Re(C h) = Re C Re h - Im C Im h."""
+        """h complex [..., N], u [..., H] -> addition to x [..., H]. Re(C h) = Re C Re h - Im C Im h."""
         y = F.linear(torch.cat([h.real, -h.imag], -1), self.C) + self.D * u
         g = F.gelu(y)
         return self.value(g) * torch.sigmoid(self.gate(g))

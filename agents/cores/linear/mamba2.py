@@ -30,7 +30,7 @@ class Mamba2(Stack):
 
         z, c, delta' = W u                                         c joins x [H P], B [N] and C [N]
         x_t, B_t, C_t = silu(short convolution over c_{t-3} .. c_t)
-        delta_t = softplus(delta'_t + b_delta),  A = -exp(a)                          one number per head
+        delta_t = softplus(delta'_t + b_delta),  A = -exp(a)                          one value per head
         h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t^T,   y_t = h_t^T C_t + D x_t   [N, P] per head
         added = W_o RMSNorm(y_t * silu(z_t))
 
@@ -41,8 +41,8 @@ class Mamba2(Stack):
     bottleneck of ceil(H P / 16), A per channel and state number, B and C from x behind the convolution, no norm before
     W_o; its recurrence is elementwise and runs as one scan.
 
-    Left open by the papers and settled so: `conv_size` 1 leaves out the convolution; one layer; no further layers
-    between. At first A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
+    Choices left open by the papers: `conv_size` 1 leaves out the convolution; one layer; no further layers
+    between. Initially A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
     code (github.com/state-spaces/mamba).
     """
 
@@ -92,7 +92,7 @@ class Mamba2Mixer(Mixer):
         return MambaState(h, self.convolution.initial_state(batch_size))
 
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution(mixed, state.past)
         x, steps = self._steps(mixed, step)
@@ -100,7 +100,7 @@ class Mamba2Mixer(Mixer):
         return self._output(read, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        """As `Mixer.unroll`, chunk by chunk."""
+        """Like `Mixer.unroll`, chunk by chunk."""
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
@@ -157,7 +157,7 @@ class S6Mixer(Mixer):
         return MambaState(h, self.convolution.initial_state(batch_size))
 
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution(x, state.past)
         decay, added, query = self._steps(x)
@@ -165,7 +165,7 @@ class S6Mixer(Mixer):
         return self._output(h, query, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        """As `Mixer.unroll`, all steps by one scan."""
+        """Like `Mixer.unroll`, all steps by one scan."""
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution.unroll(x, reset, state.past, bptt_length)
         decay, added, query = self._steps(x)

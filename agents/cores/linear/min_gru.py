@@ -1,4 +1,4 @@
-"""minGRU (Feng et al. 2024, "Were RNNs all we needed?"): a gated unit whose gate does not see its own state."""
+"""minGRU (Feng et al. 2024, "Were RNNs all we needed?"): a gated unit whose gate does not depend on its state."""
 
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ class MinGRU(Core):
 
         g(v) = v + 1/2 where v >= 0, else sigmoid(v)
 
-    A unit's gate sees the input alone, so that what a layer keeps cannot depend on what it holds; a second layer's can,
-    on what the first one holds. The output is h of the last layer.
+    A unit's gate depends only on the input, so retention in a layer cannot depend on its content; in a second layer it
+    can depend on the first. The output is h of the last layer.
 
-    Left open by the paper and settled so: two layers, nothing between them (its models put norms and further layers
+    Choices left open by the paper: two layers, nothing between them (its models put norms and further layers
     there, different ones for each task); both maps have biases; g is off, for a scan that takes no logarithms does not
     need positive numbers. A `memory_span` above 0 spreads the units' first spans up to so many steps (`gate_biases`).
     """
@@ -75,7 +75,7 @@ class MinGRU(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, MinGRUState, None]:
-        """As `Core.unroll`, all steps of a layer by one scan."""
+        """Like `Core.unroll`, all steps of a layer by one scan."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))

@@ -31,9 +31,9 @@ class MLSTM(Stack):
         h = C_t q / max(|n_t q|, exp(-m_t))                                                   (equation 21)
         added = W_p [o * LayerNorm(h)]                                                        norm per head
 
-    Left open by the paper and settled so: f is a sigmoid, not an exponential function; C, n and m start at zero; 1 in
+    Choices left open by the paper: f is a sigmoid, not an exponential function; C, n and m start at zero; 1 in
     equation 21 is exp(-m) for the stabilized state, as in the released code (github.com/NX-AI/xlstm); no convolution,
-    no up-projection and no learned skip around the cell. At first b_i is normal with deviation 0.1 and b_f evenly
+    no up-projection and no learned skip around the cell. Initially b_i is normal with deviation 0.1 and b_f evenly
     spread from 3 to 6, w_i and w_f are 0, also as in that code. An unroll works on chunks of steps.
     """
 
@@ -67,7 +67,7 @@ class MLSTMMixer(Mixer):
         return MLSTMState(c, self.scale.new_zeros(batch_size, self.num_heads))
 
     def forward(self, u: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         gate, query, key, value, log_input, log_forget = self._mapped(u)
         m = torch.maximum(log_forget + state.m, log_input)
         decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
@@ -76,7 +76,7 @@ class MLSTMMixer(Mixer):
         return self._output(_normalized(read, m), gate), MLSTMState(c, m)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MLSTMState, bptt_length: int | None) -> tuple[Tensor, MLSTMState]:
-        """As `Mixer.unroll`, chunk by chunk."""
+        """Like `Mixer.unroll`, chunk by chunk."""
         gate, *steps = self._mapped(u)
 
         def initial(rows: int) -> tuple[Tensor, ...]:

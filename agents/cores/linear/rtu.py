@@ -37,7 +37,7 @@ class RTU(Core):
     cut as in every core: what is before the recurrence, and a learned initial h, learn from inside the cut.
 
     The derivatives are of the weights with which an actor acted, as in the paper (appendix on stale gradients).
-    Left open by the paper and settled so: one layer; a map behind the units; at first r^2 is uniform between the
+    Choices left open by the paper: one layer; a map behind the units; at first r^2 is uniform between the
     squares of min_radius and max_radius and phi uniform up to max_phase, W normal with variance 1 / (2 D).
     """
 
@@ -75,7 +75,7 @@ class RTU(Core):
         return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
 
     def half_lives(self) -> Tensor:
-        """Steps after which half of what was added to the state has faded, [n]: log 2 / -log r."""
+        """Number of steps after which half of an addition to the state has decayed, [n]: log 2 / -log r."""
         return math.log(2) / self.rho.exp()
 
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
@@ -105,7 +105,7 @@ class RTU(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
     ) -> tuple[Tensor, RTUState, Tensor | None]:
-        """As `Core.unroll`, one scan per piece between cuts."""
+        """Like `Core.unroll`, one scan per piece between cuts."""
         pieces = list[Tensor]()
         size = bptt_length or len(inputs)
         for number, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):

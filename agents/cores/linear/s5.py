@@ -26,12 +26,12 @@ class S5(Stack):
         y_t = 2 Re(C h_t) + D * u_t                                   real [hidden_size]     (section 3.2, appendix B.1)
         added = g * sigmoid(W g + b),  g = gelu(y_t)                                         (appendix G.1)
 
-    Lambda = -exp(rho) + i omega, so that it stays in the left half-plane, and Delta = exp(s) are learned, one number
-    per state. At first Lambda holds the eigenvalues with positive imaginary part of the normal part of the HiPPO-LegS
+    Lambda = -exp(rho) + i omega, so that it stays in the left half-plane, and Delta = exp(s) are learned, one value
+    per state. Initially Lambda holds the eigenvalues with positive imaginary part of the normal part of the HiPPO-LegS
     matrix of size 2 N, B and C are random matrices in the basis of its eigenvectors (section 3.3), and Delta is in
     log U(min_step, max_step). A reset replaces the state inside the scan, as in Lu et al. 2023 (section 3.2).
 
-    It differs from `lru` in its first values and its discretization. Left open by the papers and settled so: one block
+    It differs from `lru` in its first values and its discretization. Choices left open by the papers: one block
     of HiPPO-LegS; LayerNorm before the layer; one layer (Lu et al. use four).
     """
 
@@ -76,13 +76,13 @@ class S5Mixer(Mixer):
         return S5State(self.log_rate.new_zeros(batch_size, len(self.log_rate), 2))
 
     def forward(self, u: Tensor, state: S5State) -> tuple[Tensor, S5State]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         decay, driven = self._discretized(u)
         h = decay * torch.view_as_complex(state.h.contiguous()) + driven
         return self._read(h, u), S5State(torch.view_as_real(h))
 
     def unroll(self, u: Tensor, reset: Tensor, state: S5State, bptt_length: int | None) -> tuple[Tensor, S5State]:
-        """As `Mixer.unroll`, all steps by one scan."""
+        """Like `Mixer.unroll`, all steps by one scan."""
         decay, driven = self._discretized(u)
         start = torch.view_as_complex(state.h.contiguous())
         h = scan(decay.expand(1, 1, -1), driven, reset, start, bptt_length)
@@ -99,7 +99,7 @@ class S5Mixer(Mixer):
         return decay, torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(real, imaginary)
 
     def _read(self, h: Tensor, u: Tensor) -> Tensor:
-        """h complex [..., N], u [..., hidden_size] -> what is added to x."""
+        """h complex [..., N], u [..., hidden_size] -> addition to x."""
         y = 2 * F.linear(torch.cat([h.real, h.imag], -1), self.C) + self.D * u
         g = F.gelu(y)
         return g * torch.sigmoid(self.gate(g))

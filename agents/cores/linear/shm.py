@@ -27,10 +27,10 @@ class SHM(Stack):
         added = W_o [M_t q + W_s u]                                             read, with a shortcut
 
     theta_t [d] is one of `num_thetas` learned rows, a random one at every step, so that products of C_t neither vanish
-    nor explode (section 3.2). In the released code (github.com/thaihungle/SHM) uniform numbers from [0, 1) are rounded
+    nor explode (section 3.2). In the released code (github.com/thaihungle/SHM) uniform values from [0, 1) are rounded
     down, so that the row is always the first one; `first_theta=true` is that form.
 
-    Settled so: the row is a pseudo-random function of the steps since the reset. An actor and a learner, and two runs,
+    Choice: the row is a pseudo-random function of the steps since the reset. An actor and a learner, and two runs,
     then take the same one. Sums have 1e-5 added, rows of theta are Xavier-uniform, and the shortcut is there, as in
     the code; one layer.
     """
@@ -67,13 +67,13 @@ class SHMMixer(Mixer):
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
     def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        """As `Mixer.forward`."""
+        """Like `Mixer.forward`."""
         calibration, added, query, shortcut = self._mapped(u, state.step)
         memory = calibration * state.memory + added
         return self._read(memory, query, shortcut), SHMState(memory, state.step + 1)
 
     def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
-        """As `Mixer.unroll`, all steps by one scan."""
+        """Like `Mixer.unroll`, all steps by one scan."""
         step = steps_since_reset(reset, state.step)
         calibration, added, query, shortcut = self._mapped(u, step)
         memory = scan(calibration, added, reset, state.memory, bptt_length)
@@ -100,7 +100,7 @@ def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:
 
 
 def scrambled(number: Tensor) -> Tensor:
-    """A pseudo-random whole number of 31 bits for each number from 0 on (xorshift and multiplication)."""
+    """Pseudo-random 31-bit integer for each integer from 0 on (xorshift and multiplication)."""
     number = ((number + 1) * 0x9E3779B1) & 0xFFFFFFFF
     number = ((number ^ (number >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
     return (number ^ (number >> 12)) & 0x7FFFFFFF

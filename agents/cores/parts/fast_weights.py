@@ -1,13 +1,13 @@
 """The memory of FWM: a third-order tensor written by a delta rule and read in several hops (Schlag et al. 2021).
 
 Two forms of the same mathematics. `write` and `read` do one step. `Block` does a block of steps: between its first and
-last step the tensor itself is never made, because everything asked of it is a product with keys that are known
-beforehand. With F_0 the memory at the start of the block and u_j what step j added at its keys,
+last step the tensor itself is never formed, because it is only multiplied by keys that are known
+in advance. With F_0 the memory at the start of the block and u_j what step j added at its keys,
 
     F_t = w_t0 F_0 + sum_{j<=t} w_tj k1_j (x) k2_j (x) u_j,    w_tj = product of the rescalings s_j .. s_t
 
-so v_old and every hop are one product of all the block's queries with F_0 plus small products between keys, and a block
-of L steps passes over d^3 numbers as often as a single step does.
+so v_old and every hop are one multiplication of all the block's queries with F_0 plus small products between keys,
+and a block of L steps passes over d^3 numbers as often as a single step does.
 
 Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
 """
@@ -118,7 +118,7 @@ class Block:
 
 
 class _Episodes:
-    """Which steps of a block see which writes, by selection: a weight of 0 on a value of nan would be nan.
+    """Visibility of writes for the steps of a block, by selection: a weight of 0 on a value of nan would be nan.
 
     Args:
         fresh: bool [N, L], where the memory is emptied.
@@ -132,7 +132,7 @@ class _Episodes:
         self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]
         same = episode.unsqueeze(2) == episode.unsqueeze(1)
         self.same = same.tril()  # [N, L, L]: step t reads what step j has written
-        # Whoever reads what is not finite gets nan; all others are computed without it.
+        # Reads of non-finite values are nan; all others are computed without them.
         broken, broken_start = ~added.isfinite().all(2), ~start.isfinite().all(2).all(1)
         self.spoilt = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
         self.added = torch.where(broken.unsqueeze(2), 0.0, added)
@@ -155,14 +155,14 @@ class _Episodes:
 class _Additions(torch.autograd.Function):
     """Addends u [N, L, d] and factors s [N, L] of the steps of a block.
 
-    Carried from step to step are not F but its products with the block's keys, Q_i = F (k1_i (x) k2_i), at first
+    The loop updates not F but its products with the block's keys, Q_i = F (k1_i (x) k2_i), at first
     `base` [N, L, d], and q = |F|^2 [N]. With G_ij = (k1_i . k1_j)(k2_i . k2_j), `overlap` [N, L, L]:
 
         u = rate_t (v_t - Q_t)
         q' = q + 2 Q_t . u + G_tt |u|^2                       |F + k1_t (x) k2_t (x) u|^2
         s = max(1, q')^-1/2,   Q_i <- s (Q_i + G_it u) for i > t,   q <- min(1, q')
 
-    Before a step where `fresh` [N, L] is set, all Q_i and q are 0. The gradient is written out: autograd would record
+    Before a step where `fresh` [N, L] is set, all Q_i and q are 0. The gradient is explicit: autograd would record
     some thirty small operations per step.
     """
 
@@ -205,7 +205,7 @@ class _Additions(torch.autograd.Function):
             grad_later = grad_keys[:, t + 1 :]  # of the scaled Q_i, i > t; after the next lines of the unscaled ones
             grad_scale = grad_scales[:, t] + (grad_later * later[t]).sum((1, 2))
             grad_later.mul_(scale[:, None, None])
-            # Where q' > 1 it acts through s alone, ds/dq' = -s^3 / 2; elsewhere it only becomes the next q.
+            # Where q' > 1 it acts only through s, ds/dq' = -s^3 / 2; elsewhere it only becomes the next q.
             grad_square = torch.where(squares[:, t] > 1, -0.5 * scale**3 * grad_scale, grad_square)
             grown = 2 * grad_square.unsqueeze(1)
             through_keys = torch.bmm(overlap[:, None, t + 1 :, t], grad_later).squeeze(1)

@@ -1,20 +1,20 @@
-"""How long a gated memory remembers before it has learned anything.
+"""Initial memory span of gated cores.
 
 Source: Tallec & Ollivier 2018, "Can recurrent neural networks warp time?" (chrono initialization).
 
-A unit that keeps the share sigmoid(b) of itself per step forgets over about 1 + e^b steps. Torch's biases near zero
-make that two, so what was seen fifty steps ago has no influence and a policy cannot begin to use it. Biases spread as
-here give each unit a span of its own.
+A unit that retains the share sigmoid(b) per step forgets over about 1 + e^b steps. Torch's biases near zero
+make that two, so observations of fifty steps ago have no influence and a policy cannot begin to use them. Biases
+spread as here give each unit a different span.
 
-The source also closes an LSTM's input gate, b_i = -b_f. Not done here: it makes what a few steps write as faint as the
-span is long. In a T-maze with 60 steps of limbo a cue then moves the outputs at the choice by 0.03, else by 0.14.
+The source also closes an LSTM's input gate, b_i = -b_f. Not done here: it scales the writes of a few steps down as the
+span grows. In a T-maze with 60 steps of limbo a cue then moves the outputs at the choice by 0.03, else by 0.14.
 """
 
 import torch
 from torch import Tensor, nn
 
 SHORTEST = 3
-"""The smallest span that there are biases for."""
+"""Smallest span for which biases exist."""
 
 
 def gate_biases(units: int, memory_span: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The image that a core's inputs begin with."""
+"""Size of the image at the beginning of a core's inputs."""
 
 import math
 
@@ -8,8 +8,8 @@ def image_size(
 ) -> tuple[int, int, int]:
     """(channels, height, width) of the image that the `input_size` features of a core begin with.
 
-    Of the three `channels` may be left out; with none given the image is the largest square whose area divides
-    input_size. ValueError where there is none, or where it does not fit; `core` is the name that it says.
+    `channels` may be omitted; without any size, the image is the largest square whose area divides
+    input_size. Raises ValueError, naming `core`, if there is none or it does not fit.
     """
     if height is None and width is None and channels is None:
         side = max(s for s in range(1, math.isqrt(input_size) + 1) if input_size % s**2 == 0)

@@ -1,4 +1,4 @@
-"""Linear attention with a decay per head: one step, and a chunk of steps as matrix products.
+"""Linear attention with a decay per head: one step, and a chunk of steps as matrix multiplications.
 
     S_t = a_t S_{t-1} + k_t v_t^T,   y_t = S_t^T q_t
 

@@ -33,7 +33,7 @@ def chained(rates: list[float]) -> LinearFilter:
 
 
 def parallel(rates: list[float]) -> LinearFilter:
-    """Low-pass filters side by side: p^n_t = a_n x_t + (1 - a_n) p^n_{t-1} (Stepleton et al. 2018, figure 1b)."""
+    """Low-pass filters in parallel: p^n_t = a_n x_t + (1 - a_n) p^n_{t-1} (Stepleton et al. 2018, figure 1b)."""
     rate = torch.tensor(rates, dtype=torch.float64)
     return LinearFilter(torch.diag(1 - rate), rate)
 

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 
 class ShortConvolution(nn.Module):
-    """silu(b + sum_i w_i x_{t-i}), i = 0 .. size - 1, per channel; size 1 leaves x as it is.
+    """silu(b + sum_i w_i x_{t-i}), i = 0 .. size - 1, per channel; size 1 leaves x unchanged.
 
-    What lies before an episode's first step counts as zero. State: the last size - 1 inputs [B, size - 1, channels],
+    Inputs before an episode's first step are zero. State: the last size - 1 inputs [B, size - 1, channels],
     the newest last.
     """
 
@@ -41,7 +41,7 @@ class ShortConvolution(nn.Module):
         whole = torch.cat([past.transpose(0, 1), x])  # step t is row t + size - 1
         cut = whole.detach()
         time = torch.arange(length, device=x.device).unsqueeze(1)
-        began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if seen
+        began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if included
         boundary = torch.zeros_like(time) if bptt_length is None else time - time % bptt_length
         total = x * self.taps[0]
         for lag in range(1, self.size):

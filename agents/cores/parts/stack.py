@@ -1,4 +1,4 @@
-"""Residual layers around a recurrence: what the linear cores of 2022 to 2025 have in common.
+"""Residual layers around a recurrence: the common structure of the linear cores of 2022 to 2025.
 
 x^0_t = W_e x_t + b_e
 x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
@@ -22,16 +22,16 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def forward(self, u: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One step: u [B, hidden_size], state -> what is added to x [B, hidden_size], next state."""
+        """One step: u [B, hidden_size], state -> addition to x [B, hidden_size], next state."""
         raise NotImplementedError
 
     def unroll(self, u: Tensor, reset: Tensor, state: Any, bptt_length: int | None) -> tuple[Tensor, Any]:
-        """u [T, B, hidden_size], reset bool [T, B], state -> what is added to x [T, B, hidden_size], last state."""
+        """u [T, B, hidden_size], reset bool [T, B], state -> addition to x [T, B, hidden_size], last state."""
         raise NotImplementedError
 
 
 class Stack(Core):
-    """Base of cores that are a stack of residual layers; the leaves of its state are [B, num_layers, ...]."""
+    """Base class of cores that are a stack of residual layers; the leaves of its state are [B, num_layers, ...]."""
 
     loops_over_time = False
 
@@ -43,7 +43,7 @@ class Stack(Core):
         self.mixers = nn.ModuleList(mixers)
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """The initial states of all layers."""
+        """Initial states of all layers."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
@@ -56,13 +56,13 @@ class Stack(Core):
         return x, _join(states)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """One layer after the other over all T steps."""
+        """Layer by layer over all T steps."""
         return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """As `Core.unroll`, one layer after the other over all T steps."""
+        """Like `Core.unroll`, layer by layer over all T steps."""
         x, states = self.encoder(inputs), list[CoreState]()
         for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
             added, after = mixer.unroll(norm(x), reset, _layer(state, number), bptt_length)
@@ -77,7 +77,7 @@ class Stack(Core):
 def unroll_loop(
     mixer: Mixer, u: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
 ) -> tuple[Tensor, CoreState]:
-    """`Mixer.unroll` one step after the other."""
+    """`Mixer.unroll` step by step."""
     initial, added = mixer.initial_state(u.shape[1]), list[Tensor]()
     for t, now in enumerate(u.unbind()):
         if bptt_length is not None and t > 0 and t % bptt_length == 0:

@@ -14,7 +14,7 @@ class Inputs(NamedTuple):
     gates: Array
     """[T, B, P, 4 C]: the inputs' share of the gates, biases included."""
     places: Array
-    """int [P, K]: the place that each place of the kernel looks at; -1 is the zero padding."""
+    """int [P, K]: input place of each place of the kernel; -1 is the zero padding."""
     reset: Array
     """bool [T, B]."""
     h: Array

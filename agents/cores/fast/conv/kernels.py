@@ -1,7 +1,7 @@
 """ConvLSTM's unroll and its gradient, compiled, for some environments of a batch on a CPU.
 
-The equations are in `conv_lstm.ConvLSTM`; shapes are those of `arrays.py`. A convolution is one product: every place
-has its neighborhood side by side in one line of `seen`.
+The equations are in `conv_lstm.ConvLSTM`; shapes are those of `arrays.py`. A convolution is one matrix
+multiplication: every place has its neighborhood contiguously in one row of `seen`.
 """
 
 from .....base.compiled import compiled
@@ -48,7 +48,7 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, P, C] in `out`, their last c [B, P, C] in `cells`.
 
-    The weight is [4 C, K C]. A record of one step and of a group's environments is written over and over: for acting.
+    The weight is [4 C, K C]. A record of one step and of a group's environments is reused for acting.
     """
     size = len(inputs.places)
     start = first % (record.c.shape[1] // size)
@@ -87,7 +87,7 @@ def backward(
 ) -> None:
     """The adjoint of `forward` for gradients of h [T, B, P, C] and of the last h and c [B P, C].
 
-    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [4 C, K C].
+    Gradients are truncated before every `cut`-th step; 0 truncates none. The weight is [4 C, K C].
     """
     size = len(inputs.places)
     for t in range(len(grad_out) - 1, -1, -1):

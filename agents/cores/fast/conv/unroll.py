@@ -13,7 +13,7 @@ from .arrays import Gradients, Inputs, Record
 from .kernels import backward, forward
 
 PLACES_AT_ONCE = 400
-"""Lines of one product: fewer start it too often, more no longer stay in a core's memory."""
+"""Rows per matrix multiplication: fewer need too many calls, more do not fit into a core's cache."""
 
 
 def run(
@@ -23,9 +23,9 @@ def run(
 
     Args:
         gates: the inputs' share with all biases, [T, B, P, 4 C].
-        weight: of the convolution, [4 C, K C], the channels of a place of the kernel side by side.
-        h, c: before the first step, [B, P, C].
-        places: int [P, K], what every place's kernel looks at; -1 is the padding.
+        weight: of the convolution, [4 C, K C], with contiguous channels of each place of the kernel.
+        h, c: state before the first step, [B, P, C].
+        places: int [P, K], input places of every place's kernel; -1 is the padding.
         reset, bptt_length: as in `Core.unroll`.
     """
     steps, batch, place_count, width = gates.shape

@@ -23,8 +23,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, H] in `out`; there are no cells.
 
-    The weight is [3 H, H], with `turned` [H, 3 H]. A record of one step and of a group's environments is written over
-    and over: for acting.
+    The weight is [3 H, H], with `turned` [H, 3 H]. A record of one step and of a group's environments is reused
+    for acting.
     """
     start = first % record.h.shape[1]
     shift, end = first - start, start + last - first
@@ -67,7 +67,7 @@ def backward(
 ) -> None:
     """The adjoint of `forward` for gradients of h [T, B, H] and of the last h [B, H].
 
-    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [3 H, H].
+    Gradients are truncated before every `cut`-th step; 0 truncates none. The weight is [3 H, H].
     """
     size = grad_out.shape[2]
     one = grad_out.dtype.type(1)

@@ -24,8 +24,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, H] in `out`, their last c [B, H] in `cells`.
 
-    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step and of a group's environments is written over
-    and over: for acting.
+    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step and of a group's environments is reused
+    for acting.
     """
     start = first % record.h.shape[1]
     shift, end = first - start, start + last - first
@@ -59,7 +59,7 @@ def backward(
 ) -> None:
     """The adjoint of `forward` for gradients of h [T, B, H] and of the last h and c [B, H].
 
-    Gradients are cut before every `cut`-th step; 0 cuts none. The weight is [4 H, H].
+    Gradients are truncated before every `cut`-th step; 0 truncates none. The weight is [4 H, H].
     """
     for t in range(len(grad_out) - 1, -1, -1):
         for b in range(first, last):

@@ -69,7 +69,7 @@ class _Loops(NamedTuple):
     forward: Callable[..., None]
     backward: Callable[..., None]
     cells: bool
-    """Whether the state has cells besides h."""
+    """Whether the state has cells in addition to h."""
 
 
 LSTM_LOOPS = _Loops(lstm.forward, lstm.backward, cells=True)
@@ -99,7 +99,7 @@ class _Unroll(torch.autograd.Function):
         record = _record(steps, batch, inputs) if plan.recording else None
         out, cells = tensors[3].new_empty(steps, *h.shape), tensors[4].new_empty(c.shape)
         address, results = plan.routine, (out.numpy(), cells.numpy())
-        # Products of few environments are faster with the matrix turned, but a step alone is not worth turning it.
+        # A transposed matrix is faster for few environments, but transposing does not pay for a single step.
         many = steps > 1
         width, weight = (group_size(batch), turned(weight)) if many else (GROUP_OF_A_STEP, weight)
         if address < 0:

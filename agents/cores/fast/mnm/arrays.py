@@ -1,6 +1,6 @@
 """Arrays of MNM's compiled loop.
 
-Shapes: T steps, B environments, S cells of the LSTM, d numbers of a layer of the memory, H heads. "Local" updates are
+Shapes: T steps, B environments, S cells of the LSTM, d values of a layer of the memory, H heads. "Local" updates are
 MNMp's; their arrays have length 0 for MNMg, and the other way round.
 """
 
@@ -15,7 +15,7 @@ NORM_EPS = 1e-5
 
 
 class Weights(NamedTuple):
-    """Matrices as they are, [outputs, inputs], or all turned."""
+    """Matrices [outputs, inputs], or all transposed."""
 
     recurrent: Array
     """[4 S, S + d]: from [h ; v^r] to the LSTM's gates."""
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     reset: Array
     """bool [T, B]."""
     kept: Array
-    """int [T, B]: where in `Record.memories` the memory goes that a reset replaces; -1: nowhere."""
+    """int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none."""
     initial: Array
     """[3, d, d]: the memory after a reset."""
     h: Array
@@ -112,7 +112,7 @@ class Gradients(NamedTuple):
 def make_record(
     steps: int, batch: int, inputs: Inputs, heads: int, local: bool, normalized: bool, replaced: int
 ) -> Record:
-    """Room for a record."""
+    """Allocate a record."""
     size, width = inputs.h.shape[1], inputs.read.shape[1]
 
     def room(*sizes: int) -> Array:

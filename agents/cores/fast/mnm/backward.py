@@ -1,6 +1,6 @@
 """The gradient of MNM's unroll, compiled, for some environments of a batch on a CPU; shapes are those of `arrays.py`.
 
-The memory of every step would be far the largest part of a record. Going back, a write is taken back instead:
+The memory of every step would be by far the largest part of a record. The backward pass undoes writes instead:
 M_{t-1} = M_t + beta s sum_heads D z^T. Only memories that resets replace are saved.
 """
 
@@ -48,8 +48,8 @@ def backward(
 ) -> None:
     """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
 
-    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are cut before every `cut`-th step;
-    0 cuts none.
+    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are truncated before every
+    `cut`-th step; 0 cuts none.
     """
     heads, width = record.values.shape[2:]
     size = record.c.shape[2]
@@ -143,7 +143,7 @@ def _through_read(
 
 @part
 def _through_write(t: int, b: int, step: float, record: Record, memory: Array, grad: Array, own: Room) -> float:
-    """Of the memory after the write -> of D and z; returns that of the step, and takes the write back.
+    """Of the memory after the write -> of D and z; returns that of the step, and undoes the write.
 
     M_t = M_{t-1} - step sum_heads D z^T:  dD = - step dM z,  dz = - step dM^T D,  dstep = - sum of D (dM z)
     """

@@ -1,4 +1,4 @@
-"""Products of one environment's memory with a few keys: too small for a BLAS routine to be worth calling.
+"""Multiplications of one environment's memory with a few keys: too small for a BLAS routine.
 
 M [d, d] is passed over once for three keys; x and y are [R, d].
 """

@@ -24,7 +24,7 @@ from .forward import forward
 
 
 class Tensors(NamedTuple):
-    """All that the unroll depends on and that gradients are wanted for; shapes as in arrays.py."""
+    """Everything that the unroll depends on and that gradients are computed for; shapes as in arrays.py."""
 
     gates: Tensor
     h: Tensor
@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
     reset: Array
     initial: Array
     scales: tuple[float, float]
-    """s of the write, and the factor of the meta error."""
+    """Scale s of the write, and the factor of the meta error."""
     heads: int
     cut: int
     recording: bool
@@ -152,12 +152,12 @@ class _Unroll(torch.autograd.Function):
 
 
 def packed_matrices(tensors: Tensors, turn: bool = False) -> list[Array]:
-    """`recurrent`, `heads` and `targets` as a routine of bfloat16 factors takes them."""
+    """`recurrent`, `heads` and `targets` in the layout of a routine with bfloat16 factors."""
     return [packed(each, turn=turn) for each in (tensors.recurrent, tensors.heads, tensors.targets)]
 
 
 def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
-    """Inputs and weights as compiled functions take them, matrices as they are."""
+    """Arguments of compiled functions: inputs and weights, with matrices not transposed."""
     a = Tensors(*arrays(*tensors))  # pyright: ignore[reportArgumentType]
     replaced = plan.reset.copy()
     replaced[0] = False  # no gradient goes back to the memory that the first step replaces

@@ -1,7 +1,7 @@
 """The tensors and arrays that the relational memory core's compiled unroll works on.
 
-Shapes: T steps, B environments, N slots of F numbers, H heads with q, k, v of D numbers in all, L layers of the MLP,
-2 G numbers for the gates (G = 0: none), P places of an image with keys and values of E numbers in all (P = 0: none).
+Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in all, L layers of the MLP,
+2 G values for the gates (G = 0: none), P places of an image with keys and values of E values in all (P = 0: none).
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -12,11 +12,11 @@ from torch import Tensor
 from ..elementwise import Array
 
 Numbers: TypeAlias = Any
-"""A tensor, or its memory as compiled functions see it."""
+"""A tensor, or the array of its memory for compiled functions."""
 
 
 class Leaves(NamedTuple):
-    """All that the unroll depends on and that gradients are wanted for; matrices are [outputs, inputs]."""
+    """Everything that the unroll depends on and that gradients are computed for; matrices are [outputs, inputs]."""
 
     row: Numbers
     """[T, B, F]: the projected input."""
@@ -52,7 +52,7 @@ VECTORS = Leaves._fields[7:]
 
 
 class Resets(NamedTuple):
-    """Where episodes begin, and with which memory."""
+    """Resets and the memory after a reset."""
 
     at: Array
     """bool [T, B]."""
@@ -66,21 +66,21 @@ class Record(NamedTuple):
     rows: Array
     """[T, B, N + 1, F]: the memory before each step, after resets, and the projected input."""
     projected: Array
-    """[T, B, N + 1, D], normal numbers."""
+    """[T, B, N + 1, D], normalized values."""
     projected_rstd: Array
     """[T, B, N + 1]."""
     attention: Array
     """[T, B, H, N, N + 1 + P]: weights."""
     attended: Array
-    """[T, B, N, F], normal numbers of memory + attention."""
+    """[T, B, N, F], normalized values of memory + attention."""
     attended_rstd: Array
     """[T, B, N]."""
     hidden: Array
-    """[L + 1, T, B, N, F]: what each layer of the MLP is given, then normal numbers of its residual sum."""
+    """[L + 1, T, B, N, F]: inputs of each layer of the MLP, then normalized values of its residual sum."""
     hidden_rstd: Array
     """[T, B, N]."""
     candidate: Array
-    """[T, B, N, F]: tanh of what the gates let in."""
+    """[T, B, N, F]: tanh of the gates' candidate."""
     squashed: Array
     """[T, B, N, F]: tanh of the memory."""
     gates: Array
@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
 
 def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
-    """Room for a record of so many steps and environments."""
+    """Allocate a record of this number of steps and environments."""
     slots, width = leaves.memory.shape[1:]
     layers, gates, size = len(leaves.mlp), len(leaves.gates_bias), len(leaves.qkv_bias)
     gated = (slots, width if gates else 0)
@@ -112,7 +112,7 @@ def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
 
 
 def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: int) -> Leaves:
-    """Room for what the backward pass writes; at first `memory` is the gradient of the last memory.
+    """Allocate what the backward pass writes; at first `memory` is the gradient of the last memory.
 
     In the place of a matrix is the gradient of its products: `qkv` [T, B, N + 1, D], `mlp` [L, T, B, N, F], `gates`
     [T, B, N, 2 G]. Of a vector every group of environments has its own sum, [groups, ...].

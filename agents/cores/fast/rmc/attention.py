@@ -1,9 +1,9 @@
-"""Attention, norms and gates of the RMC between its products of matrices, and their gradients, for a CPU.
+"""Attention, norms and gates of the RMC between its matrix multiplications, and their gradients, for a CPU.
 
-Parts of the compiled loop in `kernels.py`, each for one batch element or one row, so that its numbers stay in
-the processor's cache from the first operation to the last and do not depend on which others are in the batch.
+Parts of the compiled loop in `kernels.py`, each for one batch element or one row, so that its values stay in
+the CPU's cache from the first operation to the last and do not depend on the rest of the batch.
 
-Shapes: N + 1 rows of F numbers, of the last of which only keys and values matter; H heads of width V = F / H; keys of
+Shapes: N + 1 rows of F values, of the last of which only keys and values matter; H heads of width V = F / H; keys of
 size K; D = H (2 K + V), per head query, key and value. P places of an image have keys and values alone, E = H (K + V).
 """
 
@@ -18,7 +18,7 @@ def attend(
 ) -> None:
     """out [N, F] = the first N rows + their attention over all N + 1 and over places [P, E].
 
-    normal [N + 1, D] are the normal numbers of the rows' q, k, v; written are qkv [N + 1, D], and the attention's
+    normal [N + 1, D] are the normalized values of the rows' q, k, v; written are qkv [N + 1, D], and the attention's
     weights [H, N, N + 1 + P].
     """
     heads = len(weights)
@@ -101,7 +101,7 @@ def _attend_head(
     queries, every = len(weights), len(qkv)
     keys = (qkv.shape[1] * width // out.shape[1] - width) // 2
     values, end = first + 2 * keys, first + 2 * keys + width
-    one = qkv.dtype.type(1)  # a plain number would make all of it float64
+    one = qkv.dtype.type(1)  # a Python float would make all of it float64
     scale = one / np.sqrt(qkv.dtype.type(keys))
     for i in range(queries):
         weight, y = weights[i], out[i, column : column + width]

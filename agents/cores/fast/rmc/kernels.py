@@ -1,8 +1,8 @@
 """The relational memory core's unroll and its gradient, compiled, for some environments of a batch on a CPU.
 
-The equations are in `rmc.RMC`. A few environments at a time, step by step: their numbers stay in the
-processor's nearest caches, the interpreter is left once per call, and threads that have let go of it can take different
-environments. Letters for shapes are those of `arrays.py`.
+The equations are in `rmc.RMC`. It processes a few environments at a time, step by step: their values stay in the
+CPU's nearest caches, the interpreter is left once per call, and threads that have released its lock can process
+different environments. Letters for shapes are those of `arrays.py`.
 """
 
 from typing import NamedTuple
@@ -52,8 +52,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`; writes their part of the record and of the memories [T, B, N, F].
 
-    With `turned` the matrices are [inputs, outputs]: products of few rows are faster so. A record of one step and of a
-    group's environments is written over and over: for acting.
+    With `turned` the matrices are [inputs, outputs]: multiplications of few rows are faster this way. A record of one
+    step and of a group's environments is reused for acting.
     """
     qkv = np.empty((len(resets.memory) + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
@@ -152,7 +152,7 @@ def backward(
     """The adjoint of `forward` for gradients of the memories [T, B, N, F].
 
     `grads.memory` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
-    their arrays. Gradients are cut before every `cut`-th step; 0 cuts none.
+    their arrays. Gradients are truncated before every `cut`-th step; 0 truncates none.
     """
     memory_grad = grads.memory
     through = np.empty((last - first, *resets.memory.shape), grad_out.dtype)

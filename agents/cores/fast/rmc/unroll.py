@@ -45,12 +45,12 @@ def run(
 
 
 class _Plan(NamedTuple):
-    """How the leaves are gone through."""
+    """Settings of the compiled loop."""
 
     heads: int
     resets: Resets
     cut: int
-    """Steps after which gradients are cut; 0: nowhere."""
+    """Number of steps after which gradients are truncated; 0: none."""
     recording: bool
     """Whether a backward pass may follow."""
     routine: int
@@ -59,7 +59,7 @@ class _Plan(NamedTuple):
     """The weights behind `qkv`, `mlp` and `gates`."""
 
     def packed(self, leaves: Leaves, turn: bool = False) -> Leaves:
-        """Leaves with the weights as the routine of bfloat16 factors takes them; with `turn` for the gradient."""
+        """Leaves with weights packed for the routine with bfloat16 factors; with `turn` for the gradient."""
         qkv, mlp, gates = (packed(*part, turn=turn) for part in self.matrices)
         return leaves._replace(qkv=qkv, mlp=mlp.reshape(*leaves.mlp.shape[:1], -1, mlp.shape[-1]), gates=gates)
 
@@ -72,7 +72,7 @@ class _Unroll(torch.autograd.Function):
         record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
         out = memory.new_empty(steps, *memory.shape)
         address, values = plan.routine, out.numpy()
-        # Products of few rows are faster with the matrices turned, but a step alone is not worth turning them.
+        # Transposed matrices are faster for few rows, but transposing does not pay for a single step.
         many = steps > 1
         width = GROUP if many else GROUP_OF_A_STEP
         if address < 0:

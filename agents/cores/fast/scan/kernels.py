@@ -1,6 +1,6 @@
 """Linear recurrences step by step in compiled code, and their adjoint, for a CPU.
 
-A step is one multiplication and one addition per number: every number is read and written once. Real and complex
+A step is one multiplication and one addition per value: every number is read and written once. Real and complex
 numbers alike; conj is nothing to a real one.
 
 Shapes: T steps, B environments, C channels.

@@ -19,7 +19,7 @@ def can_compile(inputs: Tensor) -> bool:
 def scan_compiled(
     decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
 ) -> Tensor:
-    """As `scan`."""
+    """Like `scan`."""
     steps, batch, *features = inputs.shape
     check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
     if decay.shape not in (inputs.shape, (1, 1, *features)) or decay.dtype != inputs.dtype:
@@ -58,5 +58,5 @@ class _Scan(torch.autograd.Function):
 
 
 def _array(tensor: Tensor) -> Array:
-    """The same memory as numpy sees it; a tensor with gaps or of a lazy conjugate is copied."""
+    """The same memory as a numpy array; a tensor with gaps or of a lazy conjugate is copied."""
     return tensor.detach().resolve_conj().contiguous().numpy()
