@@ -1,4 +1,4 @@
-"""A trained agent in somebody's own loop: observations in, actions out; it keeps its memory itself."""
+"""A trained agent for custom loops: observations in, actions out; it stores its recurrent state."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -25,9 +25,9 @@ Array = NDArray[Any]
 
 
 class TrainedAgent:
-    """Acts in one environment or in many at once, and remembers what it has seen of each episode.
+    """Acts in one environment or in a batch, with a recurrent state for each episode.
 
-    An episode begins at the first `act` after `reset`; with many environments, wherever `began` says so.
+    An episode begins at the first `act` after `reset`; in a batch, also where `began` is set.
 
         observation, _ = env.reset()
         agent.reset()
@@ -36,7 +36,7 @@ class TrainedAgent:
 
     Args:
         config: the run that trained it.
-        actor: holds the network, and the environment, whose spaces say what observations and actions are.
+        actor: contains the network and the environment, which defines the spaces of observations and actions.
     """
 
     def __init__(self, config: RunConfig, actor: Actor) -> None:
@@ -57,22 +57,23 @@ class TrainedAgent:
         self._many = False
 
     def reset(self) -> None:
-        """Forget: the next observation is the first of an episode, in however many environments."""
+        """Reset the recurrent state: the next observation is the first of an episode, in any number of environments."""
         self._state, self._output, self._many = None, None, False
 
     def act(self, observation: Any, reward: Any = None, *, began: Any = None, action_mask: Any = None) -> Any:
         """The action for one observation, or the actions for those of B environments.
 
         Args:
-            observation: of the form of `observation_space`: one, or [B, ...] (in every array, if there are several).
-            reward: of the last action, a number or [B]; needed by agents whose core sees it (`needs_reward`).
+            observation: in the format of `observation_space`: one, or [B, ...] (in every array of a Dict).
+            reward: of the last action, a number or [B]; needed by agents whose core receives it (`needs_reward`).
             began: whether this observation is the first of an episode, a truth value or [B]: with Gymnasium's vector
-                environments, `terminated | truncated` of the step before. After `reset` it is, wherever it comes from.
+                environments, `terminated | truncated` of the previous step. Always true after `reset`.
             action_mask: the valid actions, [A] or [B, A] of bool (or 0 and 1), A the options of all choices together;
-                needed in environments whose `info` has masks (`needs_action_mask`). A Dict observation's is read there.
+                needed in environments whose `info` has masks (`needs_action_mask`). By default that of a Dict
+                observation.
 
         Returns:
-            The action as the environment takes it: an int for one of a Discrete space, else an array; [B, ...] for B.
+            The action in the environment's format: an int for one of a Discrete space, else an array; [B, ...] for B.
         """
         count, many = self._count(observation)
         _refuse_cast(self.observation_space, observation)
@@ -103,9 +104,9 @@ class TrainedAgent:
         return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
 
     def acted(self, action: Any) -> None:
-        """Say which action was taken, as the network numbers it, where it was not the one that `act` returned.
+        """Set the action that was actually taken, in the network's numbering, if it differs from that of `act`.
 
-        Raises ValueError for an action that there is not, and before the first `act`.
+        Raises ValueError for an action that does not exist, and before the first `act`.
         """
         if self._state is None:
             raise ValueError(f"action is {action!r} before anything was asked; act() comes first")
@@ -115,14 +116,14 @@ class TrainedAgent:
 
     @property
     def memory(self) -> dict[str, Array]:
-        """Arrays in the memory by name, [K] of one environment, [B, K] of many; empty before the first `act`."""
+        """Arrays of the recurrent state by name, [K] or [B, K]; empty before the first `act`."""
         if self._state is None:
             return {}
         return {name: self._own(part) for name, part in self.network.core.describe(self._state.core).items()}
 
     @property
     def probabilities(self) -> Array:
-        """The last probabilities of the actions, [A] or [B, A]; for a single discrete choice only."""
+        """The action probabilities of the last `act`, [A] or [B, A]; for a single discrete choice only."""
         spec = self.network.action_spec
         if not (isinstance(spec, ChoiceSpec) and len(spec.choices) == 1):
             raise ValueError(f"actions are of {self.action_space}; probabilities there are of a Discrete space only")
@@ -130,11 +131,11 @@ class TrainedAgent:
 
     @property
     def value(self) -> Array:
-        """The return that the agent last expected, [] or [B]."""
+        """The value estimate of the last `act`, [] or [B]."""
         return self._own(self._last().value)
 
     def _mask(self, observed: Any, action_mask: Any, count: int) -> torch.Tensor | None:
-        """The action mask as a tensor [B, A], None if there is none."""
+        """The action mask as a tensor [B, A]; None without one."""
         if action_mask is None and self.needs_action_mask and isinstance(observed, dict) and KEY in observed:
             action_mask = observed[KEY].numpy()
         if action_mask is None:
@@ -222,15 +223,16 @@ def load_agent(
     """A trained agent.
 
     Args:
-        run: run directory, "zoo:NAME" for one that comes with engram, or folder or URL of a card (`rl-eval --card`).
-        checkpoint: latest, best (of the highest mean return in training) or the number of its step.
-        member: of a population, -1 for the best.
+        run: run directory, "zoo:NAME" for an agent that comes with engram, or folder or URL of a card (`rl-eval
+            --card`).
+        checkpoint: latest, best (highest mean return in training) or its step.
+        member: member of a population, -1 for the best.
         greedy: take the likeliest action instead of sampling one.
-        seed: of the sampled actions, at least 0.
+        seed: seed of the sampled actions, at least 0.
         env_args: parameters of the environment that differ from the training run's.
 
     Raises:
-        ValueError: there is no such run, checkpoint or member; the message names what there is.
+        ValueError: there is no such run, checkpoint or member; the message names the existing ones.
     """
     choice = chosen_agent(ActingAgent, run, checkpoint, env_args, member=member, greedy=greedy, seed=seed)
     trained = open_run(choice.run, choice.checkpoint)
@@ -238,7 +240,7 @@ def load_agent(
     weights = trained.trainees[chosen_members(trained.trainees, choice.member, False)[0]].weights
     with torch.random.fork_rng([]):  # initial weights are sampled, and replaced at once
         actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy, num_envs=1, unroll_length=1)
-    with closing(actor):  # only the spaces of its environment are needed
+    with closing(actor):  # only the environment's spaces are needed
         return TrainedAgent(trained.config, actor)
 
 
@@ -250,7 +252,7 @@ def chosen_agent(cls: Any, run: object, checkpoint: object, env_args: object, **
 
 
 def _checked_action(spec: Any, action: Any, shape: tuple[int, ...]) -> Any:
-    """`action` as an array [B] or [B, K], as the network numbers actions; ValueError for one that there is not."""
+    """`action` as an array [B] or [B, K] in the network's numbering. Raises ValueError for one that does not exist."""
     try:
         values = np.asarray(action).reshape(shape)
     except ValueError as problem:

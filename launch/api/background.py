@@ -1,4 +1,4 @@
-"""A run in a process of its own: `rl-train`, started by `engram.train(wait=False)`."""
+"""A run in a child process: `rl-train`, started by `engram.train(wait=False)`."""
 
 import re
 import shlex
@@ -18,38 +18,38 @@ from ..run.run_directory import CONFIG, RunDirectory, as_toml, free_path, refuse
 from ..run.settings.plain import to_dict
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
-"""Imports modules from where this process does, after the libraries of the other one."""
+"""Program of the child process; it adds this process's import path after its own libraries."""
 POLL_SECONDS = 0.1
 TAIL = 2000
-"""Characters of a failed process's output that an error shows."""
+"""Characters of a failed process's output in an error message."""
 
 
 def started(config: RunConfig) -> "Background":
-    """The process of a new run. Raises what keeps it from beginning."""
+    """Start the process of a new run. Raises the error that prevents the start."""
     refuse_unusable(config.run_dir, to_dict(config))
     path = Path(config.run_dir) if config.run_dir else free_path(config.name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
         file.write_text(as_toml(to_dict(config) | {"run_dir": None}).decode())
         arguments = ["--config", str(file), "--run-dir", str(path)]
-        if config.checkpoint_url:  # which is written down without its secrets
+        if config.checkpoint_url:  # saved without its secrets
             arguments += ["--checkpoint-url", config.checkpoint_url]
         return Background(path, arguments)
 
 
 def resumed(path: Path, settings: Sequence[str]) -> "Background":
-    """The process of a resumed run; `settings` are flags. Raises what keeps it from beginning."""
+    """Start the process of a resumed run; `settings` are flags. Raises the error that prevents the start."""
     return Background(path, ["--resume", str(path), *settings])
 
 
 class Background:
-    """A process that trains a run; it ends with a checkpoint when this one does.
+    """A process that trains a run; it ends with a checkpoint when the parent process ends.
 
     Args:
         path: the run directory.
-        words: arguments of `rl-train`.
+        arguments: arguments of `rl-train`.
 
-    Raises what keeps the run from beginning.
+    Raises the error that prevents the start of the run.
     """
 
     def __init__(self, path: Path, arguments: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ class Background:
         self._output = tempfile.TemporaryFile()
         self._command = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments]
         self._made = threading.Event()
-        # A thread that lives as long as the process: Linux ends the process with the thread that started it.
+        # The thread lives as long as the process: Linux ends the process with the thread that started it.
         threading.Thread(target=self._hold, daemon=True).start()
         self._made.wait()
         try:
@@ -77,7 +77,7 @@ class Background:
                 stdout=self._output,
                 stderr=self._output,
                 preexec_fn=end_with_parent,
-                start_new_session=True,  # a terminal's Ctrl-C is for the parent, which then stops this run
+                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
             )
         finally:
             self._made.set()
@@ -85,17 +85,17 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Request the end, with a checkpoint; `wait` waits for it."""
+        """Request a stop with a checkpoint; `wait` waits for it."""
         self.reason = "stop()"
         if self.running:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Wait for the end; Ctrl-C ends the run with a checkpoint. Raises what ended it, if it was an error."""
+        """Wait for the end; Ctrl-C ends the run with a checkpoint. Raises the error that ended it, if any."""
         try:
             code = self.process.wait()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`engram.make_env`: any environment that `rl-train --env` takes, as a Gymnasium environment."""
+"""`engram.make_env`: any environment of `rl-train --env` as a Gymnasium environment."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from ...envs.registration import environment_parameters, find_environment, is_en
 
 
 def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None = None, **parameters: Any) -> Any:
-    """An environment: one `gymnasium.Env`, or `num_envs` copies as a `gymnasium.vector.VectorEnv`.
+    """Make one `gymnasium.Env`, or `num_envs` environments as a `gymnasium.vector.VectorEnv`.
 
-    The copies begin a new episode by themselves: the step after `terminated | truncated` ignores its action and shows
+    A vector environment resets automatically: the step after `terminated | truncated` ignores its action and returns
     the next episode's first observation (Gymnasium's NEXT_STEP).
 
     Args:
         env: short name ("boxworld", "boxworld-twin"), Gymnasium id or "module:Class".
-        num_envs: copies; None for one environment.
-        render_mode: None, or "rgb_array" for pictures by `render()`.
-        **parameters: of the environment.
+        num_envs: number of environments; None for a single `gymnasium.Env`.
+        render_mode: None, or "rgb_array" for images from `render()`.
+        **parameters: parameters of the environment.
 
     Raises:
         ValueError: there is no such environment or parameter; the message names the nearest.

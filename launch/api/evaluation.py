@@ -22,24 +22,24 @@ def evaluate(
     greedy: bool = EvaluationConfig.greedy,
     env_args: dict[str, Any] | None = None,
 ) -> Summary:
-    """Evaluate a trained agent in episodes with randomness that training never used; the same values as `rl-eval`.
+    """Evaluate a trained agent in episodes with random streams that training never used; the same values as `rl-eval`.
 
     Args:
         run: run directory, or "zoo:NAME" for an agent that comes with engram.
-        episodes: to play, at least 1.
-        checkpoint: latest, best (of the highest mean return in training) or the number of its step.
-        seed: of levels and actions, 0..2**64-1; no seed here repeats the random streams of training.
-        member: of a population, -1 for the best.
-        greedy: take the likeliest action instead of drawing one from the policy, which is what was trained.
+        episodes: number of episodes, at least 1.
+        checkpoint: latest, best (highest mean return in training) or its step.
+        seed: seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training.
+        member: member of a population, -1 for the best.
+        greedy: take the likeliest action instead of sampling one from the trained policy.
         env_args: parameters of the environment that differ from the training run's; without them
             pomdp-graph has split=test.
 
     Returns:
-        `estimates["return"]` and the like: a mean and the interval that holds the true one with 95% confidence; `split`
-        has the same by the kind of level.
+        The estimates, such as `estimates["return"]`: a mean with its 95% confidence interval; `split` contains them
+        by kind of level.
 
     Raises:
-        ValueError: there is no such run, checkpoint or member, or a number is not allowed.
+        ValueError: there is no such run, checkpoint or member, or a value is not allowed.
     """
     config = chosen_agent(
         EvaluationConfig, run, checkpoint, env_args, episodes=episodes, seed=seed, member=member, greedy=greedy

@@ -1,4 +1,4 @@
-"""`engram.train` starts a run, `engram.Run` is one: its configuration, metrics, checkpoints, and what to do with it."""
+"""`engram.train` starts a run; `engram.Run` gives access to its configuration, metrics, checkpoints and control."""
 
 import os
 import signal
@@ -35,28 +35,28 @@ Array = NDArray[np.float64]
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     steps: int
-    """Environment steps learned from, of all members."""
+    """Environment steps that all members have learned from."""
     total_steps: int
     running: bool
-    """Whether a process trains it now."""
+    """Whether a process is training the run."""
     metrics: dict[str, float]
     """The last row of metrics (docs/reference/metrics.md)."""
 
     @property
     def fraction(self) -> float:
-        """0..1."""
+        """Fraction of the steps, 0..1."""
         return min(self.steps / self.total_steps, 1.0)
 
 
 class Run:
-    """A training run: one that `engram.train` has made, or any run directory.
+    """A training run: the result of `engram.train`, or any run directory.
 
     Args:
         path: run directory.
-        process, reason: for `engram.train`: the process that trains it, why it has ended.
+        process, reason: for `engram.train` only: the training process, and the reason of the run's end.
 
     Raises:
         ValueError: there is no run.
@@ -82,10 +82,10 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Array]:
-        """Table of every row of metrics: columns [K] by name, nan where a row has no value.
+        """Table of every row of metrics: columns [K] by name, nan if a row has no value.
 
         `step` contains environment steps, `time` seconds since 1970, `wall_s` seconds of training; the other names are
-        those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` takes it.
+        those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` works.
         """
         return table_of(self._rows())
 
@@ -96,11 +96,12 @@ class Run:
 
     @property
     def reason(self) -> str:
-        """Why it ended: "done", "time limit", "SIGINT", "stop()"; empty while it runs or if it was only opened."""
+        """The reason of the end: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
+        from its directory."""
         return self._reason
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """The current progress."""
         config = self.config
         total = config.total_steps * config.num_members
         rows = self._rows()
@@ -110,7 +111,7 @@ class Run:
         return Progress(max(steps, default=0), total, self._directory.in_use, last)
 
     def stop(self) -> "Run":
-        """End a run of `train(wait=False)` with a checkpoint; returns when it has ended. Nothing if it has already."""
+        """Stop a run of `train(wait=False)` with a checkpoint and wait for its end. No effect if it has ended."""
         if self._process is not None:
             self._process.stop()
             return self.wait()
@@ -119,7 +120,8 @@ class Run:
         return self
 
     def wait(self) -> "Run":
-        """Wait for the end of a run of `train(wait=False)`; Ctrl-C ends it with a checkpoint. Raises what ended it."""
+        """Wait for the end of a run of `train(wait=False)`; Ctrl-C ends it with a checkpoint. Raises the error that
+        ended it."""
         if self._process is not None:
             process, self._process = self._process, None
             process.wait()
@@ -127,13 +129,13 @@ class Run:
         return self
 
     def resume(self, *, wait: bool = True, show: bool = True, **settings: Any) -> "Run":
-        """Go on from the newest checkpoint.
+        """Resume from the newest checkpoint.
 
         Args:
-            wait: return when it has ended; else at once, see `engram.train`.
-            show: draw progress.
-            **settings: what may change within a run, such as total_steps=2_000_000, by the names of `rl-train`'s flags;
-                and on_row, on_update, on_checkpoint as in `engram.train`.
+            wait: return when the run has ended; else at once, see `engram.train`.
+            show: show progress.
+            **settings: settings that may change within a run, such as total_steps=2_000_000, by the names of
+                `rl-train`'s flags; and on_row, on_update, on_checkpoint as in `engram.train`.
         """
         callbacks = Callbacks(**{name: settings.pop(name, None) for name in (ROW, UPDATE, CHECKPOINT)})
         fixed = [name for flag in NO_EFFECT if (name := flag.strip("-").replace("-", "_")) in settings]
@@ -146,11 +148,11 @@ class Run:
         return Run(self.path, process=process)
 
     def evaluate(self, **options: Any) -> Summary:
-        """`engram.evaluate` of this run."""
+        """Evaluate this run; see `engram.evaluate`."""
         return evaluate(self.path, **options)
 
     def agent(self, **options: Any) -> TrainedAgent:
-        """`engram.load_agent` of this run."""
+        """Load this run's agent; see `engram.load_agent`."""
         return load_agent(self.path, **options)
 
     def _rows(self) -> list[Mapping[str, Any]]:
@@ -159,12 +161,12 @@ class Run:
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
-    """The configuration that `train` with the same arguments runs, with everything that presets and defaults say.
+    """The full configuration of `train` with the same arguments, including presets and defaults.
 
-    It is what the parts take: `configure(...).factory().make_actor(0)`, `Learner(agent, configure(...).learner, ...)`.
+    Use it to build the parts: `configure(...).factory().make_actor(0)`, `Learner(agent, configure(...).learner, ...)`.
 
     Raises:
-        ValueError: an unknown setting or value; the message names what is allowed and the nearest name.
+        ValueError: an unknown setting or value; the message names the allowed values and the nearest name.
     """
     for name, value in (("env", env), ("core", core)):
         if not isinstance(value, str | type | None):
@@ -176,7 +178,7 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     if chosen.get("ray_address") is not None and chosen.get("local"):
         raise EngramError(f"ray_address is {chosen['ray_address']!r}; allowed: with local=False")
     config = with_settings(chosen)
-    if is_environment(config.env):  # of another one only making it tells what it takes
+    if is_environment(config.env):  # parameters of other environments are checked when they are created
         with user_errors():
             check_keys(
                 config.env, "parameter", config.env_args, environment_parameters(find_environment(config.env)[0])
@@ -198,20 +200,20 @@ def train(
 ) -> Run:
     """Train an agent with memory.
 
-    In this process, as `rl-train` does and with the same numbers; with `wait=False` in a process of its own, since
-    training alongside the caller's code would share its interpreter, torch's threads and random numbers. Either way
-    this process is afterwards as it was: signal handlers, threads, random numbers, environment variables. Ctrl-C ends
-    the run with a checkpoint, and it is returned.
+    Trains in this process, with the same results as `rl-train`; with `wait=False` in a separate process, since
+    training alongside the caller's code would share its interpreter, torch's threads and random numbers. Both
+    restore this process afterwards: signal handlers, threads, random states, environment variables. Ctrl-C ends
+    the run with a checkpoint and returns it.
 
     Args:
         env: environment: short name, Gymnasium id, "module:Class", or a class; None for the default.
         core: memory core: registered name, "module:Class", or a class; None for the default.
-        wait: return when the run has ended; else when it begins to train, to be followed by `progress()`, `stop()` and
-            `wait()` of the result. It ends with a checkpoint when this process does.
-        show: draw progress, in a terminal or a notebook.
+        wait: return when the run has ended; else when training begins. Use `progress()`, `stop()` and `wait()` of the
+            result then. The run ends with a checkpoint when this process ends.
+        show: show progress, in a terminal or a notebook.
         local: act in the learner's process; False uses Ray.
         on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with a
-            checkpoint, as an exception does, which is then raised here. Callbacks need `wait=True`.
+            checkpoint; so does an exception, which is raised here. Callbacks need `wait=True`.
         on_update: called after every update with an `Update`: step, member, learner, agent, batch, path. May return
             metrics for the next row, {name: value}.
         on_checkpoint: called with the directory of every checkpoint.
@@ -244,7 +246,7 @@ def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """A setting that `resume` may change as arguments of `rl-train`."""
+    """A setting of `resume` as arguments of `rl-train`."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         group, dot, last = flag.rpartition(".")
@@ -257,7 +259,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     stop = StopFlag((signal.SIGINT,) if main_thread else ())
     environment = dict(os.environ)
     if not config.in_process:
-        import ray  # which changes environment variables, and extends sys.path
+        import ray  # it changes environment variables and extends sys.path
 
         if ray.is_initialized():
             raise EngramError("this process has a Ray of its own; allowed in it: local=True or wait=False")
@@ -293,7 +295,7 @@ class Silent(Panel):
         """Nothing."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is drawn."""
+        """Show nothing."""
 
 
 def _named(thing: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One run from its configuration to its end. `rl-train` and `engram.train` both come here; nothing is printed here."""
+"""One run from its configuration to its end, for `rl-train` and `engram.train`; nothing is printed here."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -53,37 +53,37 @@ COMPILING = "compiling environments and networks, which is done once and takes h
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Outcome of a run."""
 
     path: Path | None
-    """The run's directory; None if it ended before there was one."""
+    """The run's directory; None if the run ended before it was created."""
     reason: str
-    """done, time limit, a signal's name, or another word for who asked for the end."""
+    """done, time limit, a signal's name, or the source of another stop request."""
     began: bool = True
     """Whether training began."""
     steps: int = 0
     """Steps that all members have learned from."""
     unsaved: int = 0
-    """Steps that no checkpoint holds."""
+    """Steps since the last checkpoint."""
     result: str = ""
-    """Mean return of the last episodes, in words, of a population's best member; empty before the first."""
+    """Text on the mean return of the last episodes, for a population of the best member; empty before the first."""
     failure: BaseException | None = None
-    """The error that ended it: an actor that failed once too often, or a second Ctrl-C."""
+    """The error that ended the run: an actor that failed once too often, or a second Ctrl-C."""
 
     @property
     def exit_code(self) -> int:
-        """Of a command that has run it."""
+        """Exit code of a command for this outcome."""
         if isinstance(self.failure, KeyboardInterrupt):
             return 130
         return 1 if self.failure else NOT_SAVED if self.unsaved else 0
 
 
 Show = Callable[[RunConfig, Path | None, int], Panel]
-"""Makes what shows a run, from its configuration, its directory (None before there is one) and its first step."""
+"""Makes a progress display from a run's configuration, its directory (None before it exists) and its first step."""
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int) -> Panel:
-    """The panel that shows a run in a terminal."""
+    """The progress panel of a run in a terminal."""
     kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
     return kind(total, path, config.name, step=step, time_limit=60 * config.time_limit)
@@ -100,17 +100,17 @@ def train(
     changed: str = "",
     callbacks: Callbacks | None = None,
 ) -> Outcome:
-    """Run a configuration to its end, in an existing run directory or in a new one, made when all else is ready.
+    """Run a configuration to its end, in an existing run directory or in a new one, created last in the setup.
 
     Args:
         config: the run.
-        directory: an open one to go on in; None for a new run.
+        directory: an open directory of a run to resume; None for a new run.
         stop: ends the run when it is set.
-        show: makes what shows the run to a person.
-        at_end: hears the outcome before the actors are stopped, which may take a while.
+        show: makes the progress display.
+        at_end: called with the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
-        changed: differences from the preset, in words.
-        callbacks: user-defined functions; what they raise ends the run with a checkpoint.
+        changed: text listing the differences from the preset.
+        callbacks: user-defined functions; an exception from them ends the run with a checkpoint.
 
     Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
     """
@@ -124,7 +124,7 @@ def train(
         agents, fields = make_agents(config, config.factory(), device, (notes := list[str]()).append)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
-            from ..train.warm_start import start_from  # evaluation is imported along with it
+            from ..train.warm_start import start_from  # it imports the evaluation
 
             start_from(config.start_from, agents)
         begin_anew = saved is not None and not trust and drop_code(saved)
@@ -190,7 +190,7 @@ def make_agents(
 ) -> tuple[list[Agent], tuple[str, ...]]:
     """An initialized agent for each member, and the names of the environment's episode fields.
 
-    `say` is called with a warning about a slow environment.
+    `say` receives a warning about a slow environment.
     """
     with user_errors():
         with closing(factory.make_batch(num_envs=1)) as batch:
@@ -214,7 +214,7 @@ def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
 
 
 def member_seed(seed: int, member: int) -> int:
-    """Seed of a member's first weights; the first member has those of a run without a population."""
+    """Seed of a member's initial weights; the first member has the same weights as a run without a population."""
     return seed if member == 0 else int(np.random.SeedSequence(seed, spawn_key=(member,)).generate_state(1)[0])
 
 
@@ -229,7 +229,7 @@ def make_trainer(
     files: ExitStack,
     callbacks: Callbacks | None = None,
 ) -> Trainer:
-    """The run, at its beginning or where `saved` left it; `files` closes what it writes to."""
+    """The trainer of a run, at its beginning or in the state `saved`; `files` closes its writers."""
     members: list[Member] = []
     for number, learner in enumerate(deal_members(config, learners)):
         folder = directory.member(number).path if config.population else directory.path
@@ -239,7 +239,7 @@ def make_trainer(
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
     if config.population:
-        from ..population.host import add_population  # statistics and pictures take seconds to import
+        from ..population.host import add_population  # statistics and plots take seconds to import
 
         population = add_population(
             config, members, fields, directory, panel, steps_of(saved) if saved else None, files
@@ -248,7 +248,7 @@ def make_trainer(
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
     watcher = None
     if config.look_every:
-        from ..look.watching import Watcher  # pictures are imported where they are wanted
+        from ..look.watching import Watcher  # plots are imported only if needed
 
         watcher = Watcher(config)
     film = None
@@ -270,7 +270,7 @@ def make_trainer(
 
 
 def load(trainer: Trainer, saved: dict[str, Any]) -> None:
-    """Continue from a checkpoint's state. Raises CheckpointError if it is not one of this run's."""
+    """Continue from a checkpoint's state. Raises CheckpointError if it does not belong to this run."""
     try:
         trainer.load_state(saved)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
@@ -297,7 +297,7 @@ def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Age
 
 def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
     """The mirror that copies this run's checkpoints to --checkpoint-url."""
-    from ..train.mirror import Mirror  # its file systems are imported where they are wanted
+    from ..train.mirror import Mirror  # its file systems are imported only if needed
 
     assert config.checkpoint_url is not None
     files = directory.path / CONFIG, directory.metrics_file, directory.population_file
@@ -310,7 +310,7 @@ def steps_of(saved: dict[str, Any] | None) -> int:
 
 
 def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
-    """The run in a few lines, for the top of the screen."""
+    """Summary of the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
@@ -329,7 +329,7 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 
 def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] | None, begin_anew: bool) -> None:
-    """Where a resumed run is, what another length changes, and whether its environments begin again."""
+    """Message on a resumed run: its step, effects of another length, and whether its environments are reset."""
     panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins again, without a checkpoint")
     if saved and (changed := change_of_schedules(saved, config)):
         panel.message(changed)
@@ -338,7 +338,7 @@ def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] 
 
 
 def refuse_taken(url: str | None) -> None:
-    """Raise EngramError if a run's checkpoints are at `url` already."""
+    """Raise EngramError if `url` already contains a run's checkpoints."""
     if url is not None:
         from ..train.mirror import holds_run
 

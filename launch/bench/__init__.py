@@ -1,1 +1,1 @@
-"""`rl-bench`: speed beside the speed of light of the machine."""
+"""`rl-bench`: training speed compared with the machine's ideal speed."""

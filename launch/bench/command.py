@@ -1,4 +1,4 @@
-"""`rl-bench`: how close training comes to the speed of light of this machine (docs/explanation/speed.md)."""
+"""`rl-bench`: training speed as a fraction of this machine's ideal speed (docs/explanation/speed.md)."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from .training_speed import training_speed
 OWN_FLAGS = ("--seconds", "--json")
 """Flags of rl-bench; every other flag is rl-train's."""
 SLICES = 6
-"""Turns that each part takes, per measurement."""
+"""Turns of each part per measurement."""
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
-"""Seconds of warm-up, and of each part per measurement, at most; less where --seconds is short."""
+"""Maximum seconds of warm-up, and of each part per measurement; less if --seconds is short."""
 MEMORY_SAMPLES = 60
-"""Samples of the memory in the JSON file."""
+"""Samples of the memory use in the JSON file."""
 ROWS = {
     "env": "environments, alone on 1 core",
     "infer": "inference, alone on 1 core",
@@ -42,14 +42,14 @@ _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
 Measures the parts of training alone on one core, then rl-train end to end, and reports the fraction of the ideal.
 
-  --seconds S   training that counts, such as 30s or 2m; a plain number counts seconds (30s)
+  --seconds S   measured training time, such as 30s or 2m; a plain number is in seconds (30s)
   --json FILE   write everything measured, with machine, versions, commit and seed
 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure as the arguments say; returns the exit code."""
+    """Measure according to the arguments; returns the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -75,8 +75,8 @@ def bench(
     """Rates of the parts and of training, ready for JSON.
 
     Args:
-        words: the same as arguments of `rl-train`.
-        seconds: of training that count; the parts are measured before and after them.
+        arguments: the configuration as arguments of `rl-train`.
+        seconds: measured training time; the parts are measured before and after it.
     """
     prepare_process(1)
     device = find_device(config.device)

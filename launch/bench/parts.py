@@ -1,12 +1,12 @@
-"""Speed of one processor core alone: the parts of training, each timed by itself.
+"""Speed of one CPU core: the parts of training, each timed separately.
 
     env      step_into of a batch of environments, random actions
-    infer    Agent.step on rows of real unrolls, the state carried along
+    infer    Agent.step on steps of real unrolls, with the recurrent state
     learn    Learner.step on real batches
 
-Nothing can train faster than cores / (t_env + t_infer + t_learn): the speed of light of a machine for one network.
-Times are per environment step, as in the rest of engram: rows whose action is ignored, between two episodes, cost
-time and count as nothing.
+Training cannot be faster than cores / (t_env + t_infer + t_learn): the ideal speed of a machine for one network.
+Times are per environment step, as in the rest of engram: steps with an ignored action, between two episodes, cost
+time and do not count.
 """
 
 import itertools
@@ -29,12 +29,12 @@ from ...learners.learner import Learner
 from ..run.config import RunConfig
 
 UNROLLS = 6
-"""Unrolls that the parts are measured on."""
+"""Number of unrolls on which the parts are measured."""
 EARLIER_UNROLLS = 4
-"""Unrolls made before those, so that environments have left their common start."""
+"""Number of unrolls before those, after which the environments are out of phase."""
 
 Work = Callable[[], float]
-"""Does a piece of a part's work; returns the environment steps that it was worth."""
+"""Performs a piece of a part's work; returns its environment steps."""
 
 
 class Parts(NamedTuple):
@@ -46,10 +46,10 @@ class Parts(NamedTuple):
 
 
 def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
-    """The most environment steps per second that `cores` cores can learn from.
+    """The maximum number of environment steps per second that `cores` cores can learn from.
 
-    cores / (t_env + t_infer + t_learn)                   the learner takes its share of the cores
-    min(cores / (t_env + t_infer), 1 / t_learn)           the learner has a device of its own
+    cores / (t_env + t_infer + t_learn)                   the learner uses a share of the cores
+    min(cores / (t_env + t_infer), 1 / t_learn)           the learner has a separate device
     """
     acting = parts.env + parts.infer
     return min(cores / acting, 1 / parts.learn) if learner_has_device else cores / (acting + parts.learn)
@@ -67,7 +67,7 @@ def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, W
         over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
         worth = 1.0 - float(over.float().mean())
         learn = _learn_work(config, actor, unrolls, device)
-        # last: it resets the actor's environments, of which there may be no others
+        # last: it resets the actor's environments, which may be the only ones
         env = _env_work(factory, actor.batch, worth)
         yield {"env": env, "infer": _infer_work(actor, unrolls, worth), "learn": learn}
 
@@ -75,7 +75,7 @@ def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, W
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
     """Seconds per environment step of each kind of work, measured in `slices` turns of `seconds / slices` each.
 
-    Taking turns, a busy neighbor slows all of them alike. The first call of each is not counted.
+    In turns, other load slows all of them equally. The first call of each is not counted.
     """
     for do in work.values():
         do()

@@ -1,4 +1,4 @@
-"""How fast `rl-train` trains: the real command in a process of its own, measured through the rows it writes."""
+"""Speed of `rl-train`: the real command in a child process, measured from its rows of metrics."""
 
 import subprocess
 import tempfile
@@ -18,10 +18,10 @@ OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 """Flags of `rl-train` that a measurement sets itself."""
 ENDLESS = 10**15
 ROWS = 3
-"""Rows of metrics that a speed is measured from, at least; few updates per second take longer than was asked for."""
+"""Minimum rows of metrics for a measurement; with few updates per second it takes longer than requested."""
 POLL_SECONDS = 0.25
 START_SECONDS = 180.0
-"""A run that writes no rows of metrics for this long is given up."""
+"""Seconds without a row of metrics after which a run is aborted."""
 
 
 class TrainingSpeed(NamedTuple):
@@ -30,20 +30,20 @@ class TrainingSpeed(NamedTuple):
     steps_per_second: float
     steps: int
     seconds: float
-    """Between the first and the last row of metrics that count."""
+    """Seconds between the first and the last measured row of metrics."""
     metrics: dict[str, float]
     """Means of the `perf/` metrics over those rows."""
     seconds_to_first_row: float
-    """From the command to its first row of metrics."""
+    """Seconds from the start of the command to its first row of metrics."""
     memory_mb: list[tuple[float, float]]
     """(seconds since the command was started, MB of the whole tree of processes)."""
 
 
 def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
-    """Run `rl-train` with these words for `seconds` after `warm_up` seconds that follow its first row of metrics.
+    """Run `rl-train` with these arguments for `seconds`, after `warm_up` seconds from its first row of metrics.
 
-    It lasts longer where so few updates are made that there are no ROWS. Raises EngramError if it hangs, or ends by
-    itself, with its own last words.
+    It lasts longer if there are too few updates for ROWS rows. Raises EngramError if it hangs or exits, with the
+    end of its output.
     """
     often = ["--log-seconds", str(seconds / (3 * ROWS)), "--total-steps", str(ENDLESS)]
     memory: list[tuple[float, float]] = []
@@ -84,7 +84,7 @@ def _rows(
     since: float = 0.0,
     until: float = 0.0,
 ) -> list[Any]:
-    """Rows of metrics written after `since`, once there are so many and it is `until`; notes the memory in use."""
+    """Wait for `number` rows of metrics written after `since`, and until `until`; also records the memory in use."""
     deadline = max(until, time.time()) + START_SECONDS
     while True:
         rows = [row for row in read_log(run.path / "metrics.jsonl") if row["time"] >= since]

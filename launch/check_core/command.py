@@ -1,4 +1,4 @@
-"""`rl-check-core`: a certificate of correct memory for a core, ours or anyone's."""
+"""`rl-check-core`: a certificate of correct recurrence for a core, built-in or custom."""
 
 import copy
 import pickle
@@ -43,24 +43,24 @@ NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 i
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig(Settings):
-    """The core to check, and how."""
+    """The core to check, and the settings."""
 
     core: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CORE")]
     """A registered core or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the core, KEY=VALUE."""
     input_size: int = setting(16, (3, None))
-    """Features of its inputs, at least 3."""
+    """Features of the core's inputs, at least 3."""
     seed: int = 0
     """Seed of weights and inputs."""
     long_run: int = setting(10_000, (1, None))
     """Steps of the endurance run, at least 1."""
     probe: bool = False
-    """Also teach it the three cheapest tasks of rl-probe, a minute or so more: what it learns is said, not judged."""
+    """Also teach it the three cheapest tasks of rl-probe, about a minute more; the result is a note, not a test."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the certificate of the core that the words name; returns the exit code."""
+    """Print the certificate of the core in the arguments; returns the exit code."""
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
     console = make_console()
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def certificate(config: CheckConfig, console: Console) -> bool:
-    """Print each line as it is found; True if all pass."""
+    """Print each line as it is determined; True if all pass."""
 
     def make() -> Core:
         return make_core(config.core, config.input_size, **config.core_args)
@@ -101,7 +101,7 @@ def certificate(config: CheckConfig, console: Console) -> bool:
 
 
 def probes(config: CheckConfig, console: Console) -> None:
-    """Print what the core reaches in a short training on each of PROBES, beside chance."""
+    """Print the core's accuracy after a short training on each of PROBES, next to chance."""
     recipe = SupervisedConfig(lr=PROBE_LR)
     for name, task, arguments in PROBES:
         score = learn(task, config.core, config.core_args, recipe, PROBE_UPDATES, config.seed, **arguments)
@@ -119,7 +119,7 @@ def show(line: Line, console: Console) -> None:
 
 
 def state_travels(probe: Probe) -> str:
-    """A state comes out of a pickled Unroll, taken apart by environments and put together again, as it went in."""
+    """A state is unchanged after an Unroll is pickled, split by environments and joined again."""
     state: CoreState = probe.state
     flags = torch.zeros(STEPS + 1, ENVS, dtype=torch.bool)
     unroll = Unroll(
@@ -147,7 +147,7 @@ def gradients_in_memory_order(probe: Probe) -> str:
 
     The fused kernel reads weights and gradients as flat memory, so that other strides would pair other elements.
     """
-    core = probe.make()  # as it was made: a deepcopy of a parameter with gaps has none
+    core = probe.make()  # the original: a deepcopy of a parameter with gaps has none
     plain = copy.deepcopy(core)
     one = by_unroll(core, probe.inputs.float(), probe.reset, core.initial_state(ENVS))
     parameters = [p for p in core.parameters() if p.requires_grad]

@@ -19,17 +19,17 @@ from .report import comma_separated, latex, markdown, results, show
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
 RUN is a run directory, a directory of several runs (rl-train --seeds, --sweep, or any folder), or a URL of either. Runs
-that differ in their seeds alone are one curve."""
+that differ only in their seeds are one curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Settings):
-    """Which runs to compare, and by what."""
+    """The runs to compare, and the metric."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Run directories, directories of several runs, or URLs."""
     by: tuple[str, ...] = ()
-    """Settings that make a curve, such as core or lr; otherwise all that differ but the seed."""
+    """Settings that distinguish curves, such as core or lr; by default all that differ except the seed."""
     metric: str = "episode/return"
     """Metric to compare; higher is better."""
     out: Annotated[str, tyro.conf.arg(metavar="NAME")] = setting("", file="")
@@ -42,7 +42,7 @@ class CompareConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare as the words say; returns the exit code."""
+    """Compare according to the arguments; returns the exit code."""
     config = parse(CompareConfig, arguments, "rl-compare", _HELP)
     comparison = compare(load(config.runs), config.by, config.metric)
     compared, console = results(comparison), make_console()

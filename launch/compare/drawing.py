@@ -11,7 +11,7 @@ from .statistics import curve_of
 
 DPI = 150
 MANY = 10
-"""Curves from which on lines are dashed, since colors repeat."""
+"""Number of curves after which lines are dashed, since colors repeat."""
 
 
 def draw(comparison: Comparison, results: Sequence[Result]) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def _draw_curve(axes: Any, steps: Any, cell: Cell, curve: str, number: int) -> N
 
 
 def _draw_means(axes: Any, comparison: Comparison, results: Sequence[Result]) -> None:
-    """Final interquartile means, of several environments over all of them."""
+    """Final interquartile means, over all environments if there are several."""
     curves = list(comparison.cells)
     for result in results:
         last = list(comparison.cells[result.curve])[-1] if len(comparison.environments) == 1 else "all"

@@ -1,4 +1,4 @@
-"""Runs sorted into curves and environments: runs of one curve differ in nothing but their seeds, or as `--by` says."""
+"""Runs grouped by curve and environment: runs of one curve differ only in their seeds, or according to `--by`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from ..run.config import PASSIVE, RESUMABLE, RunConfig
 from .loading import LoadedRun
 
 POINTS = 100
-"""Steps at which curves are drawn."""
+"""Number of points of a curve."""
 
 
 class Cell(NamedTuple):
@@ -30,9 +30,9 @@ class Environment(NamedTuple):
     """Axes and scale that the curves of one environment share."""
 
     end: float
-    """Steps up to which all of its runs have come."""
+    """Steps that all of its runs have reached."""
     steps: Array
-    """[S]."""
+    """Steps of the curves' points, [S]."""
 
 
 class Comparison(NamedTuple):
@@ -43,10 +43,10 @@ class Comparison(NamedTuple):
     cells: dict[str, dict[str, Cell]]
     """By curve and environment."""
     notes: list[str]
-    """What a reader of the comparison has to know."""
+    """Remarks for the reader of the comparison."""
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
-        """Final scores [R] of a curve by environment; of several environments scaled to 0..1 over all runs of each."""
+        """Final scores [R] of a curve by environment; for several environments scaled to 0..1 over all runs of each."""
         return [self._scaled(name, self.cells[curve][name].finals, len(among) > 1) for name in among]
 
     def _scaled(self, environment: str, finals: Array, scale: bool) -> Array:
@@ -57,19 +57,19 @@ class Comparison(NamedTuple):
         return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)
 
     def shared(self, *curves: str) -> list[str]:
-        """Environments that all these curves have runs in."""
+        """Environments in which all these curves have runs."""
         return [name for name in self.environments if all(name in self.cells[curve] for curve in curves)]
 
 
 def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Comparison:
-    """Sort runs into curves. Raises EngramError for an unknown setting or metric."""
+    """Group runs into curves. Raises EngramError for an unknown setting or metric."""
     _check_metric(runs, metric)
     by = [_setting(name, runs) for name in by]
     where = [name for name in _varied(runs) if name.startswith("env_args.") and name not in by]
     places: dict[str, list[LoadedRun]] = {}
     for run in runs:
         places.setdefault(" ".join([run.settings["env"], *(_pair(run, name) for name in where)]), []).append(run)
-    # Presets differ between environments: what is the same for all runs of each makes no curve.
+    # Presets differ between environments: settings equal in all runs of each environment do not distinguish curves.
     varied = dict.fromkeys(name for together in places.values() for name in _varied(together))
     which = by or _distinguishing(list(varied), places) or ["agent.core"]
     others = sorted(set(varied) - set(which))
@@ -142,7 +142,7 @@ def _varied(runs: Sequence[LoadedRun]) -> list[str]:
 
 
 def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
-    """As few of the settings as tell apart what all of them do; the core and the algorithm come first."""
+    """A smallest subset of the settings that distinguishes as many curves; the core and the algorithm come first."""
 
     def curves(names: Sequence[str]) -> int:
         return sum(len({_label(run, names) for run in together}) for together in places.values())
@@ -155,7 +155,7 @@ def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) ->
 
 
 def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
-    """The dotted name of a setting that `--by` names as a flag of `rl-train` does, or in full."""
+    """The dotted name of a setting of `--by`: the name of a flag of `rl-train`, or the full name."""
     flags = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()}
     dotted = dict.fromkeys(setting for run in runs for setting in run.settings)
     requested = name.removeprefix("--").replace("-", "_")

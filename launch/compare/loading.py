@@ -1,4 +1,4 @@
-"""Runs to compare, from run directories, directories of several runs, or URLs; nothing but their text is read."""
+"""Runs to compare, from run directories, directories of several runs, or URLs; only text files are read."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ class LoadedRun(NamedTuple):
     name: str
     """Path or URL, without secrets."""
     settings: dict[str, Any]
-    """By dotted name; defaults where the run has written down none."""
+    """Settings by dotted name; defaults for those that the run has not saved."""
     tables: list[Table]
     """Metrics of the run, then of every member of a population."""
 
@@ -36,7 +36,7 @@ class LoadedRun(NamedTuple):
         return max((float(table["step"][-1]) for table in self.tables[:1] if len(table["step"])), default=0.0)
 
     def series(self, metric: str) -> tuple[Array, Array]:
-        """Steps [K] and values [K] of a metric; of a population without such a metric the mean of its members."""
+        """Steps [K] and values [K] of a metric; for a population without the metric the mean of its members."""
         own, *members = (series(table, metric) for table in self.tables)
         if len(own[0]) or not members:
             return own
@@ -49,7 +49,7 @@ class LoadedRun(NamedTuple):
 
 
 def load(places: Sequence[str]) -> list[LoadedRun]:
-    """Every run at these places. Raises EngramError for a place without runs, or one that cannot be read."""
+    """All runs at these paths and URLs. Raises EngramError for one without runs, or one that cannot be read."""
     defaults = dict(flat_settings(RunConfig()))
     loaded: dict[str, LoadedRun] = {}
     for place in places:
@@ -59,7 +59,7 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
             runs = [_read(files, folder, _name(place, root.rstrip("/"), folder), defaults) for folder in folders]
         except EngramError:
             raise
-        except Exception as problem:  # every kind of store fails in its own way
+        except Exception as problem:  # each kind of store raises different exceptions
             raise EngramError(f"{redacted(place)} cannot be read: {first_line(problem, place)}") from problem
         if not runs:
             raise EngramError(
@@ -82,7 +82,7 @@ def _folders(files: Any, root: str, depth: int) -> Iterator[str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Order in which seed-2 comes before seed-10."""
+    """Sort key that puts seed-2 before seed-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

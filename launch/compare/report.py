@@ -15,7 +15,7 @@ from .groups import Comparison
 from .statistics import COVERAGE, Estimate, improvement_of, interquartile_mean_of
 
 ALL = "all"
-"""Stands for the environments together."""
+"""Name of the row of all environments together."""
 FEW = 5
 """Runs of a curve below which intervals are too narrow."""
 _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
@@ -95,7 +95,7 @@ def show(comparison: Comparison, compared: Sequence[Result], console: Console) -
 
 
 def markdown(comparison: Comparison, compared: Sequence[Result], image: str) -> str:
-    """A page with the picture, the tables and the remarks."""
+    """A page with the image, the tables and the remarks."""
     lines = [f"![{comparison.metric}]({image})", ""]
     for header, rows in tables(compared):
         cells = [[each.replace("|", "\\|") for each in row] for row in rows]

@@ -21,7 +21,7 @@ SEED = 0
 
 
 class Estimate(NamedTuple):
-    """A value with its bootstrap interval; nan bounds where there is one run per stratum."""
+    """A value with its bootstrap interval; nan bounds if there is one run per stratum."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 def interquartile_mean(scores: Array) -> Array:
-    """Mean [...] of the middle half of scores [..., N]: N // 4 of them are cut at either end (section 4.3)."""
+    """Mean [...] of the middle half of scores [..., N]: N // 4 of them are dropped at either end (section 4.3)."""
     n = scores.shape[-1]
     return np.sort(scores, -1)[..., n // 4 : n - n // 4].mean(-1)
 

@@ -25,7 +25,7 @@ ONNX model or an archive of torch.export. Neither needs engram to run."""
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(AgentChoice):
-    """The agent to export, and the files."""
+    """The agent to export, and the output files."""
 
     onnx: str = setting("", file="")
     """File for an ONNX model."""

@@ -14,7 +14,7 @@ from .graph import Step
 
 
 def torch_archive(program: torch.export.ExportedProgram) -> bytes:
-    """A traced step as `torch.export.load` reads it: one dict of tensors in, one out."""
+    """A traced step as an archive for `torch.export.load`: one dict of tensors in, one out."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()
@@ -44,7 +44,7 @@ def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[st
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as problem:  # the exporter wraps whatever happened
+    except Exception as problem:  # the exporter wraps every exception
         reason = " ".join(str(problem.__cause__ or problem).split())[:300]
         raise ValueError(f"no ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
     finally:

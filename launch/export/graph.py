@@ -14,14 +14,14 @@ from ...agents.specs import best
 from ...agents.values import EnvOutput, map_leaves
 
 EXAMPLES = 2
-"""Environments of the traced call: torch.export takes an axis of length 1 for a fixed one."""
+"""Environments of the traced call: torch.export treats an axis of length 1 as fixed."""
 Named = dict[str, Tensor]
 
 
 class Step(nn.Module):
     """One greedy step of an agent: tensors by name -> tensors by name.
 
-    Inputs, for any number B of environments; those that the agent does not use are left out:
+    Inputs, for any number B of environments; unused ones are omitted:
 
         observation        [B, ...] uint8 or float32; observation.KEY for each entry of a Dict
         previous_action    the last action, as the output `action`
@@ -31,8 +31,8 @@ class Step(nn.Module):
         reset              bool [B]: the observation is the first one of an episode
         state.NAME         [B, ...]: each leaf of the recurrent state
 
-    Where `reset` is set the step starts from the initial state: the values of state, previous action, previous reward
-    and elapsed are ignored there. Outputs:
+    If `reset` is set, the step starts from the initial state: the values of state, previous action, previous reward
+    and elapsed are ignored. Outputs:
 
         action             int64 [B], or [B, K] for K choices; float32 [B, K] for a Box: the greedy action
         logits             float32 [B, sum of choices], -inf where masked; of a Box K means, then K log deviations
@@ -48,9 +48,9 @@ class Step(nn.Module):
     def __init__(self, agent: Agent, observation: Any, masked: bool = False) -> None:
         super().__init__()
         self.agent = copy.deepcopy(agent).requires_grad_(False)
-        self.agent.prediction = None  # a loss, which acting does not use
+        self.agent.prediction = None  # prediction is a loss, which acting does not use
         state = agent.initial_state(EXAMPLES)
-        # Copies: the leaves of an initial state may be views of one tensor, which torch.export takes for one input.
+        # Copies: the leaves of an initial state may be views of one tensor, which torch.export treats as one input.
         self._core = {f"state.{name}": leaf.clone() for name, leaf in leaves_by_name(state.core)}
         self.example: Named = {name.rstrip("."): x for name, x in _observation_leaves(observation, "observation.")}
         """Inputs by name."""
@@ -102,7 +102,7 @@ def traced(step: Step) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             return torch.export.export(step.eval(), (step.example,), dynamic_shapes=(shapes,), strict=False)
-    except Exception as problem:  # a tracer fails in any way on code that is not ours
+    except Exception as problem:  # a tracer may raise anything on user code
         agent = step.agent
         names = f"{type(agent.core).__name__} with {type(agent.torso).__name__}"
         reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
