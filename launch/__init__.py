@@ -1,1 +1,1 @@
-"""Who runs where: configuration, command lines, metrics, run directories."""
+"""Programs: configuration, command lines, training, metrics, run directories."""

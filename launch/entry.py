@@ -17,10 +17,10 @@ from typing import Any
 
 _NAMES = ("train", "bench", "play", "check-core", "look", "doctor", "probe", "population", "compare", "export")
 FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {"rl-eval": "evaluate", "rl-reproduce": "figures"}
-"""Where in launch/ each command is."""
+"""Module in launch/ of each command."""
 
 TRAIN = "rl-train"
-"""The command that SIGTERM, SIGHUP and SIGUSR1, too, end in an orderly way, with 0."""
+"""The command that also ends orderly, with 0, after SIGTERM, SIGHUP and SIGUSR1."""
 INTERRUPTED = 130
 
 
@@ -46,14 +46,14 @@ def module_of(command: str) -> str:
 
 @contextlib.contextmanager
 def starting() -> Generator[None]:
-    """Inside it Ctrl-C ends the process at once, without a traceback, if its program is a command and nothing else."""
+    """In this context, Ctrl-C ends the process at once, without a traceback, if its program is one of the commands."""
     command = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
     if command not in FOLDERS or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _: FrameType | None) -> None:
-        # No exception, of which a library that is being imported may make another one; no print, which may be at work.
+        # No exception, which a library may convert during its import; no print, which may be in progress.
         if command == TRAIN:
             os.write(1, f"stopped ({signal.Signals(number).name}) before training began\n".encode())
             os._exit(0)
@@ -81,7 +81,7 @@ def _run(command: str) -> None:
         module.run()
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would show a traceback of the process's end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would print a traceback at exit
 
 
 refuse_other_distributions(Path(__file__).parents[2])

@@ -1,1 +1,1 @@
-"""`rl-reproduce`: the papers' figures, each trained, evaluated and drawn by one command."""
+"""`rl-reproduce`: the papers' figures, each trained, evaluated and plotted by one command."""

@@ -22,35 +22,35 @@ from . import results
 from .figure import Figure, load, names
 from .runs import FigureRun
 
-_HELP = """Reproduce a figure of the papers: train its curves, evaluate them on fresh levels, and draw them beside the
-paper's numbers. Run the same command again after any stop, and it goes on where it was."""
+_HELP = """Reproduce a figure of the papers: train its curves, evaluate them on new levels, and plot them with the
+paper's results. After a stop, the same command resumes its runs."""
 _RESULTS = Path("benchmarks/results/figures")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig(Settings):
-    """Which figure, and how much of it."""
+    """The figure, and the part of it to reproduce."""
 
     figure: tyro.conf.Positional[str] = ""
-    """Name of a figure (--list shows all), or a data file FILE.toml of one's own."""
+    """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
     """Show every figure: the paper's result, ours, steps and hours."""
     quick: bool = False
-    """A smaller or easier variant; --list shows its minutes, docs/results.md says what it shows."""
+    """A smaller or easier variant; --list shows its minutes, docs/results.md explains its results."""
     jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
     """Runs at a time, at least 1; each takes a core."""
     curves: tuple[str, ...] = ()
-    """Only these curves; in a figure with tasks CORE stands for all of its curves CORE.TASK."""
+    """Only these curves; in a figure with tasks CORE selects all of its curves CORE.TASK."""
     seeds: tuple[int, ...] = ()
-    """Only these seeds, of those that the figure names."""
+    """Only these of the figure's seeds."""
     minutes: Minutes = setting(0.0, (0, None))
-    """Stop after so long and show what has been reached; a plain number counts minutes, 0 has no limit."""
+    """Stop after this time and show the results so far; a plain number is in minutes, 0 sets no limit."""
     collect: bool = False
-    """Train nothing: evaluate what has been trained so far, and write results."""
+    """Do not train: evaluate the existing runs, and write results."""
     runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/figures")
-    """Where the run directories are."""
+    """Folder of the run directories."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = _RESULTS
-    """Where FIGURE.json and FIGURE.png go."""
+    """Folder for FIGURE.json and FIGURE.png."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,12 +59,12 @@ class ReproduceConfig(Settings):
 
     @property
     def size(self) -> str:
-        """Which of the figure's settings."""
+        """The name of the figure's setting."""
         return "quick" if self.quick else "full"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List or reproduce as the words say; returns the exit code: 0 once every run is finished, else 1."""
+    """List or reproduce according to the arguments; returns the exit code: 0 once every run is finished, else 1."""
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
     console = make_console()
     if config.list:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
-    """The runs that are asked for, seed by seed, so that all curves have one seed before any has two."""
+    """The requested runs, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
     curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
     allowed_names = {"curve": list(curves), "seed": list(setting.seeds)}
@@ -110,7 +110,7 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
 
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
-    """The runs to come and the time that they take, said before they begin."""
+    """Message on the planned runs and their estimated time."""
     setting = figure.settings[config.size]
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
     line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."
@@ -122,7 +122,7 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 
 def listing(folder: Path) -> Table:
-    """Every figure in a row: where the paper has it and its result, ours curve by curve, steps and hours."""
+    """One row per figure: its place in the paper and the paper's result, ours by curve, steps and hours."""
     table = Table(box=None, pad_edge=False, caption="hours of one core, all curves and seeds", caption_justify="left")
     for column in ("figure", "the paper", "ours", "steps", "hours", "quick"):
         table.add_column(column, no_wrap=column != "the paper", overflow="fold")
@@ -142,7 +142,7 @@ def listing(folder: Path) -> Table:
 
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
-    """FIGURE.json and FIGURE.png, from the runs that have begun and what is recorded."""
+    """Write FIGURE.json and FIGURE.png, from the started runs and the recorded results."""
     stem = figure.name if config.size == "full" else f"{figure.name}-quick"
     file = config.results / f"{stem}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}

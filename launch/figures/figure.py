@@ -1,7 +1,7 @@
 """A figure as a data file: its curves as flags of `rl-train`, seeds, measure and a paper's results.
 
-docs/tutorials/figure.md describes the format. Adding a figure is adding a file to `data/`; `rl-reproduce FILE.toml`
-reads one from anywhere.
+docs/tutorials/figure.md describes the format. To add a figure, add a file to `data/`; `rl-reproduce FILE.toml`
+reads one from any path.
 """
 
 import shlex
@@ -25,7 +25,7 @@ SETTINGS = ("full", "quick")
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A number of the paper."""
+    """A value from the paper."""
 
     label: str
     value: float
@@ -38,7 +38,7 @@ class Curve:
 
     name: str
     arguments: tuple[str, ...]
-    """Words of `rl-train`, without seed and run directory."""
+    """Arguments of `rl-train`, without seed and run directory."""
     core: str = ""
     """Key of the curve in a figure with tasks, whose curves are named CORE.TASK."""
     task: str = ""
@@ -46,7 +46,7 @@ class Curve:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration that the words stand for. Raises EngramError, also for an agent that imitates a player."""
+        """The configuration of the arguments. Raises EngramError, also for an agent that imitates a player."""
         config = parse_run(self.arguments)
         if config.learner.imitate or (config.start_from and imitated(config.start_from)):
             raise EngramError(
@@ -67,12 +67,12 @@ class Setting(Settings):
     curves: tuple[Curve, ...] = ()
     seeds: tuple[int, ...] = (1,)
     steps_per_second: float | None = setting(None, above(0))
-    """Of one core; None if it was not measured."""
+    """Steps/s of one CPU core; None if it was not measured."""
     note: str = ""
     stop: str = "A run ends at its `--total-steps`."
-    """Stopping rule of its runs."""
+    """Stopping rule of the runs."""
     other_runs: tuple[str, ...] = ()
-    """Runs that are no curve: failed, lost or repeated."""
+    """Runs outside the curves: failed, lost or repeated."""
 
     @property
     def steps(self) -> int:
@@ -81,13 +81,13 @@ class Setting(Settings):
 
     @property
     def core_hours(self) -> float | None:
-        """Hours of one core that all runs take together, None without a measured speed."""
+        """Hours of one CPU core for all runs together; None without a measured speed."""
         return self.steps / self.steps_per_second / 3600 if self.steps_per_second else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Settings):
-    """A figure as its data file describes it."""
+    """A figure from its data file."""
 
     name: str
     title: str
@@ -101,17 +101,17 @@ class Figure(Settings):
 
     @property
     def source(self) -> str:
-        """Paper and place, as far as they are named."""
+        """Paper and place in it, if they are named."""
         return ", ".join(filter(None, (self.paper, self.place)))
 
 
 def names() -> list[str]:
-    """The figures that there are."""
+    """All figures."""
     return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
 
 
 def load(name: str) -> Figure:
-    """The figure of that name, or of a data file of one's own. Raises EngramError with the names that there are."""
+    """The figure of a name or of a custom data file. Raises EngramError with the existing names."""
     if name.endswith(".toml"):
         try:
             return parse(Path(name).stem, Path(name).read_text())
@@ -123,7 +123,7 @@ def load(name: str) -> Figure:
 
 
 def parse(name: str, text: str) -> Figure:
-    """A figure from the text of its data file. Raises EngramError naming the key that is missing, unknown or wrong."""
+    """Parse a data file's text. Raises EngramError naming the missing, unknown or wrong key."""
     with user_errors(f"the data file of figure {name!r} is wrong"):
         data = tomllib.loads(text)
         sizes = {size: data.pop(size, None) for size in SETTINGS if size in data or size == "full"}

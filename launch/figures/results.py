@@ -1,4 +1,4 @@
-"""Results of a figure's runs as one JSON document and one picture."""
+"""Results of a figure's runs as one JSON document and one plot."""
 
 import json
 import re
@@ -20,21 +20,21 @@ from .runs import FigureRun
 _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")
 """Name of a curve at one cut of the gradient: core, steps, variant."""
 POINTS = 120
-"""Points of a curve that are kept."""
+"""Maximum points of a curve."""
 DPI = 110
 COLORS, LINES = 10, ("-", "--", ":")
 """Matplotlib's colors, and the lines of the first ten curves, the next ten and those after them."""
 MANY = 6
-"""The legend of more curves stands beside them, where it hides none."""
+"""Number of curves above which the legend is next to the plot."""
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
-    """Curves, evaluations, wall times and frames of all runs that have begun, with the paper's numbers beside them.
+    """Collect curves, evaluations, wall times and frames of all started runs, with the paper's results.
 
-    A recorded run whose settings are no longer the curve's, or that a run of a later beginning replaces, is kept
-    without its curve under `replaced`. Runs that are only in `recorded`, an earlier document of the figure ({} if there
-    is none), are kept as they are there if their settings are still the curve's: their directories may be on another
-    machine, or gone. So are those that went further than the runs of now.
+    A recorded run whose settings are no longer the curve's, or that a later run replaces, moves without its curve to
+    `replaced`. Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), remain
+    unchanged if their settings are still the curve's: their directories may be on another machine, or deleted. So do
+    those with more steps than the current runs.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _replaced(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[
 
 
 def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
-    """The curves of an earlier document of the figure that `collect` leaves out: they are of other settings."""
+    """The curves of an earlier document that `collect` omits because they have other settings."""
     curves = {curve.name: curve for curve in figure.settings[size].curves}
     return [
         name
@@ -84,9 +84,9 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has this one's settings, in whatever words; what a preset stands for may change.
+    """Whether a recorded curve has this one's settings, independent of the arguments; a preset's values may change.
 
-    Documents of before settings were kept have the command alone.
+    Old documents contain the command only.
     """
     settings = entry.get("settings")
     return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
@@ -97,15 +97,15 @@ def _command(curve: Curve) -> str:
 
 
 def _settings(curve: Curve) -> dict[str, Any]:
-    """Values of the command that differ from the defaults, by dotted name, in the types that JSON keeps."""
+    """Values of the command that differ from the defaults, by dotted name, in JSON types."""
     changed = {name: now for name, _, now in differences(RunConfig(), curve.config)}
     return json.loads(json.dumps(changed))
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """By curve: the mean over seeds of the evaluations and how many seeds there are; nothing of unfinished curves.
+    """By curve: the mean over seeds of the evaluations and the number of seeds; without unfinished curves.
 
-    In a figure with tasks: by core, the interquartile mean of its scores and how many there are.
+    In a figure with tasks: by core, the interquartile mean of its scores and their number.
     """
     if any("task" in curve for curve in document["curves"].values()):
         scores = tasks.scores(document)
@@ -119,10 +119,10 @@ def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Write the figure: each curve's mean, a band from lowest to highest seed, the paper's results as lines.
+    """Plot the figure: each curve's mean, a band from lowest to highest seed, the paper's results as lines.
 
     Curves called CORE-NUMBER, one number for each cut of the gradient, have a panel for each number. An easier variant
-    has no lines: its results are of another task. A figure with tasks: see tasks.py.
+    has no lines, since it is another task. A figure with tasks: see tasks.py.
     """
     if any("task" in curve for curve in document["curves"].values()):
         tasks.draw(document, _titled(title, document), file)
@@ -147,7 +147,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     if len(groups) > 1:
         figure.suptitle(_titled(title, document))
     low, high = grid[0, 0].get_ylim()
-    grid[0, 0].set_ylim(low, high + 0.06 * (high - low))  # room for the words above the highest line
+    grid[0, 0].set_ylim(low, high + 0.06 * (high - low))  # room for the text above the highest line
     figure.tight_layout()
     figure.savefig(file, dpi=DPI, metadata={"Software": None})
     plt.close(figure)
@@ -204,7 +204,7 @@ def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styl
 
 
 def curve_style(number: int) -> tuple[str, str]:
-    """Color and line of a picture's curve: no two of the first thirty have the same."""
+    """Color and line style of a curve, different for the first thirty."""
     return f"C{number % COLORS}", LINES[number // COLORS % len(LINES)]
 
 
@@ -222,7 +222,7 @@ def _run(run: FigureRun) -> dict[str, Any]:
 
 
 def _curve(run: FigureRun) -> dict[str, list[float]]:
-    """Steps and the measure, averaged into at most POINTS parts; of a population the mean of its members."""
+    """Steps and the measure, averaged into at most POINTS parts; for a population the mean of its members."""
     measure = f"episode/{run.figure.measure}"
     members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
     rows = [row for file in members for row in read_log(file)] if members else run.rows()
@@ -235,7 +235,7 @@ def _curve(run: FigureRun) -> dict[str, list[float]]:
 
 
 def _measured(evaluation: dict[str, Any], measure: str) -> dict[str, Any]:
-    """The measure's estimate in what rl-eval wrote."""
+    """The measure's estimate in the results of rl-eval."""
     estimate = evaluation["all"][measure]
     return {key: estimate[key] for key in ("mean", "low", "high")} | {
         "episodes": evaluation["all"]["episodes"],

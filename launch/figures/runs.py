@@ -1,7 +1,8 @@
-"""The runs of a figure: a process of `rl-train` for each curve and seed, some at a time, stopped and continued at will.
+"""The runs of a figure: a process of `rl-train` for each curve and seed, some at a time, which can be stopped and
+resumed.
 
-A run is finished when its evaluation is written. Whatever stops the command, the next one goes on from the newest
-checkpoint of every run.
+A run is finished when its evaluation is written. After any stop, the next command resumes every run from its newest
+checkpoint.
 """
 
 import json
@@ -31,7 +32,7 @@ class FigureRun(Job):
     curve: Curve
     seed: int
     folder: Path
-    """The run directory; output and evaluation lie beside it."""
+    """The run directory; output and evaluation are next to it."""
 
     @property
     def label(self) -> str:
@@ -45,7 +46,7 @@ class FigureRun(Job):
 
     @property
     def evaluation_file(self) -> Path:
-        """File of `rl-eval`'s results; there once the run is finished."""
+        """File of `rl-eval`'s results; exists once the run is finished."""
         return self.folder.with_name(f"{self.folder.name}.evaluation.json")
 
     @property
@@ -60,7 +61,7 @@ class FigureRun(Job):
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run to go on with, be it from its beginning: what killed it may have come first."""
+        """Whether there is a run to resume, possibly without a checkpoint."""
         return (self.folder / CONFIG).exists()
 
     @property
@@ -73,11 +74,11 @@ class FigureRun(Job):
         return checkpoints.latest(self.folder / "checkpoints")
 
     def steps(self) -> int:
-        """Steps that metrics have been written for."""
+        """Steps of the newest row of metrics."""
         return last_step(self.folder / "metrics.jsonl")
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """All rows of metrics that are whole."""
+        """All complete rows of metrics."""
         return read_log(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any]:
@@ -85,12 +86,12 @@ class FigureRun(Job):
         return json.loads(self.evaluation_file.read_text())
 
     def checkpoint_step(self) -> int:
-        """Steps that the newest intact checkpoint holds; 0 without one."""
+        """Steps of the newest intact checkpoint; 0 without one."""
         newest = self.checkpoint()
         return checkpoints.step_of(newest) if newest else 0
 
     def check(self) -> None:
-        """Raise EngramError if the run was begun with settings that are not the curve's."""
+        """Raise EngramError if the run was started with other settings than the curve's."""
         if not self.begun:
             return
         expected = replace(self.curve.config, seed=self.seed)
@@ -101,16 +102,16 @@ class FigureRun(Job):
             )
 
     def _config(self) -> RunConfig:
-        """The configuration that the run was begun with. Raises EngramError."""
+        """The configuration with which the run was started. Raises EngramError."""
         return run_config(RunDirectory.open(str(self.folder), lock=False))
 
     def _has_best(self) -> bool:
-        """Whether evaluations on the way have said which checkpoint is best."""
+        """Whether evaluations during training have chosen a best checkpoint."""
         newest = self.checkpoint()
         return newest is not None and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
 
     def command(self) -> list[str]:
-        """The words that start the run, or continue it, to the curve's end if that is later now than it was."""
+        """The command that starts the run, or resumes it, with the curve's total steps if they have increased."""
         if self.begun:
             arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
             return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
@@ -118,9 +119,9 @@ class FigureRun(Job):
         return [tool("rl-train"), *arguments]
 
     def complete(self) -> None:
-        """Play fresh levels with the newest weights, of a population its best member's, and note the result.
+        """Evaluate the newest weights, for a population those of its best member, on new levels, and save the result.
 
-        A run with `--eval-every` plays the weights that were best in its evaluations, whose levels were others.
+        For a run with `--eval-every`, evaluate the weights that were best in its evaluations, on other levels.
         """
         raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]

@@ -1,7 +1,7 @@
 """A figure with tasks: the best mean return of every core on every task, and its interquartile mean over tasks.
 
 The score of a run is MMER of Morad et al. 2023 (POPGym): the maximum over training of the mean return of episodes,
-here over the rows of metrics. A table compares finished runs only; curves show the others too.
+here over the rows of metrics. A table compares finished runs only; curves also show the others.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ def tasks_of(document: dict[str, Any]) -> list[str]:
 
 
 def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
-    """Cores by the interquartile mean of their scores, best first; without cores that lack a task that others have.
+    """Cores by the interquartile mean of their scores, best first; without cores that lack a task of the others.
 
     The bootstrap resamples seeds within each task. Scores are not normalized: POPGym's returns lie between -1 and 1.
     """
@@ -58,7 +58,7 @@ def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
 
 
 def extent(document: dict[str, Any]) -> str:
-    """Tasks, steps and seeds of a document, as a title says them."""
+    """Tasks, steps and seeds of a document, for a title."""
     runs = [(seed, run) for curve in document["curves"].values() for seed, run in curve["runs"].items()]
     seeds = sorted({seed for seed, _ in runs}, key=int)
     tasks, steps = tasks_of(document), max(run["planned_steps"] for _, run in runs)
@@ -69,7 +69,7 @@ def extent(document: dict[str, Any]) -> str:
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Write the figure: interquartile means with their intervals, then a panel of training curves per task."""
+    """Plot the figure: interquartile means with their intervals, then a panel of training curves per task."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,1 +1,1 @@
-"""`rl-look`: an episode of a trained agent as a page, with what is in its memory at every step."""
+"""`rl-look`: an episode of a trained agent as a page, with its recurrent state at every step."""

@@ -1,4 +1,4 @@
-"""`rl-look`: a page that shows an episode of a trained agent, and its memory at every step."""
+"""`rl-look`: a page that shows an episode of a trained agent, with its recurrent state at every step."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -27,15 +27,15 @@ from .recording import MOST_STEPS, Recording, marks, record
 from .seen import seen_panels
 
 MOST_LEVELS = 4096
-"""Levels among which one with the wanted facts is searched."""
+"""Number of levels to search for one with the requested facts."""
 
-_HELP = """Look into the memory of a trained agent: writes a page that plays an episode step by step, with the board,
-what the agent sees, its policy and value, and what is in its memory."""
+_HELP = """Inspect the recurrent state of a trained agent: writes a page that plays an episode step by step, with the
+board, the observation, policy and value, and the recurrent state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookConfig(ActingAgent):
-    """Which episodes of which agent, and where the page goes."""
+    """The agent, the episodes and the output file."""
 
     html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
@@ -44,12 +44,12 @@ class LookConfig(ActingAgent):
     episodes: int = setting(1, (1, None))
     """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts that must hold when the first episode begins, FACT=VALUE, such as goal=right; in a Gymnasium environment
+    """Facts of the first episode's start to search for, FACT=VALUE, such as goal=right; in a Gymnasium environment
     options of its first reset, OPTION=VALUE."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, record and write as the words say; returns the exit code."""
+    """Play, record and write according to the arguments; returns the exit code."""
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()
@@ -94,17 +94,17 @@ def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
 
 
 def all_panels(actor: Actor, recording: Recording) -> list[Any]:
-    """Policy, value and what is seen, then the memory."""
+    """Panels of policy, value and observation, then of the recurrent state."""
     return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
 
 
 def film_panels(actor: Actor, recording: Recording) -> list[Any]:
-    """Policy and value, then the memory."""
+    """Panels of policy and value, then of the recurrent state."""
     return [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
 
 
 def option_names(actor: Actor) -> list[str]:
-    """Names of all actions; of several choices at once, all options of all choices; of a Box its Gaussians."""
+    """Names of all actions; for several choices, of all options of all choices; for a Box, of its Gaussians."""
     spec = actor.agent.action_spec
     if isinstance(spec, BoxSpec):
         return [f"{what} {k + 1}" for what in ("mean", "log deviation") for k in range(spec.size)]
@@ -115,7 +115,7 @@ def option_names(actor: Actor) -> list[str]:
 
 
 def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[str, Any]]:
-    """The index of the first environment of the evaluation that begins as --level asks, and the options of its reset.
+    """Index of the first environment in the evaluation whose start matches --level, and the options of its reset.
 
     Only Gymnasium environments have such options; their index is 0. Raises EngramError.
     """
@@ -148,7 +148,7 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
 
 
 def number_of(name: str, value: Any, names: Sequence[str]) -> int:
-    """The value of a fact, given by its name or its number. Raises EngramError."""
+    """The value of a fact, from its name or its number. Raises EngramError."""
     if str(value) in names:
         return names.index(str(value))
     if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
@@ -157,7 +157,7 @@ def number_of(name: str, value: Any, names: Sequence[str]) -> int:
 
 
 def write(file: Path, data: bytes, flag: str) -> None:
-    """Write a file as a whole. Raises EngramError naming the flag."""
+    """Write a file atomically. Raises EngramError naming the flag."""
     with file_errors(f"{flag}: cannot write {file}"):
         replace_file(file, data)
 

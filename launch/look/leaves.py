@@ -10,11 +10,11 @@ from ...agents.specs import channels_first, picture_size
 
 Image = NDArray[np.uint8]
 SINGLE = "observation"
-"""Name of an observation that is no dict."""
+"""Name of an observation that is not a dict."""
 COLOR, MOST_CHANNELS = 3, 16
 """Three channels are red, green and blue; other channels are gray images next to each other, up to a limit."""
 SHORTEST_SIDE = 160
-"""Pixels that the shorter side of an image is enlarged to."""
+"""Pixels to which the shorter side of an image is enlarged."""
 DIMMEST = 128
 """Bytes that stay below this, such as indices of objects, are scaled to the whole range of gray."""
 
@@ -41,7 +41,8 @@ def is_image(array: NDArray[Any]) -> bool:
 
 
 def images(array: NDArray[Any]) -> list[Image]:
-    """uint8 [height, width, 3] for each step of an image leaf [T, ...]; frames and gray channels are side by side."""
+    """uint8 [height, width, 3] for each step of an image leaf [T, ...]; frames and gray channels are placed side by
+    side."""
     values = array if array.ndim > 3 else array[..., None]
     if _first(values.shape[1:]):
         values = np.moveaxis(values, -3, -1)
@@ -54,7 +55,7 @@ def images(array: NDArray[Any]) -> list[Image]:
 
 
 def _first(shape: tuple[int, ...]) -> bool:
-    """Whether channels come before rows; where the shape does not show it they are last."""
+    """Whether channels come before rows; if the shape is ambiguous, they are last."""
     try:
         return channels_first((shape[-3], shape[-2], shape[-1]), "auto")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Recordings as one HTML file that needs nothing else: data and pictures are inside."""
+"""Recordings as one self-contained HTML file, with data and images."""
 
 import base64
 import hashlib
@@ -18,17 +18,17 @@ from .recording import Mark, Picture, Recording
 from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995
-"""Colors end at this quantile of the values: a few outliers shall not make all else pale."""
+"""Quantile of the values at the end of the color scale, so that outliers do not make the rest pale."""
 WIDEST = 960
-"""Pixels of an image."""
+"""Pixels [height, width, channels] of an image."""
 SAMPLES = 9
-"""Images of an episode whose median is the background of all."""
+"""Number of images of an episode for the median background."""
 
 
 def episode(
     recording: Recording, memory: Sequence[Panel], marks: Sequence[Mark], fact_values: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """One episode as the page's script reads it."""
+    """One episode in the format of the page's script."""
     images = Images()
     boards, views = images.layers(recording.boards), images.layers(recording.views)
     return {
@@ -52,7 +52,7 @@ def episode(
 
 
 def packed(panel: Panel) -> dict[str, Any]:
-    """A panel with its values as bytes 0..255 between `low` and `high`; curves stay numbers."""
+    """A panel with its values as bytes 0..255 between `low` and `high`; curves keep their values."""
     low, high = span(panel)
     plain = panel._asdict() | {"low": low, "high": high}
     if panel.kind == "lines":
@@ -62,7 +62,7 @@ def packed(panel: Panel) -> dict[str, Any]:
 
 
 def span(panel: Panel) -> tuple[float, float]:
-    """The values that the ends of a panel's colors or of its axis stand for."""
+    """The values at the ends of a panel's color scale or axis."""
     if panel.scale == "share":
         return 0.0, 1.0
     values = panel.values[np.isfinite(panel.values)].astype(np.float64)
@@ -75,7 +75,7 @@ def span(panel: Panel) -> tuple[float, float]:
 
 
 def finite(values: Any, low: float, high: float) -> Any:
-    """Values of a panel, float64: nan is drawn as 0, inf at the end of the scale."""
+    """Values of a panel, float64: nan is plotted as 0, inf at the end of the scale."""
     return np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=high, neginf=low)
 
 
@@ -112,10 +112,10 @@ class Images:
         return index
 
     def layers(self, images: Sequence[Picture]) -> list[list[int]]:
-        """A background, which most of an episode's images share, and what differs from it, for every image.
+        """Split every image into a background, shared by most of an episode's images, and a patch with the difference.
 
         Args:
-            pictures: one per step, uint8 [height, width, 3].
+            images: one per step, uint8 [height, width, 3].
 
         Returns:
             [background, patch, left, top] per step: indices of files (a patch of -1 is none), and the patch's pixel.
@@ -135,7 +135,7 @@ class Images:
         ]
 
     def _patch(self, image: Picture, background: Picture) -> tuple[int, int, int] | None:
-        """Part that differs from the background: its index, left, top; None where that is most of the image."""
+        """Patch that differs from the background: index, left, top; None if it is most of the image."""
         red, green, blue = np.moveaxis(image != background, 2, 0)
         differs = red | green | blue
         if not differs.any():

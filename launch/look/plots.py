@@ -1,4 +1,4 @@
-"""Panels of an episode as one matplotlib figure: the picture of --look-every, and the frames of rl-look --gif."""
+"""Panels of an episode as one matplotlib figure: the image of --look-every, and the frames of rl-look --gif."""
 
 import io
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from .recording import Mark, Picture, Recording
 
 COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
 WIDTH, CURVES, LOWEST, HIGHEST = 8.6, 0.9, 0.5, 2.0
-"""Inches at 100 pixels: the figure; a panel of curves; the least and the most of a heat map."""
+"""Inches at 100 pixels: the figure; a panel of curves; the minimum and the maximum of a heat map."""
 MOST_NAMES = 12
-"""More rows or curves than this have no names."""
+"""Maximum rows or curves with names."""
 MARKED = "#f59e0b"
 BOARD, BACKGROUND = 400, "#18181b"
-"""Pixels of a board's longer side, and the color behind it."""
+"""Pixels of a board's longer side, and its background color."""
 MOST_PANELS, MOST_FRAMES, PALETTE = 2, 300, 96
 """Panels of the recurrent state in a film; frames, of a longer episode every second step, or every
 third; colors."""
@@ -27,7 +27,7 @@ MILLISECONDS, LAST_MILLISECONDS = 120, 1500
 
 
 def figure(panels: Sequence[Panel], title: str = "", marks: Sequence[Mark] = ()) -> Figure:
-    """Panels over the steps 0..T-1 of an episode, one below the other; tables of a single step are left out."""
+    """Panels over the steps 0..T-1 of an episode, one below the other; tables of a single step are omitted."""
     shown = [panel for panel in panels if panel.kind != "matrix"]
     heights = [CURVES if each.kind == "lines" else np.clip(0.1 * len(each.labels), LOWEST, HIGHEST) for each in shown]
     plot = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), 100, layout="constrained")
@@ -63,11 +63,11 @@ def png(plot: Figure) -> tuple[bytes, int, int]:
 
 
 def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
-    """An animated GIF: board, view, and panels with the present step marked. Raises ValueError without boards."""
+    """An animated GIF: board, view, and panels with the current step marked. Raises ValueError without boards."""
     if not recording.boards:
         raise ValueError("this environment draws no pictures")
     policy, outcome, *memory = panels
-    # Heat maps first: they say which part of the recurrent state it was.
+    # Heat maps first: they show the parts of the recurrent state.
     chosen = sorted((p for p in memory if p.kind != "matrix"), key=lambda p: p.kind != "heat")[:MOST_PANELS]
     plot = figure([policy, outcome, *chosen])
     strips = Image.fromarray(_pixels(plot))

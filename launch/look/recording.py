@@ -1,7 +1,7 @@
-"""An episode, step by step: what was seen, thought and done, and every step of the memory.
+"""An episode, step by step: observations, policy, actions, and the recurrent state.
 
-The episode is played by an actor as in training and in `rl-eval`, one step per unroll; the core is recorded by a hook
-that is there for this episode only.
+The episode is played by an actor as in training and in `rl-eval`, one step per unroll; a hook records the
+core during this episode only.
 """
 
 from typing import Any, NamedTuple
@@ -17,40 +17,41 @@ from .leaves import named_arrays
 
 Picture = NDArray[np.uint8]
 MOST_STEPS = 2000
-"""A longer episode is cut off."""
+"""Maximum steps of an episode."""
 
 
 class Recording(NamedTuple):
     """Steps 0..T-1 of one episode; the last one shows its final observation."""
 
     boards: list[Picture]
-    """The whole board at every step; none in an environment without pictures."""
+    """The whole board at every step; none in an environment without images."""
     views: list[Picture]
-    """The observation as an image; none where the environment draws only the whole board."""
+    """The observation as an image; none if the environment renders only the whole board."""
     observations: dict[str, NDArray[Any]]
     """[T, ...]: each array of the observation, by name."""
     probabilities: NDArray[np.float32]
-    """[T, A]: of every action (of every option of every choice); of a Box the numbers of its Gaussians."""
+    """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
+    Gaussians."""
     actions: NDArray[Any]
-    """[T, K]: what was taken, by choice."""
+    """[T, K]: the actions, by choice."""
     values: NDArray[np.float32]
-    """[T]."""
+    """[T]: the value estimates."""
     rewards: NDArray[np.float32]
     """[T]: the reward that came with the observation."""
     facts: dict[str, NDArray[np.int64]]
-    """[T] each: what the environment knows of the level and the moment."""
+    """[T] each: the environment's facts of the level and the step."""
     fields: dict[str, float]
-    """Episode fields once it had ended; empty if it was cut off."""
+    """Episode fields at its end; empty if it was cut off."""
     trace: Trace
     """Every step of the core."""
 
 
 def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Recording:
-    """The next episode of an actor's only environment.
+    """Record the next episode of an actor's only environment.
 
     Args:
         actor: at the beginning of an episode, with an unroll length of 1.
-        most: steps after which it is cut off.
+        most: steps after which the episode is cut off.
     """
     batch: Any = actor.batch
     spec = actor.agent.action_spec
@@ -103,12 +104,12 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
 
 
 def drawn(batch: Any, full: bool) -> Picture | None:
-    """A picture of environment 0, or None from an environment that draws none."""
+    """An image of environment 0, or None if the environment renders none."""
     if not hasattr(batch, "draw"):
         return None
     try:
         return batch.draw(0, full=full)
-    except (NotImplementedError, ValueError):  # the second from a Gymnasium environment
+    except (NotImplementedError, ValueError):  # a Gymnasium environment raises the second
         return None
 
 
@@ -117,21 +118,21 @@ def _policy(log_policies: torch.Tensor, gaussian: bool) -> NDArray[np.float32]:
 
 
 class Mark(NamedTuple):
-    """Something happened at a step."""
+    """An event at a step."""
 
     step: int
     text: str
 
 
 def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
-    """Every change of a fact with named values that mostly keeps them, and every reward that is not the usual one."""
+    """Every change of a fact with named values that is mostly constant, and every unusual reward."""
     result: list[Mark] = []
     for name, series in recording.facts.items():
         if not values.get(name):
             continue
         changes = np.flatnonzero(series[1:] != series[:-1]) + 1
         if len(changes) > len(series) // 2:
-            continue  # where the agent is, not what happens to it
+            continue  # facts like the agent's position change all the time
         for step in changes:
             result.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
     rewards = recording.rewards

@@ -1,4 +1,4 @@
-"""Panels of what is outside the memory: policy, value, reward and, in an environment without views, the observation."""
+"""Panels outside the recurrent state: policy, value, reward and, in an environment without views, the observation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from .recording import Recording
 
 
 def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
-    """The policy comes first: the page shows the bars of a step from it."""
+    """Panels with the policy first: the page shows the bars of a step from it."""
     policy = recording.probabilities.T.copy()
     gaussian = recording.actions.dtype.kind == "f"
     note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
@@ -43,12 +43,12 @@ def _heat(name: str, array: NDArray[Any]) -> Panel:
 
 
 def seen_images(recording: Recording) -> dict[str, list[Image]]:
-    """Each array of the observation that is an image, uint8 [height, width, 3] per step; none where there are views."""
+    """Each array of the observation that is an image, uint8 [height, width, 3] per step; none if there are views."""
     arrays = {} if recording.views else recording.observations
     return {name: images(array) for name, array in arrays.items() if is_image(array)}
 
 
 def seen_scalars(recording: Recording) -> dict[str, NDArray[np.float32]]:
-    """Each array of the observation that is a single number per step, float32 [T]; none where there are views."""
+    """Each array of the observation that is a single number per step, float32 [T]; none if there are views."""
     arrays = {} if recording.views else recording.observations
     return {name: array.reshape(-1).astype(np.float32) for name, array in arrays.items() if array[0].size == 1}

@@ -1,8 +1,8 @@
-"""`--look-every`: the memory at work on one level, again and again while it is trained, and numbers about its states.
+"""`--look-every`: images of the recurrent state on one level, repeated during training, and metrics of its states.
 
-An agent of its own plays with the newest weights, in this process and between two updates; training's random numbers
-do not notice. How stale stored states are is measured on two unrolls that an actor makes one after the other: the
-second begins with the state that the actor had stored, and the newest weights run through the first one to a fresh one.
+A separate agent plays with the newest weights, in this process and between two updates, without effect on training's
+random streams. The staleness of stored states is measured on two consecutive unrolls of an actor: the second begins
+with the stored state, which is compared with the state of the newest weights after the first one.
 """
 
 import time
@@ -29,36 +29,36 @@ from .recording import marks, record
 from .seen import seen_panels
 
 TAG = "memory"
-"""Of the picture in TensorBoard."""
+"""Tag of the image in TensorBoard."""
 MOST_STEPS = 300
-"""Of the episode; a longer one is cut off."""
+"""Maximum steps of the episode."""
 LARGEST_SHARE = 0.01
-"""Of the run's time that all of this may take; after the first picture the next ones wait until it is no more."""
+"""Maximum fraction of the run's time for images; later ones wait until the limit allows them."""
 ENVIRONMENTS = 16
-"""Environments of an unroll whose states are made again, at most."""
+"""Maximum environments of an unroll whose states are recomputed."""
 
 
 class Watcher:
-    """Looks at the memories of a run's members while they learn."""
+    """Shows the recurrent states of a run's members during training."""
 
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
         self.spent = 0.0
-        """Seconds that all of this has taken."""
+        """Seconds spent in total."""
         self.pictures = 0
-        """Drawn so far."""
+        """Number of images so far."""
         self.began = time.monotonic()
         self._dearest, self._newest = 0.0, 0.0
-        """Seconds of a picture with what follows from it: of the dearest one, and so far of the newest."""
+        """Seconds of an image with its follow-up work: of the slowest one, and so far of the newest."""
         self._due: set[int] = set()
         self._first: dict[int, Unroll | None] = {}
-        """Of members whose stored states are to be compared: the first of two unrolls, once it is there."""
+        """First of two unrolls, by member whose stored states are to be compared; None before it arrives."""
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Draw a member's memory if that became due between `before` and its steps now, or is so still.
+        """Plot a member's recurrent state if an image became due between `before` and its current steps, or is overdue.
 
-        `at_step` is called after each step of the environment; what it raises ends the episode.
+        `at_step` is called after each step of the environment; an exception from it ends the episode.
         """
         if member.learner.steps // self.every > before // self.every:
             self._due.add(member.number)
@@ -71,18 +71,19 @@ class Watcher:
         self.note_cost(time.monotonic() - started)
 
     def affordable(self) -> bool:
-        """Whether all pictures with one more take no more than their share of the time so far; or it is the first."""
+        """Whether another image keeps within the share of the run's time, or is the first one."""
         most = LARGEST_SHARE * (time.monotonic() - self.began)
         return self.spent == 0 or self.spent + self._dearest <= most
 
     def note_cost(self, seconds: float) -> None:
-        """Count in seconds that went into the newest picture."""
+        """Add seconds spent on the newest image."""
         self.spent += seconds
         self._newest += seconds
         self._dearest = max(self._dearest, self._newest)
 
     def receive(self, member: Member, unroll: Unroll) -> None:
-        """An unroll on its way to the learner; two of an actor in a row tell how stale stored states are."""
+        """Process an unroll on its way to the learner; two consecutive ones of an actor measure the staleness of
+        states."""
         if member.number not in self._first:
             return
         first = self._first[member.number]
@@ -90,7 +91,7 @@ class Watcher:
             return
         started = time.monotonic()
         chosen = torch.arange(min(ENVIRONMENTS, len(unroll.weights_version)))
-        second = some_environments(unroll, chosen)  # copied: a part would hold on to the object store
+        second = some_environments(unroll, chosen)  # copied: a view would keep memory of the object store
         share = None if first is None else self._staleness(member.learner.agent, first, second)
         if share is None:
             self._first[member.number] = second
@@ -117,20 +118,20 @@ class Watcher:
         member.writer.show(events.picture(member.learner.steps, TAG, *made))
 
     def _staleness(self, agent: Agent, first: Unroll, second: Unroll) -> float | None:
-        """Of the states that the second unroll begins with; None if the first one did not end there."""
+        """Staleness of the second unroll's initial states; None if the first unroll did not end there."""
         new, old = fresh(agent, first), to_device(second, agent.policy.weight.device).initial_state
-        # An actor that was replaced, or was given another member's weights, begins new episodes.
+        # An actor that was replaced, or received another member's weights, begins new episodes.
         return staleness(old.core, new.core) if torch.equal(old.elapsed, new.elapsed) else None
 
     def _actor(self, agent: Agent) -> Actor:
-        """The newest weights in an actor that begins with the same level every time."""
+        """An actor with the newest weights that begins with the same level every time."""
         weights = {name: value.cpu() for name, value in agent.state_dict().items()}
-        with torch.random.fork_rng(devices=[]):  # a new agent draws first weights, which are replaced at once
+        with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
             return make_actor(self.factory, weights, seed=self.seed, greedy=False, num_envs=1, unroll_length=1)
 
 
 def fresh(agent: Agent, unroll: Unroll) -> AgentState:
-    """The state after an unroll, made with these weights from the state that it began with."""
+    """The state after an unroll, recomputed with these weights from its initial state."""
     device = agent.policy.weight.device
     unroll = to_device(unroll, device)
     state, generator = unroll.initial_state, torch.Generator(device)

@@ -1,1 +1,1 @@
-"""`rl-play`: a person plays an environment in a terminal."""
+"""`rl-play`: play an environment in a terminal."""

@@ -1,4 +1,4 @@
-"""A trained agent that plays a game, and goes on remembering while a person takes over."""
+"""A trained agent that plays a game, and updates its recurrent state while the user plays."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ class Player:
         self._began = True
 
     def choose(self, by_hand: int | None = None) -> int:
-        """The agent's action in the present step; it sees the step and `by_hand` as its own action if that is given."""
+        """The agent's action in the current step; `by_hand`, if set, replaces it as the last action in the agent's
+        input."""
         game = self.game
         action = int(self._agent.act(game.observation, game.reward, began=self._began)[0])
         self._began = game.over

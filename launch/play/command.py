@@ -1,4 +1,4 @@
-"""`rl-play`: a person plays an environment in a terminal, and sees no more than an agent does."""
+"""`rl-play`: play an environment in a terminal, with the observations of an agent."""
 
 import inspect
 import json
@@ -29,10 +29,10 @@ KEYS = {
     "right": ("right", "d", "l"),
     "stay": (" ", "."),
 }
-"""Keys by the name of the action; other actions are typed as numbers, with leading zeros from ten actions on."""
+"""Keys by the name of the action; other actions are typed as numbers, with leading zeros for ten or more actions."""
 NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
 WAITS = 10
-"""Steps of staying for one key, in environments that make a player wait."""
+"""Steps of waiting per key press, in environments with long waits."""
 REPLAY_FPS = AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
@@ -45,28 +45,28 @@ _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a t
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig(Settings):
-    """The environment or agent to play, and how."""
+    """The environment or agent to play, and the settings."""
 
     name: tyro.conf.Positional[str] = ""
     """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
-    """Show the whole board instead of what an agent sees (the key v changes it, too)."""
+    """Show the whole board instead of the agent's view (the key v toggles it)."""
     seed: int = setting(0, (0, None))
     """Seed of the levels, at least 0."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = setting(0.0, (0, 1000))
-    """Steps per second, with "stay" where no key is pressed; 0 waits for a key. For a replay, 0 is 8."""
+    """Steps per second, with "stay" if no key is pressed; 0 waits for a key. For a replay, 0 means 8."""
     record: str = setting("", file="")
-    """File to which seed, parameters and actions are written."""
+    """Output file for seed, parameters and actions."""
     replay: str = ""
-    """Recording to be shown again; without a terminal, only its scores are printed."""
+    """Recording to replay; without a terminal, only its scores are printed."""
     checkpoint: str = "latest"
-    """With a run: latest, best or the number of a step."""
+    """With a run: latest, best or a step."""
     member: int = setting(-1, (-1, None))
     """With a run: which member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
-    """With a run: take the likeliest action instead of drawing one from the policy."""
+    """With a run: take the likeliest action instead of sampling one from the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,19 +80,19 @@ class PlayConfig(Settings):
             raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
 
     def is_run(self) -> bool:
-        """Whether an agent is to play."""
+        """Whether an agent plays."""
         return self.name.startswith(zoo.PREFIX) or (not is_environment(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play or replay as the words say; returns the exit code."""
+    """Play or replay according to the arguments; returns the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
         return replay(config) if config.replay else play(config)
 
 
 def play(config: PlayConfig) -> int:
-    """A person plays until they quit."""
+    """Let the user play until they quit."""
     player = _player(config) if config.is_run() else None
     game = player.game if player else Game(config.name, config.env_args, config.seed)
     if not player and config.fps and "stay" not in game.batch.action_names:
@@ -117,7 +117,7 @@ def play(config: PlayConfig) -> int:
 
 
 def replay(config: PlayConfig) -> int:
-    """Show a recording again and print its scores; exit code 1 if they are not those that it was made with."""
+    """Replay a recording and print its scores; exit code 1 if they differ from the recorded ones."""
     saved, game = load_recording(config.replay)
     game.begin()
     rest = list(saved["actions"])
@@ -135,13 +135,13 @@ def replay(config: PlayConfig) -> int:
 
 
 def _player(config: PlayConfig) -> Player:
-    """The agent that the arguments name."""
+    """The agent of the arguments."""
     options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
     return Player(config.name, env_args=config.env_args, seed=config.seed, **options)
 
 
 class _Table:
-    """Where the player, the game and the screen meet."""
+    """A session that connects the player, the game and the screen."""
 
     def __init__(self, game: Game, terminal: Terminal, full: bool, player: Player | None = None) -> None:
         self.game, self.terminal, self.full, self.player = game, terminal, full, player
@@ -152,7 +152,7 @@ class _Table:
         self.stay = names.index("stay") if "stay" in names else None
 
     def play(self, fps: float) -> None:
-        """Until the player quits; in real time if `fps` is positive."""
+        """Play until the player quits; in real time if `fps` is positive."""
         wait = round(1000 / fps) if fps else -1
         while True:
             self._show(self._keys())
@@ -164,7 +164,7 @@ class _Table:
             self._press(key)
 
     def replay(self, actions: list[int], fps: float) -> list[int]:
-        """Show the actions one after the other; what is left of them when the viewer quits."""
+        """Replay the actions; returns the remaining ones when the viewer quits."""
         pause, wait = False, round(1000 / (fps or REPLAY_FPS))
         while actions:
             state = "paused, space goes on" if pause else "space pauses"
@@ -181,7 +181,7 @@ class _Table:
         return actions
 
     def watch(self, player: Player, fps: float) -> None:
-        """An agent plays until the viewer quits, who may stop it, change its speed and play by hand."""
+        """Let an agent play until the viewer quits; the viewer may pause it, change its speed and play by hand."""
         pause, by_hand = True, False
         while True:
             waits = by_hand or pause
@@ -223,7 +223,7 @@ class _Table:
                     self.game.act(self.stay)
 
     def _move(self, key: str) -> int | None:
-        """The action of a key, or of the digits typed so far; None while the number is incomplete or no action."""
+        """The action of a key, or of the digits typed so far; None while the number is incomplete or not an action."""
         if key in self.moves or key not in "0123456789" or not key:
             return self.moves.get(key)
         self.typed += key
@@ -267,13 +267,13 @@ def _purpose(game: Game) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line in parts of at most `width` characters, each indented like the first."""
+    """A line wrapped to `width` characters, each part indented like the first."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(line, width, subsequent_indent=indent) or [""]
 
 
 def _result(game: Game) -> str:
-    """The scores in words."""
+    """The scores as text."""
     lines = [f"game {k}: score {score:.6g}" for k, score in enumerate(game.scores, start=1)]
     if not game.over:
         lines.append(f"game {len(lines) + 1}: score {game.score:.6g} after {game.steps} steps, not finished")

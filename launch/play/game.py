@@ -1,4 +1,4 @@
-"""A game that a person plays: what was done in it, what it was worth, and its recording."""
+"""A game in a terminal: its actions, its scores, and its recording."""
 
 import json
 import sys
@@ -17,13 +17,13 @@ from ..run.settings.plain import from_dict
 FORMAT = 1
 """Version of the recordings."""
 COMPILING = 30
-"""Seconds that the slowest environment takes to be compiled."""
+"""Seconds to compile the slowest environment."""
 _ALLOWED = "allowed: a file written by rl-play --record FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(Settings):
-    """A recording as its file has it."""
+    """A recording in the format of its file."""
 
     env: str
     env_args: dict[str, Any]
@@ -35,10 +35,10 @@ class Recording(Settings):
 
 
 class Game:
-    """One environment, everything done in it, and what it was worth.
+    """One environment, with all actions and scores.
 
     Args:
-        name: short name or id of one of our own environments.
+        name: short name or id of one of engram's environments.
     """
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
@@ -48,12 +48,12 @@ class Game:
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []
         self.scores: list[float] = []
-        """Scores of the episodes that have ended."""
+        """Scores of the finished episodes."""
         self.score, self.reward, self.steps = 0.0, 0.0, 0
         self.terminated, self.truncated = False, False
 
     def begin(self) -> None:
-        """Compile the rules, so that no key waits for that later, and begin the first game."""
+        """Compile the rules, so that no later key press waits for it, and begin the first game."""
         print(f"rl-play: compiling {self.name}, once, up to {COMPILING} s", file=sys.stderr, flush=True)
         self.batch.reset(seed=self.seed)
         self.batch.step(np.array([0]))
@@ -84,7 +84,7 @@ class Game:
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
 
     def recording(self) -> dict[str, Any]:
-        """All that is needed to see it again."""
+        """The recording of the game."""
         return {
             "format": FORMAT,
             "env": self.name,
@@ -97,7 +97,7 @@ class Game:
 
 
 def load_recording(file: str) -> tuple[dict[str, Any], Game]:
-    """A recording and the game it is of, not begun. Raises ValueError naming the file and what is wrong in it."""
+    """A recording and its game, not begun. Raises ValueError naming the file and the fault."""
     with file_errors(f"cannot read the recording {file}"):
         text = Path(file).read_text(errors="replace")
     try:

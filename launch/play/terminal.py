@@ -19,7 +19,7 @@ from rich.text import Text
 from ...envs.drawing import Canvas, Cell, Color
 
 PIXELS = 4
-"""From this many pixels per cell on, the image itself is shown; below, two characters for each cell."""
+"""Minimum pixels per cell to show the image itself; below, each cell is two characters."""
 GAP = 2
 """Columns between the board and its legend."""
 UPPER_HALF = "▀"
@@ -82,7 +82,7 @@ def _glyphs(cell: Cell) -> Line:
 
 
 def _pixels(canvas: Canvas, scale: float) -> list[Line]:
-    """The image, two pixels in each character, with the captions on top; `scale` is pixels per cell."""
+    """The image, two pixels per character, with the captions on top; `scale` is in pixels per cell."""
     scale = scale if canvas.freehand or scale < 1 else float(int(scale))
     width, lines = max(int(canvas.cols * scale), 1), max(round(canvas.rows * scale / 2), 1)
     pixels = canvas.pixels(2 * lines, width).tolist()
@@ -109,7 +109,7 @@ def _captions(canvas: Canvas, width: int) -> list[Line]:
 
 
 class Terminal:
-    """The whole terminal, while its `with` statement runs: nothing scrolls, and keys come one by one."""
+    """The whole terminal, during its `with` statement: without scrolling, with single key presses."""
 
     def __init__(self) -> None:
         self._console, self._typed = Console(highlight=False), ""
@@ -133,7 +133,7 @@ class Terminal:
         self.lines(*head, "", board, "", *foot)
 
     def lines(self, *lines: RenderableType) -> None:
-        """These lines and nothing else; what does not fit is cut off."""
+        """Show these lines only; text that does not fit is cut off."""
         texts = [Text(line, no_wrap=True, overflow="crop") if isinstance(line, str) else line for line in lines]
         self._console.update_screen(Group(*texts))
 
@@ -144,7 +144,7 @@ class Terminal:
         return height, width
 
     def key(self, milliseconds: int) -> str:
-        """The next key: its character, or up, down, left, right; "" if none comes in time, negative waits forever."""
+        """The next key: its character, or up, down, left, right; "" after the timeout; a negative one waits forever."""
         if not self._typed:
             wait = None if milliseconds < 0 else milliseconds / 1000
             if not select.select([sys.stdin], [], [], wait)[0]:

@@ -1,4 +1,4 @@
-"""`rl-probe`: teach a memory a task and say what it can hold; `rl-probe suite` compares cores."""
+"""`rl-probe`: train a memory core on a supervised task and test it; `rl-probe suite` compares cores."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from .config import ProbeConfig, recipe
 from .listing import list_tasks, say_result
 from .run import STOPPED, ProbeRun, start_from
 
-_HELP = """Teach a memory core a supervised task and test it on fresh data.
+_HELP = """Train a memory core on a supervised task and test it on new data.
 
 rl-probe TASK [flags]   one core on one task
 rl-probe --list         all tasks, with chance and published numbers
-rl-probe --resume RUN   go on with a run; --minutes and --updates may grow
+rl-probe --resume RUN   resume a run; --minutes and --updates may increase
 rl-probe suite [flags]  every core on every task (see rl-probe suite --help)"""
 
 MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))
-"""Settings that may be given with --resume."""
+"""Settings allowed with --resume."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Probe as the words say; returns the exit code."""
+    """Probe according to the arguments; returns the exit code."""
     argv = dashed(arguments)
     if argv[:1] == ["--list"]:
         list_tasks(make_console())
         return 0
     if argv[:1] == ["suite"]:
-        from .suite import main as suite  # its pictures take a second to import
+        from .suite import main as suite  # its plots take a second to import
 
         return suite(argv[1:])
     resume = value_of("--resume", argv)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
-    """The configuration that the words stand for; the first is the task."""
+    """The configuration of the arguments; the first is the task."""
     if not arguments or arguments[0].startswith("-"):
         if not {"--help", "-h"} & set(arguments):
             raise EngramError("which task? rl-probe TASK, or rl-probe --list to see them all")
@@ -58,12 +58,12 @@ def parsed(arguments: Sequence[str]) -> ProbeConfig:
 
 
 def _until(config: ProbeConfig) -> ProbeConfig:
-    """With a number of updates the minutes do not matter, and are not written down."""
+    """Set the minutes to 0 if there is a number of updates, which overrides them."""
     return replace(config, minutes=0.0) if config.updates else config
 
 
 def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
-    """A run's own configuration with the few settings that may be given on resuming it."""
+    """A run's configuration with the settings that may change on resuming it."""
     with user_errors(f"{directory.path / 'config.toml'} is not of a probe"):
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
     new = _until(parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
@@ -77,13 +77,13 @@ def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
 
 
 def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
-    """Train, test and say the result, in a new run directory or one that exists."""
+    """Train, test and print the result, in a new or an existing run directory."""
     prepare_process(1)
     console = make_console()
     run = ProbeRun(config, lambda line: console.print(line, highlight=False, soft_wrap=True))
     old = directory
     if directory is None:
-        start_from(config.start_from, run.learner)  # a mistake leaves no directory behind
+        start_from(config.start_from, run.learner)  # a mistake creates no directory
         directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
     with directory:
         run.begin(directory)

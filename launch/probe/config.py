@@ -17,10 +17,10 @@ from ..run.device import check_device
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig(Settings):
-    """One memory on one task."""
+    """One memory core on one task."""
 
     task: tyro.conf.Suppress[str] = "recall"
-    """The task, as `rl-probe --list` names it."""
+    """The task, a name from `rl-probe --list`."""
     core: str = "lstm"
     """Memory core: registered name or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -30,21 +30,21 @@ class ProbeConfig(Settings):
     learner: OmitArgPrefixes[SupervisedConfig] = SupervisedConfig()
     """Network around the core, and optimizer."""
     start_from: str | None = None
-    """Run directory of another probe whose weights this one begins with, such as of an easier task."""
+    """Run directory of another probe that provides the initial weights, such as one on an easier task."""
     minutes: Minutes = setting(10.0, (0, None), resumable=True)
-    """Time of training of one CPU core (on a GPU by the clock), a plain number in minutes; 0: until --updates."""
+    """Training time of one CPU core (on a GPU wall time), a plain number in minutes; 0: until --updates."""
     updates: int = setting(0, (0, None), resumable=True)
     """Updates to train for; 0: until the minutes are over."""
     seed: int = setting(1, SEEDS)
     """Seed of weights and sequences, 0..2**64-1."""
     device: str = setting("cpu", resumable=True)
-    """Where to train: auto (the first GPU, if there is one), cpu, cuda or cuda:N."""
+    """Device for training: auto (the first GPU, if there is one), cpu, cuda or cuda:N."""
     test_sequences: int = setting(2048, (1, None), resumable=True)
     """Sequences of each test at the end, at least 1."""
     log_every: int = setting(50, (1, None), resumable=True)
     """Updates between two rows of metrics."""
     checkpoint_every: Seconds = setting(60.0, (0, None), resumable=True)
-    """Time between checkpoints; a plain number counts seconds."""
+    """Time between checkpoints; a plain number is in seconds."""
     run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/TASK-CORE-DATE if not given."""
 
@@ -56,7 +56,7 @@ class ProbeConfig(Settings):
 
     @property
     def name(self) -> str:
-        """Name of such a run."""
+        """Default name of the run."""
         return f"{self.task}-{self.core}".replace("/", "-").replace(":", "-")
 
 
@@ -69,11 +69,11 @@ BY_TASK: dict[str, dict[str, Any]] = {
     "stories:Babi": {"batch_size": 128, "embedding_size": 256},
     "text:Text": {"batch_size": 32, "max_grad_norm": 0.1, "embedding_size": 256},
 }
-"""Settings of the papers' recipes besides the defaults, by class of task. The first two papers' batches are 1600
-and 128 sequences, their heads four hidden layers of 256."""
+"""Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers' batches are
+1600 and 128 sequences, their heads four hidden layers of 256."""
 
 BY_CORE: dict[str, dict[str, Any]] = {"rmc": {"lr": 3e-4}, "gtrxl": {"lr": 3e-4}}
-"""Cores that Adam's usual step is too long for."""
+"""Cores that need a smaller learning rate with Adam."""
 
 
 def recipe(task: str, core: str) -> ProbeConfig:

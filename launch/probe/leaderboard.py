@@ -20,7 +20,7 @@ def read_results(out: Path) -> Results:
 
 
 def write_leaderboard(out: Path, minutes: float) -> None:
-    """leaderboard.txt, .md, .json and .png of the cells that are finished."""
+    """Write leaderboard.txt, .md, .json and .png of the finished cells."""
     results = read_results(out)
     if not results:
         return
@@ -37,13 +37,13 @@ def write_leaderboard(out: Path, minutes: float) -> None:
 
 
 def above_chance(result: dict[str, Any]) -> float:
-    """0 at chance, 1 where all is right."""
+    """Accuracy scaled to 0 at chance and 1 for all correct."""
     chance = result["chance"]
     return (result["accuracy"] - chance) / (1 - chance)
 
 
 def ranked(results: Results) -> tuple[list[str], list[str]]:
-    """Tasks as they come; cores, best first by their mean distance from chance over the tasks that they have."""
+    """Tasks in order of appearance; cores by their mean scaled accuracy over their tasks, best first."""
     tasks = list(dict.fromkeys(task for task, _ in results))
     means: dict[str, float] = {}
     for core in {core for _, core in results}:
@@ -60,7 +60,7 @@ def _cell(result: dict[str, Any] | None) -> str:
 
 
 def rows(results: Results, tasks: list[str], cores: list[str]) -> list[list[str]]:
-    """The table with its heading: per core its parameters, milliseconds per update (mean over tasks), every task."""
+    """The table with its header: per core its parameters, milliseconds per update (mean over tasks), every task."""
     table = [["core", "parameters", "ms/update", *tasks]]
     table.append(["chance", "", "", *(f"{100 * _any(results, task)['chance']:.1f}" for task in tasks)])
     for core in cores:
@@ -92,7 +92,7 @@ def as_markdown(results: Results, tasks: list[str], cores: list[str]) -> str:
 
 
 def draw(path: Path, results: Results, tasks: list[str], cores: list[str], minutes: float) -> None:
-    """The heat map: 0 is chance, 1 is all right."""
+    """The heat map: 0 is chance, 1 is all correct."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

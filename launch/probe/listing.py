@@ -12,10 +12,10 @@ __all__ = ["COMMON", "list_tasks", "say_result"]
 
 
 def chance_of(name: str) -> str:
-    """The share of right answers without memory, in words."""
+    """Text on the accuracy without memory."""
     try:
         chance = make_task(name, 1).chance
-    except ValueError:  # its files are the user's
+    except ValueError:  # the user provides its files
         return "-"
     return f"{chance:.1%}"
 
@@ -35,7 +35,7 @@ def list_tasks(console: Console) -> None:
 
 
 def say_result(result: dict[str, Any], console: Console) -> None:
-    """Result of a probe, beside chance and the published number."""
+    """Result of a probe, with chance and the published value."""
     console.print(
         f"{result['task']} with {result['core']} ({result['parameters']:,} parameters in the core): "
         f"{result['updates']:,} updates in {result['minutes']:.1f} min, {result['ms_per_update']:.1f} ms each",

@@ -27,20 +27,20 @@ from ..run.trainees import take_weights
 from .config import ProbeConfig
 
 STOPPED = "stopped"
-"""First word of what `rl-probe` says last when it was stopped before its end."""
+"""First word of the last line of `rl-probe` after an early stop."""
 RESULT = "result.json"
 KEPT_CHECKPOINTS = 1
 LINE_SECONDS = 10.0
-"""Between two lines of progress."""
+"""Seconds between two lines of progress."""
 TEST_BATCH = 128
-"""Sequences tested side by side."""
+"""Sequences per test batch."""
 
 
 class Tests(NamedTuple):
-    """The tasks that a trained network is tested on."""
+    """The test tasks of a trained network."""
 
     valid: Task
-    """Data as in training, but fresh: what a search of settings goes by."""
+    """New data from training's distribution, the criterion of a search over settings."""
     tests: list[tuple[str, Task]]
     """Every test by its label."""
 
@@ -54,18 +54,18 @@ class ProbeRun:
         self.task, self.learner = make_learner(config, self.device)
         self.tests = make_tests(config.task, config.task_args, config.seed)
         self.directory: RunDirectory
-        """Where metrics, checkpoints and the result go, from `begin` on."""
+        """Directory of metrics, checkpoints and the result; set by `begin`."""
         self.trained = 0.0
-        """Seconds of training, as the budget counts them."""
+        """Seconds of training that count towards the budget."""
         self._row: dict[str, list[float]] = {}
 
     @property
     def steps(self) -> int:
-        """Steps of sequences learned from."""
+        """Number of sequence steps learned from."""
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
     def begin(self, directory: RunDirectory) -> None:
-        """Go on from a run's newest checkpoint, or begin with the weights that the configuration names."""
+        """Resume from a run's newest checkpoint, or begin with the weights named in the configuration."""
         self.directory = directory
         newest = checkpoints.latest(directory.checkpoints)
         if newest is None:
@@ -77,7 +77,7 @@ class ProbeRun:
             self.trained, self._row = saved["trained"], {k: list(v) for k, v in saved["row"].items()}
 
     def train(self, stop: StopFlag) -> str:
-        """Until the budget is spent or `stop` is set; returns why it ended."""
+        """Train until the budget is spent or `stop` is set; returns the reason of the end."""
         last_line = last_save = time.monotonic()
         saved_at = self.learner.updates
         with MetricsWriter(self.directory.path, self.steps, self.show) as writer:
@@ -101,7 +101,7 @@ class ProbeRun:
         return reason
 
     def result(self) -> dict[str, Any]:
-        """Test on fresh data, once, and write result.json."""
+        """Test on new data, once, and write result.json."""
         config = self.config
         valid = self._examine(self.tests.valid)
         tests: list[dict[str, Any]] = [
@@ -134,7 +134,7 @@ class ProbeRun:
         return bool(by_updates or by_time)
 
     def _write(self, writer: MetricsWriter) -> str:
-        """A row of means since the last one; returns it as a line for a person."""
+        """Write a row of means since the last one; returns it as a line of text."""
         row = {name: sum(values) / len(values) for name, values in self._row.items()}
         self._row = {}
         row["perf/updates_per_second"] = self.learner.updates / max(self.trained, 1e-9)
@@ -175,7 +175,7 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
 
 
 def check_memory(task: Task, config: ProbeConfig) -> None:
-    """Raise ValueError with the bytes of network or batch if they are more than this process may use.
+    """Raise ValueError with the bytes of network or batch if they exceed this process's limit.
 
     `task` has one sequence.
     """
@@ -190,7 +190,7 @@ def check_memory(task: Task, config: ProbeConfig) -> None:
 
 
 def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
-    """Tests of a task that is trained with `task_args`. Raises EngramError if its files hold too little."""
+    """Tests of a task that is trained with `task_args`. Raises EngramError if its files contain too little data."""
 
     def fresh(parameters: Mapping[str, Any], part: str) -> Task:
         return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)
@@ -201,7 +201,8 @@ def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
 
 
 def start_from(run: str | None, learner: SupervisedLearner) -> None:
-    """Give a new network the weights of another probe. Raises EngramError if there are none, or of another network."""
+    """Load the weights of another probe into a new network. Raises EngramError if there are none, or if they do not
+    fit."""
     if run is None:
         return
     if not run:

@@ -1,8 +1,8 @@
 """`rl-probe suite`: every core on every task with one budget, as a leaderboard.
 
 A cell is one core on one task. Half of its budget goes to a search: each learning rate gets an equal part of it. The
-run that answers best on fresh data of training's kind goes on with the other half and is tested. Cells are runs of
-`rl-probe` in folders of their own, so a stopped suite goes on where it was.
+run with the best accuracy on new data of training's distribution continues with the other half and is tested. Cells
+are runs of `rl-probe` in separate folders, so a stopped suite can be resumed.
 """
 
 import json
@@ -37,7 +37,7 @@ CHEAP = (
     "dictionary-4-1",
     "nth-farthest",
 )
-"""Tasks that tell cores apart within minutes."""
+"""Tasks that distinguish cores within minutes."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "concrete": {"pool_size": 32, "num_pools": 8, "viewport_size": 8, "summarizer_size": 64},
@@ -55,33 +55,33 @@ SMALL: dict[str, dict[str, Any]] = {
     "mnm-p": {"hidden_size": 32, "memory_size": 24},
     "rmc": {"num_slots": 4, "num_heads": 4, "head_size": 16, "gate": "memory"},
 }
-"""Options that make a core small enough for minutes on one processor core; others have their defaults."""
+"""Options of small cores, for minutes on one CPU core; other cores have their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteConfig(Settings):
-    """Which cores on which tasks, and how long."""
+    """The cores, the tasks and the budget."""
 
     cores: tuple[str, ...] = ()
-    """Cores; none for all that are registered."""
+    """Cores; none for all registered ones."""
     tasks: tuple[str, ...] = CHEAP
     """Tasks."""
     minutes: Minutes = setting(5.0, above(0))
-    """Time of training, a plain number in minutes, for each core on each task, the search included."""
+    """Training time for each core on each task, including the search; a plain number is in minutes."""
     lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    """Learning rates that are searched; with one there is no search."""
+    """Learning rates to search; with one there is no search."""
     task_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of tasks, TASK.KEY=VALUE."""
     small: bool = True
-    """Small sizes of the cores; without, their defaults."""
+    """Use small sizes of the cores instead of their defaults."""
     jobs: int = setting(1, (1, None))
-    """Runs at once."""
+    """Number of concurrent runs."""
     seed: int = setting(1, SEEDS)
     """Seed of weights and sequences."""
     test_sequences: int = setting(2048, (1, None))
     """Sequences of each test."""
     out: str = "runs/probe-suite"
-    """Folder of runs and leaderboard; one that exists is gone on with."""
+    """Folder of runs and leaderboard; an existing suite is resumed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ class Cell(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suite that the words say; returns the exit code."""
+    """Run the suite of the arguments; returns the exit code."""
     config = parse(SuiteConfig, arguments, "rl-probe suite", __doc__ or "")
     cells = cells_of(config)
     out, console = Path(config.out), make_console()
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
                     text = f"{result['accuracy']:.1%} right, chance {result['chance']:.1%}"
                     console.print(f"{number} of {len(cells)}: {cell.task} with {cell.core}: {text}", highlight=False)
                 write_leaderboard(out, config.minutes)
-        except KeyboardInterrupt:  # the probes at work hear it as well and stop; no other begins
+        except KeyboardInterrupt:  # the running probes receive it as well and stop; no other begins
             workers.shutdown(cancel_futures=True)
             raise
     for line in failed:
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def cells_of(config: SuiteConfig) -> list[Cell]:
-    """All pairs; EngramError for a name that does not exist or a parameter that its task does not take."""
+    """All pairs. Raises EngramError for an unknown name or a parameter that its task does not have."""
     cores = config.cores or tuple(core_names())
     with user_errors():
         for task in config.tasks:
@@ -145,7 +145,7 @@ def cells_of(config: SuiteConfig) -> list[Cell]:
 
 
 def _keep_settings(config: SuiteConfig, out: Path) -> None:
-    """Write down what every cell has in common; EngramError if the folder holds a suite of other settings."""
+    """Save the settings of all cells. Raises EngramError if the folder contains a suite with other settings."""
     common = {"minutes": config.minutes, "lrs": list(config.lrs), "small": config.small, "seed": config.seed}
     common |= {"task_args": config.task_args}
     file = out / "suite.json"
@@ -159,7 +159,7 @@ def _keep_settings(config: SuiteConfig, out: Path) -> None:
 
 
 def run_cell(config: SuiteConfig, cell: Cell, out: Path) -> str:
-    """Search, go on with the best, test; returns what went wrong, "" if nothing did. What is done is not done again."""
+    """Search, continue with the best, test; returns an error message, "" for none. Finished parts are skipped."""
     folder = out / cell.task / cell.core
     if (folder / RESULT).exists():
         return ""
@@ -180,7 +180,7 @@ def run_cell(config: SuiteConfig, cell: Cell, out: Path) -> str:
 
 
 def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float) -> str:
-    """One run of `rl-probe`, begun or gone on with."""
+    """Start or resume one run of `rl-probe`."""
     if (run / RESULT).exists():
         return ""
     if (run / "config.toml").exists():
@@ -194,7 +194,7 @@ def _probe(config: SuiteConfig, cell: Cell, run: Path, lr: float, minutes: float
 
 
 def _task_args(config: SuiteConfig, task: str) -> dict[str, Any]:
-    """The parameters that were given for one task."""
+    """The user's parameters for one task."""
     prefix = f"{task.replace('-', '_')}."
     return {key.removeprefix(prefix): value for key, value in config.task_args.items() if key.startswith(prefix)}
 
@@ -208,9 +208,9 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 
 def _call(arguments: list[str]) -> str:
-    """`rl-probe` with these words in a process of its own; its last words if it failed or was stopped."""
+    """Run `rl-probe` with these arguments in a child process; returns its last line if it failed or was stopped."""
     code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
-    # -P: the working directory is not before the libraries; `run` appends it.
+    # -P: the working directory does not precede the libraries; `run` appends it.
     done = subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True)
     if done.returncode == 0:
         return next((line for line in done.stdout.splitlines() if line.startswith(STOPPED)), "")

@@ -1,1 +1,1 @@
-"""Services that get the metrics of a run: the contract, the registry, and Weights & Biases."""
+"""Services that receive the metrics of a run: the contract, the registry, and Weights & Biases."""

@@ -1,4 +1,4 @@
-"""`--track NAME`: every row of metrics, and every video, also goes to a tracker, by the same names.
+"""`--track NAME`: every row of metrics, and every video, also goes to a tracker, with the same names.
 
 A third party adds one with an entry point in the group `engram.trackers` or names it as `module:Class`. Losing a
 tracker costs one warning, never the run.
@@ -18,12 +18,12 @@ TRACKERS = {"wandb": ".wandb:WandB"}
 
 
 class Tracker:
-    """Base class of trackers; a subclass overrides `write`, and where it has need of them the others.
+    """Base class of trackers; a subclass overrides `write`, and other methods if needed.
 
     Args:
         run: the run's directory, or a member's; it exists.
         name: name of the run at the service.
-        group: name that the members of a population have in common; None for a single learner.
+        group: common name of a population's members; None for a single learner.
         config: the run's configuration, nested dicts of plain values.
     """
 
@@ -47,7 +47,7 @@ class Tracking:
         self._tracker, self._name, self._report, self._warned = tracker, name, report, False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Record one row; values that are not finite are left out."""
+        """Record one row; values that are not finite are omitted."""
         finite = {name: x for name, x in values.items() if math.isfinite(x)}
         self._attempt(lambda: self._tracker.write(step, finite))
 
@@ -100,10 +100,10 @@ def make_tracking(
     """The tracker that --track names, for one learner.
 
     Args:
-        name: of the tracker; None for none.
+        name: name of the tracker; None for none.
 
     Raises:
-        EngramError: the tracker refuses to start.
+        EngramError: the tracker cannot start.
     """
     if name is None:
         return None
@@ -113,7 +113,7 @@ def make_tracking(
     made = tracker_class(name)
     try:
         tracker = made(folder, name=run, group=directory.name if member else None, config=config)
-    except Exception as problem:  # services have errors of many kinds, all of which name what to do
+    except Exception as problem:  # services raise many kinds of exceptions, whose messages name the remedy
         raise EngramError(f"track is {name!r}, but: {problem}") from problem
     return Tracking(tracker, name, report)
 

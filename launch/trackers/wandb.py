@@ -1,6 +1,6 @@
 """`--track wandb`: Weights & Biases.
 
-WANDB_MODE=offline keeps all of it in the run directory, to be sent later with `wandb sync`.
+WANDB_MODE=offline stores everything in the run directory, for a later `wandb sync`.
 """
 
 import importlib

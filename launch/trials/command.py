@@ -24,11 +24,11 @@ from .summary import summary
 from .trial import METRIC, TrialRun
 
 PASSED_ON = ("--restarts",)
-"""Flags of `rl-train` that are no settings and are passed on to every run."""
+"""Flags of `rl-train` that are not settings and are forwarded to every run."""
 
 
 def trains_several(arguments: Sequence[str]) -> bool:
-    """Whether words of `rl-train` are about several runs in one directory."""
+    """Whether arguments of `rl-train` request several runs in one directory."""
     argv = dashed(arguments)
     resumed = value_of("--resume", argv)
     return any(argument.partition("=")[0] in TRIAL_FLAGS for argument in argv) or (
@@ -37,7 +37,8 @@ def trains_several(arguments: Sequence[str]) -> bool:
 
 
 def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
-    """Train as the words say; returns the exit code: 0 after the end and after a signal, 1 if a run failed."""
+    """Train according to the arguments; returns the exit code: 0 after the end and after a signal, 1 if a run
+    failed."""
     argv = dashed(arguments)
     trial_flags, argv = {flag: _values(flag, argv) for flag in TRIAL_FLAGS}, _without(argv)
     resumed = value_of("--resume", argv)
@@ -65,8 +66,8 @@ def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequ
     """Every run of a plan.
 
     Args:
-        words: passed on to `rl-train --resume` of every run.
-        changed: those of them that are settings, which are checked here.
+        arguments: forwarded to `rl-train --resume` of every run.
+        changed: the settings among them, which are checked here.
     """
     runs: list[TrialRun] = []
     for trial, seed, place in plan.runs():
@@ -76,7 +77,7 @@ def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequ
 
 
 def usual_jobs(config: RunConfig) -> int:
-    """Runs at a time: as many as the cores have room for, with two for the first learner and one for each other."""
+    """Number of concurrent runs for the CPU cores, with two cores for the first learner and one for each other one."""
     actors = 0.0 if config.in_process else (config.fixed_actors or num_cores()) * config.actor_cpus
     return max(1, int(num_cores() // (1 + config.num_learners + actors)))
 
@@ -116,7 +117,7 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
 
 
 def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
-    """A new directory, its plan and the configuration that its runs share."""
+    """Create a directory; returns it with its plan and the common configuration of its runs."""
     if trial_flags["--seeds"] and value_of("--seed", arguments) is not None:
         raise EngramError("--seed and --seeds are both given; allowed: one of them")
     if not (trial_flags["--seeds"] or trial_flags["--sweep"]):
@@ -140,7 +141,7 @@ def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tup
 
 
 def _resumed(folder: Path, trial_flags: dict[str, list[str]]) -> Plan:
-    """The plan of a directory, with more trials if they are given."""
+    """The plan of a directory, with more trials if requested."""
     if not has_plan(folder):
         flag = next(flag for flag in TRIAL_FLAGS if trial_flags[flag])
         raise EngramError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
@@ -168,7 +169,7 @@ def _number(flag: str, trial_flags: dict[str, list[str]]) -> int | None:
 
 
 def _values(flag: str, arguments: Sequence[str]) -> list[str]:
-    """The words after the last `--flag A B`, or in `--flag=A`. Raises EngramError without any."""
+    """The arguments after the last `--flag A B`, or in `--flag=A`. Raises EngramError without any."""
     values: list[str] = []
     at_flag = present = False
     for argument in arguments:
@@ -185,7 +186,7 @@ def _values(flag: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _without(arguments: Sequence[str]) -> list[str]:
-    """The words without TRIAL_FLAGS and their values."""
+    """The arguments without TRIAL_FLAGS and their values."""
     remaining: list[str] = []
     skip = False
     for argument in arguments:

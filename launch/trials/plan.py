@@ -5,8 +5,8 @@
     trial-000/ ...          run directories of `--sweep`; with several seeds trial-000/seed-1/ ...
     seed-1.log ...          output of each run
 
-Trial k has the same values whatever the number of trials: they are sampled with a random stream of (seed, k). So a
-search can be extended.
+Trial k has the same values for any number of trials, sampled with the random stream of (seed, k), so a search can be
+extended.
 """
 
 import tomllib
@@ -28,15 +28,15 @@ from ..run.trained import run_config
 
 PLAN = "trials.toml"
 _SAMPLING = 0x5EED
-"""Key of the random streams that settings are sampled with."""
+"""Key of the random streams for sampled settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which runs there are."""
+    """The runs of a directory."""
 
     seeds: tuple[int, ...]
-    """Seeds of the runs; settings are sampled with the first."""
+    """Seeds of the runs; the first one also seeds the sampled settings."""
     sweep: tuple[str, ...] = ()
     """Search space, such as learner.lr=loguniform(1e-4,1e-2); without one there is a single trial."""
     trials: int = 1
@@ -82,7 +82,7 @@ def has_plan(folder: str | Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a directory. Raises EngramError naming what is wrong with its file."""
+    """The plan of a directory. Raises EngramError naming the fault in its file."""
     try:
         data: dict[str, Any] = tomllib.loads((folder / PLAN).read_text("utf-8"))
         check_keys(PLAN, "key", data, ("seeds", "sweep", "trials"))
@@ -94,7 +94,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
-    """Make the directory of a plan. Raises EngramError if there are files in it."""
+    """Create the directory of a plan. Raises EngramError if it contains files."""
     folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
     if has_plan(folder):
         raise EngramError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
@@ -107,7 +107,7 @@ def new_folder(config: RunConfig, plan: Plan) -> Path:
 
 
 def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
-    """Write the plan and a run directory with a configuration for every run that has none. Raises EngramError."""
+    """Write the plan and a run directory with a configuration for every run without one. Raises EngramError."""
     facts = {"seeds": list(plan.seeds), "sweep": list(plan.sweep), "trials": plan.trials}
     try:
         for trial, seed, place in plan.runs():
@@ -121,7 +121,7 @@ def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
 
 
 def base_config(folder: Path, plan: Plan) -> RunConfig:
-    """Configuration of the plan's first run that has one. Raises EngramError."""
+    """Configuration of the plan's first run with one. Raises EngramError."""
     for _, _, place in plan.runs():
         if (folder / place / CONFIG).exists():
             return run_config(RunDirectory.open(folder / place, lock=False))

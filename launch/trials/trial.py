@@ -1,4 +1,4 @@
-"""One of several runs of a directory, as the scheduler starts and follows it."""
+"""One of several runs of a directory, as a job of the scheduler."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 
 METRIC = "episode/return"
-"""What trials are sorted by."""
+"""Metric by which trials are sorted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +19,11 @@ class TrialRun(Job):
 
     group: Path
     place: str
-    """Path inside `group`."""
+    """Path relative to `group`."""
     trial: int
     seed: int
     config: RunConfig
-    """Configuration that the run is resumed with."""
+    """Configuration for resuming the run."""
     words: tuple[str, ...] = ()
     """Flags of `rl-train --resume`."""
 
@@ -34,17 +34,17 @@ class TrialRun(Job):
 
     @property
     def label(self) -> str:
-        """Place in the directory."""
+        """Path in the directory."""
         return self.place
 
     @property
     def log(self) -> Path:
-        """Next to the run directory."""
+        """Log file next to the run directory."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def total_steps(self) -> int:
-        """Of all members."""
+        """Total steps of all members."""
         return self.config.total_steps * self.config.num_members
 
     @property
@@ -58,11 +58,11 @@ class TrialRun(Job):
         return last_step(RunDirectory(self.folder).metrics_file)
 
     def command(self) -> list[str]:
-        """A run without a checkpoint starts from its configuration."""
+        """The command to resume; a run without a checkpoint starts from its configuration."""
         return [tool("rl-train"), "--resume", str(self.folder), *self.words]
 
     def complete(self) -> None:
-        """Nothing follows training."""
+        """No work follows training."""
 
     def final(self) -> float:
         """Mean of METRIC over the last tenth of the run's steps; nan if no episode has ended."""
