@@ -43,7 +43,7 @@ class Actor:
 
     Args:
         batch: the environments; the actor resets them.
-        agent: the network; its weights are replaced by those that `unroll` is given.
+        agent: the network; its weights are replaced by the arguments of `unroll`.
         unroll_length: T, at least 1.
         seed: seeds the environments and, with `first_index`, the sampling of actions.
         first_index: index of the first environment among all environments of the run.

@@ -119,7 +119,7 @@ class Agent(nn.Module):
         self.action_spec = action
         self.config = config
         self.torso = make_torso(observation, config.torso)
-        self._seen = Seen(self.torso)
+        self._encoder = Seen(self.torso)
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
@@ -179,7 +179,7 @@ class Agent(nn.Module):
 
         The cache begins empty, so that an unroll depends only on its weights and its start.
         """
-        self._seen.forget()
+        self._encoder.forget()
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
@@ -189,7 +189,7 @@ class Agent(nn.Module):
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
         """Features [B, F] of observations [B, ...], computed in an unroll once for each distinct observation."""
-        return self._seen(observation) if self._unrolling else self.torso(observation)
+        return self._encoder(observation) if self._unrolling else self.torso(observation)
 
     @torch.inference_mode()
     def step(

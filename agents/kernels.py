@@ -53,7 +53,7 @@ class Linear(nn.Linear):
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     return (
-        not torch.compiler.is_compiling()  # first: a traced size must not be compared with a number
+        not torch.compiler.is_compiling()  # first: a traced size must not be compared with a constant
         and x.numel() * weight.shape[0] >= MIN_MULTIPLICATIONS
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")

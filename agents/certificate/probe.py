@@ -1,4 +1,4 @@
-"""The subject of the certificate's checks, and how they compare."""
+"""Subject of the certificate's checks, and functions for comparisons."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -10,36 +10,36 @@ from torch import Tensor
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 STEPS, ENVS = 40, 4
-"""T and B of the checks: more steps than our cores work on at once."""
+"""T and B of the checks: more steps than built-in cores process at once."""
 
 
 class Failure(Exception):
-    """A check that did not pass; the message says what was seen."""
+    """Raised when a check fails; the message states the result."""
 
 
 class Probe(NamedTuple):
-    """A core and random sequences for it."""
+    """Core and random sequences for its checks."""
 
     make: Callable[[], Core]
-    """Makes another core of the same kind, with weights of its own."""
+    """Function that creates another core of the same kind, with different weights."""
     single: Core
-    """The core as it is."""
+    """Original core."""
     core: Core
-    """A copy of the core in float64, or `single` if it cannot work in float64."""
+    """Copy of the core in float64, or `single` if it does not support float64."""
     inputs: Tensor
     """[T, B, D], in the precision of `core`."""
     reset: Tensor
     """bool [T, B]: none in environment 0, at t = 0 in 1, at two successive steps in 2, at the last step in 3."""
     state: CoreState
-    """A state that the core reached after some steps on other inputs."""
+    """State of the core after some steps on other inputs."""
     tolerance: float
-    """Largest difference taken for rounding, relative to the largest number compared."""
+    """Largest difference attributed to rounding, relative to the largest compared value."""
     long_run: int
     recall_updates: int
 
 
 def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_updates: int) -> Probe:
-    """A probe of the core that `make` makes, for inputs [B, input_size]. Raises Failure if its state is no state."""
+    """Create a probe of the core from `make`, for inputs [B, input_size]. Raises Failure for an invalid state."""
     single = make()
     form(single.initial_state(ENVS))
     core, dtype = single, torch.float32
@@ -48,7 +48,7 @@ def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_
         double(torch.zeros(1, input_size, dtype=torch.float64), cast(double.initial_state(1), torch.float64))
         core, dtype = double, torch.float64
     except (RuntimeError, TypeError):
-        pass  # made for float32 only: checked with a tolerance to match
+        pass  # supports float32 only, so it is checked with a larger tolerance
     inputs = torch.randn(STEPS, ENVS, input_size, dtype=dtype)
     reset = torch.rand(STEPS, ENVS) < 0.1
     reset[:, 0] = False
@@ -62,7 +62,7 @@ def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_
 
 
 class Pass(NamedTuple):
-    """Results of a core over T steps: outputs [T, B, output_size], last state, its own loss [T, B] or None."""
+    """Results of a core over T steps: outputs [T, B, output_size], last state, the core's own loss [T, B] or None."""
 
     outputs: Tensor
     state: CoreState
@@ -70,21 +70,21 @@ class Pass(NamedTuple):
 
 
 Run = Callable[[Core, Tensor, Tensor, CoreState], Pass]
-"""A way over T steps: core, inputs [T, B, D], reset [T, B], state."""
+"""Form of an unroll over T steps: core, inputs [T, B, D], reset [T, B], state."""
 
 
 def by_unroll(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
-    """The core's own unroll."""
+    """Run the core's own unroll."""
     return Pass(*core.unroll(inputs, reset, state, bptt_length))
 
 
 def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
-    """The plain loop over the core's steps."""
+    """Run the plain loop over the core's steps."""
     return Pass(*unroll_step_by_step(core, inputs, reset, state, bptt_length))
 
 
 def in_pieces(length: int, detach: bool = False) -> Run:
-    """Unrolls of `length` steps, each from the state that the one before left (or from a detached copy of it)."""
+    """Unrolls of `length` steps, each from the last state of the previous one (or a detached copy of it)."""
 
     def run(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
         passes: list[Pass] = []
@@ -99,7 +99,7 @@ def in_pieces(length: int, detach: bool = False) -> Run:
 
 
 def form(state: CoreState) -> str:
-    """The structure of a state in words, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
+    """Text with the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
         if state.dim() == 0 or state.shape[0] != ENVS:
             raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
@@ -113,40 +113,40 @@ def form(state: CoreState) -> str:
 
 
 def cast(state: CoreState, dtype: torch.dtype) -> CoreState:
-    """The state with its floating-point leaves in `dtype`."""
+    """Convert the floating-point leaves of a state to `dtype`."""
     return map_state(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
 
 
 def another(state: CoreState) -> CoreState:
-    """A state that differs in every floating-point leaf."""
+    """Return a state that differs in every floating-point leaf."""
     return map_state(lambda leaf: 3 - 2 * leaf if leaf.is_floating_point() else leaf, state)
 
 
 def some_of(state: CoreState, part: slice) -> CoreState:
-    """The state of some environments."""
+    """Select the state of some environments."""
     return map_state(lambda leaf: leaf[part], state)
 
 
 def tracked(probe: Probe) -> tuple[Tensor, CoreState]:
-    """Inputs and state that gradients can be asked of."""
+    """Inputs and state that record gradients."""
     state = map_state(lambda leaf: leaf.clone().requires_grad_(leaf.is_floating_point()), probe.state)
     return probe.inputs.clone().requires_grad_(), state
 
 
 def floats(state: CoreState) -> list[Tensor]:
-    """The floating-point leaves of a state."""
+    """Floating-point leaves of a state."""
     return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
 def gradients(of: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of a scalar; zeros where it does not depend on a tensor at all."""
+    """Gradients of a scalar; zeros if it does not depend on a tensor."""
     if not of.requires_grad:
         return [torch.zeros_like(tensor) for tensor in sources]
     return list(torch.autograd.grad(of, sources, allow_unused=True, materialize_grads=True))
 
 
 def summed(one: Pass) -> Tensor:
-    """A scalar that depends on everything a pass returned, each number in its own way."""
+    """Scalar that depends on every result of a pass, with a different weight for each value."""
     parts = [one.outputs, *floats(one.state), *([] if one.loss is None else [one.loss])]
     weights = torch.Generator().manual_seed(1)
     random = (torch.randn(part.shape, generator=weights, dtype=part.dtype) for part in parts)
@@ -166,7 +166,7 @@ def require_equal(actual: Tensor, expected: Tensor, what: str, tolerance: float)
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:
-    """Raise Failure unless two ways over the probe's steps agree in values and in every gradient."""
+    """Raise Failure unless two forms of an unroll over the probe's steps agree in values and in every gradient."""
     sides: list[list[tuple[str, Tensor]]] = []
     names = [name for name, _ in probe.core.named_parameters()]
     for run in (first, second):

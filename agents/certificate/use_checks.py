@@ -14,13 +14,13 @@ from .cue_recall import SOLVED, recall_accuracy
 from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
 
 DELAY = 10
-"""Steps between the cue and the answer."""
+"""Steps between the cue and the query."""
 LEARNING_RATES = (3e-3, 1e-2)
-"""Tried in turn: wide cores want the first, narrow ones the second."""
+"""Learning rates to try in order: the first suits wide cores, the second narrow ones."""
 
 
 def shapes_and_types(probe: Probe) -> str:
-    """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of one form for ever."""
+    """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of constant form."""
     core, inputs = probe.single, probe.inputs.float()
     state = core.initial_state(ENVS)
     expected = form(state)
@@ -59,7 +59,7 @@ def every_parameter_learns(probe: Probe) -> str:
 
 
 def weights_are_the_core(probe: Probe) -> str:
-    """Another core with the same state_dict is the same core: nothing that counts stays behind when weights travel."""
+    """Another core with the same state_dict computes the same: the weights are complete."""
     other = probe.make()
     other.load_state_dict(probe.single.state_dict())
     inputs = probe.inputs.float()
@@ -70,7 +70,7 @@ def weights_are_the_core(probe: Probe) -> str:
 
 
 def state_survives_pickling(probe: Probe) -> str:
-    """A state comes back from pickle as the same type with the same numbers."""
+    """A state restored by pickle has the same type and values."""
     state = cast(probe.state, torch.float32)
     back = pickle.loads(pickle.dumps(state))
     if form(back) != form(state):
@@ -81,7 +81,7 @@ def state_survives_pickling(probe: Probe) -> str:
 
 
 def actor_and_learner_agree(probe: Probe) -> str:
-    """Steps in inference mode, as actors make them, and the learner's unroll say the same in float32."""
+    """Steps in inference mode, as in actors, and the learner's unroll agree in float32."""
     core, inputs = probe.single, probe.inputs.float()
     first = cast(probe.state, torch.float32)
     outputs: list[Tensor] = []
@@ -99,7 +99,7 @@ def actor_and_learner_agree(probe: Probe) -> str:
 
 
 def float32_under_autocast(probe: Probe) -> str:
-    """Mixed precision does not touch the memory."""
+    """Mixed precision does not affect the memory."""
     core, inputs = probe.single, probe.inputs.float()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         for run in (by_unroll, by_steps):
@@ -111,7 +111,7 @@ def float32_under_autocast(probe: Probe) -> str:
 
 
 def long_run_stays_finite(probe: Probe) -> str:
-    """One episode of many steps on large inputs."""
+    """A long episode with large inputs has finite outputs."""
     core, piece = probe.single, 100
     state = core.initial_state(1)
     no_reset = torch.zeros(piece, 1, dtype=torch.bool)
@@ -125,7 +125,7 @@ def long_run_stays_finite(probe: Probe) -> str:
 
 
 def recalls_a_cue(probe: Probe) -> str:
-    """A short training teaches it to say which of two cues it saw some steps ago."""
+    """After a short training it reports which of two cues was shown some steps ago."""
     if not state_leaves(probe.state):
         raise Failure("no memory")
     progress = ""

@@ -81,8 +81,10 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
     """Call `forward` with three observations, again, and with one; preserve random number generators."""
     size = getattr(torso, "output_size", None)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        said = "not set" if size is None else repr(size)
-        raise ValueError(f"{name}.output_size is {said}; expected a whole number, the width of what forward returns")
+        size_text = "not set" if size is None else repr(size)
+        raise ValueError(
+            f"{name}.output_size is {size_text}; expected a whole number, the width of what forward returns"
+        )
     weight = next(torso.parameters(), torch.zeros(()))
     if weight.is_meta:
         return

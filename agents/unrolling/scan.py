@@ -52,7 +52,7 @@ def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bpt
     blocks = _fold(decay, inputs, reset, size)
     local, product = _from_zero(blocks), _products(blocks)
     alive = (blocks.reset.cumsum(0) == 0).reshape(size, -1, *start.shape[:1], *[1] * (start.dim() - 1))
-    ends, kept = (
+    ends, decays = (
         local.unflatten(1, alive.shape[1:3])[-1],
         product[-1].expand_as(local[-1]).unflatten(0, alive.shape[1:3]),
     )
@@ -61,7 +61,7 @@ def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bpt
         if cut and block > 0:
             carry = carry.detach()
         carries.append(carry)
-        carry = ends[block] + kept[block] * torch.where(alive[-1, block], carry, 0)
+        carry = ends[block] + decays[block] * torch.where(alive[-1, block], carry, 0)
     entering = torch.where(alive, torch.stack(carries), 0).flatten(1, 2)
     whole = local + product * entering
     return whole.unflatten(1, alive.shape[1:3]).transpose(0, 1).flatten(0, 1)[:length]

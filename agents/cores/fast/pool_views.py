@@ -55,10 +55,10 @@ class Views(torch.autograd.Function):
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide
         views = linear(inputs, matrix.t())
-        gains, decays, on_start, resets, offset, seen = arrays(
+        gains, decays, on_start, resets, offset, visible = arrays(
             filters.gains, filters.decays, start @ wide, reset, bias.flatten(), views
         )
-        see(seen, on_start, resets, gains, decays, filters.in_a_row, offset)
+        see(visible, on_start, resets, gains, decays, filters.in_a_row, offset)
         ctx.filters, ctx.reset, ctx.cut = filters, reset, cut
         ctx.save_for_backward(inputs, start, embedding, viewports, views)
         ctx.set_materialize_grads(False)
@@ -93,7 +93,7 @@ class _Path:
         self.embedding: Tensor | None = None
 
     def add_seen(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
-        """Gradient of the first viewport's share of the product [T, B, V], and of what it sees at first [B, V]."""
+        """Gradient of the first viewport's share of the product [T, B, V], and of its initial view [B, V]."""
         matrix = viewport.t() if self.weight is None else viewport.t() @ self.weight
         self.inputs = linear(path, matrix.t())
         if self.weight is not None:
@@ -115,21 +115,21 @@ class _Path:
 
 
 def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
-    """d views -> d of the product [T, B, C], of what is seen at first [B, k, C], the parts of both that the first
+    """d views -> d of the product [T, B, C], of the initial views [B, k, C], the parts of both that the first
     viewport's path continues, [T, B, V] and [B, V], and d bias [k, V]."""
     filters: Filters = ctx.filters
     count, width = len(viewports), viewports.shape[2]
     on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
-    g, seen, reset, gains, decays, out, offset = arrays(
+    g, visible, reset, gains, decays, out, offset = arrays(
         grad, views, ctx.reset, filters.gains, filters.decays, on_inputs, bias
     )
-    on_start = torch.from_numpy(see_backward(g, seen, reset, gains, decays, filters.in_a_row, out, offset))
+    on_start = torch.from_numpy(see_backward(g, visible, reset, gains, decays, filters.in_a_row, out, offset))
     if ctx.cut is None:
         path, path_start = on_inputs[:, :, :width].contiguous(), on_start[:, 0, :width]
     else:
         path = views.new_empty(*views.shape[:2], width)
         cut, out = arrays(ctx.cut, path)
-        path_start = torch.from_numpy(smooth_backward(g, seen, cut, decays, out))
+        path_start = torch.from_numpy(smooth_backward(g, visible, cut, decays, out))
     return on_inputs, on_start, path, path_start, bias.view(count, width)
 
 

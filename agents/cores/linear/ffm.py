@@ -13,7 +13,7 @@ from ..core import Core, Route, at_least_one
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
 FORGOTTEN = 0.01
-"""The share of an input that the slowest trace at first still holds after max_period steps."""
+"""Share of an input that remains in the slowest initial trace after max_period steps."""
 
 
 class FFMState(NamedTuple):
@@ -23,7 +23,7 @@ class FFMState(NamedTuple):
 
 
 class FFM(Core):
-    """Sums of gated inputs that fade and turn, each at rates of its own: m = memory_size, c = context_size.
+    """Sums of gated inputs that decay and rotate at individual rates: m = memory_size, c = context_size.
 
         v_t, y_t, i_t, o_t = W x_t + b           of widths m, H, m, H
         S_t = gamma * S_{t-1} + (v_t * sigmoid(i_t)) 1_c^T           complex [m, c]        (section 4.1)

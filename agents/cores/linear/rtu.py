@@ -32,7 +32,7 @@ class RTU(Core):
 
     The state carries dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
     would be cut - at the beginning of an unroll and at multiples of bptt_length - the unroll begins at
-    h + sum_p dh/dp (p - stopped(p)): the same number, whose gradient with respect to the parameters is the whole
+    h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is the whole
     past's. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs are
     cut as in every core: what is before the recurrence, and a learned initial h, learn from inside the cut.
 

@@ -99,7 +99,7 @@ class Gradients(NamedTuple):
     targets: Array
     """Of the products of these names, before squashing, [T, B, ...] as in Record."""
     normal: Array
-    """[T, B, (3 H + 1) d]: of the normalized numbers times gain plus bias; [T, B, 0] without normalization."""
+    """[T, B, (3 H + 1) d]: of the normalized values times gain plus bias; [T, B, 0] without normalization."""
     rate: Array
     """[T, B, 1]: of the argument of sigmoid."""
     joined: Array

@@ -161,9 +161,9 @@ def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
     a = Tensors(*arrays(*tensors))  # pyright: ignore[reportArgumentType]
     replaced = plan.reset.copy()
     replaced[0] = False  # no gradient goes back to the memory that the first step replaces
-    kept = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
+    places = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
     scale = np.asarray(plan.scales, plan.initial.dtype)
-    inputs = Inputs(a.gates, plan.reset, kept, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
+    inputs = Inputs(a.gates, plan.reset, places, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
     return inputs, Weights(*(getattr(a, name) for name in Weights._fields))
 
 

@@ -82,7 +82,7 @@ def _remember(own: Group, resets: Resets, w: Leaves, record: Record, out: Array)
 
 @part
 def _attention(gemm: int, own: Group, w: Leaves, turned: bool, record: Record, qkv: Array) -> None:
-    """LayerNorm(M + A): what the MLP is given."""
+    """LayerNorm(M + A): input of the MLP."""
     s = own.s
     rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
     multiply(gemm, _rows(rows, own), w.qkv, not turned, _rows(projected, own))
