@@ -94,11 +94,11 @@ class ThreadPool(InProcess):
         if weights.beginnings != before.beginnings:  # earlier requests will not be learned from
             del self._unlearned[weights.member]
         if self._streaming:
-            self._ask()
+            self._send_requests()
 
     def next(self) -> Unroll | None:
         self._streaming = True
-        self._ask()
+        self._send_requests()
         if not self._ready:
             try:
                 self._ready = self._answer(WAIT_SECONDS)
@@ -130,7 +130,7 @@ class ThreadPool(InProcess):
         self._thread.join()
         self._actors.close()
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         """Request all unrolls that the bound allows, of as many actors at once as possible."""
         while requests := self._round():
             for numbers, weights in requests.items():

@@ -278,7 +278,7 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is wrong.
     """
     custom = config.torso not in TORSOS
-    if not custom and config.torso != "grid" and not _has_picture(spec):
+    if not custom and config.torso != "grid" and not _has_image(spec):
         shapes = f"shape {list(spec.shape)}" if isinstance(spec, ArraySpec) else f"entries {', '.join(sorted(spec))}"
         raise ValueError(
             f"torso is {config.torso!r}, and the observation of {shapes} is no picture; allowed: torso 'grid', or an "
@@ -299,10 +299,10 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
 
 
-def _has_picture(spec: ObservationSpec) -> bool:
+def _has_image(spec: ObservationSpec) -> bool:
     """Whether an entry of an observation has the axes of an image."""
     if isinstance(spec, dict):
-        return any(_has_picture(part) for part in spec.values())
+        return any(_has_image(part) for part in spec.values())
     return len(spec.shape) in PICTURE_AXES
 
 

@@ -138,20 +138,20 @@ class RayPool:
         if weights.beginnings != before.beginnings:
             self._window.forget(weights.member)
         if self._streaming:
-            self._ask_for_stream()
+            self._request_stream()
 
     def retire(self, member: int) -> None:
         self._schedule.leave(member)
 
     def next(self) -> Unroll | None:
         self._streaming = True
-        unroll = self._receive(self._ask_for_stream, self._next_in_order)
-        self._ask_for_stream()  # before the learner processes this one
+        unroll = self._receive(self._request_stream, self._next_in_order)
+        self._request_stream()  # before the learner processes this one
         return unroll
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         self._streaming = False
-        return self._receive(lambda: self._ask_each_for_one(member), self._all_gathered)
+        return self._receive(lambda: self._request_one_each(member), self._all_gathered)
 
     def save(self) -> list[Any]:
         if self._open or self._gathered:
@@ -186,7 +186,7 @@ class RayPool:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _ask_for_stream(self) -> None:
+    def _request_stream(self) -> None:
         """Send all requests that the window allows: to slots with the fewest open ones, the least recent first."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
@@ -197,7 +197,7 @@ class RayPool:
                     return
                 self._window.sent(self._request(slot, member, self._window.unrolls))
 
-    def _ask_each_for_one(self, member: int) -> None:
+    def _request_one_each(self, member: int) -> None:
         """Send a request to every slot without an open one whose unroll is missing."""
         for slot in self._slots:
             if slot.at_work and not slot.requests and slot.number not in self._gathered:
@@ -221,14 +221,14 @@ class RayPool:
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
-    def _receive(self, ask: Callable[[], None], find: Callable[[], T | None]) -> T | None:
+    def _receive(self, send: Callable[[], None], find: Callable[[], T | None]) -> T | None:
         """Send requests and return the first result of `find` among the responses; None after PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
         self._lose_silent()  # even while a backlog of other responses is processed
         while (result := find()) is None and time.monotonic() < patience:
             self._check_ray()
             self._slots.fill()
-            ask()
+            send()
             self._lose_silent()
             self._look_for_answers(PATIENCE / 4)
         return result
@@ -325,7 +325,7 @@ class RayPool:
                 self._gathered[slot.number] = request.answer
             self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
             self._failures.forgive(slot.number)
-            assert slot.place is not None, "it said where it is before its first request"
+            assert slot.place is not None, "its location arrives before its first request"
             self._unrolls_from[slot.place.machine] += request.unrolls
 
     def _lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:

@@ -72,16 +72,16 @@ def certify(
     try:
         probe = make_probe(make, input_size, long_run, recall_updates)
     except Exception as problem:
-        yield Line(CHECKS[0][0], False, _said(problem))
+        yield Line(CHECKS[0][0], False, _problem_text(problem))
         return
     for name, check in (*CHECKS, *more):
         try:
             yield Line(name, True, check(probe))
         except Exception as problem:
-            yield Line(name, False, _said(problem))
+            yield Line(name, False, _problem_text(problem))
 
 
-def _said(problem: Exception) -> str:
+def _problem_text(problem: Exception) -> str:
     """Text of a failed line; an exception in the core fails the line, not the program."""
     return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
 

@@ -30,7 +30,7 @@ def shapes_and_types(probe: Probe) -> str:
     output, after = core(inputs[0], state)
     one = by_unroll(core, inputs, probe.reset, state)
     if list(output.shape) != [ENVS, core.output_size]:
-        raise Failure(f"forward returns {list(output.shape)}; output_size says [{ENVS}, {core.output_size}]")
+        raise Failure(f"forward returns {list(output.shape)}; output_size is [{ENVS}, {core.output_size}]")
     if list(one.outputs.shape) != [STEPS, ENVS, core.output_size]:
         raise Failure(f"unroll returns {list(one.outputs.shape)}, not [{STEPS}, {ENVS}, {core.output_size}]")
     if one.loss is not None and list(one.loss.shape) != [STEPS, ENVS]:
