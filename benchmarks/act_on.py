@@ -34,9 +34,9 @@ from engram.launch.train.trainer import Trainer
 WARM_UP = 3
 
 
-def open_run(words: list[str], folder: Path, files: ExitStack) -> Trainer:
+def open_run(arguments: list[str], folder: Path, files: ExitStack) -> Trainer:
     """A run in this process, ready for its first update."""
-    config: RunConfig = parse_run([*words, "--run-dir", str(folder)])
+    config: RunConfig = parse_run([*arguments, "--run-dir", str(folder)])
     factory = config.factory()
     agents, fields = make_agents(config, factory, find_device(config.device))
     pool = make_pool(config, factory, print)
@@ -52,8 +52,8 @@ def open_run(words: list[str], folder: Path, files: ExitStack) -> Trainer:
 def steps_per_second(trainer: Trainer, updates: int) -> float:
     """Of some updates, their batches included."""
     first, started = trainer.steps, time.perf_counter()
-    wanted = sum(member.updates for member in trainer.members) + updates
-    while sum(member.updates for member in trainer.members) < wanted:
+    target = sum(member.updates for member in trainer.members) + updates
+    while sum(member.updates for member in trainer.members) < target:
         trainer.update()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -69,36 +69,36 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=4, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--shared-stream", action="store_true", help="the thread acts on the learner's stream")
-    given, others = parser.parse_known_args()
+    options, others = parser.parse_known_args()
     prepare_process(1)
-    if given.shared_stream:
+    if options.shared_stream:
         thread_pool.stream_module = lambda _: None
-    words = ["--env", given.env, "--core", given.core, "--device", given.device, *others]
-    found: dict[str, list[float]] = {"local": [], "act_on": []}
+    arguments = ["--env", options.env, "--core", options.core, "--device", options.device, *others]
+    rates: dict[str, list[float]] = {"local": [], "act_on": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         runs = {
-            "local": open_run([*words, "--local"], Path(folder) / "local", files),
-            "act_on": open_run([*words, "--act-on", given.act_on], Path(folder) / "beside", files),
+            "local": open_run([*arguments, "--local"], Path(folder) / "local", files),
+            "act_on": open_run([*arguments, "--act-on", options.act_on], Path(folder) / "beside", files),
         }
         use_threads(runs["local"].config.num_learner_threads)
         for run in runs.values():
             steps_per_second(run, WARM_UP)
-        for _ in range(given.turns):
+        for _ in range(options.turns):
             for name, run in runs.items():
-                found[name].append(steps_per_second(run, given.updates))
-    pairs = zip(found["act_on"], found["local"], strict=True)
-    result: dict[str, Any] = {name: round(statistics.median(each), 1) for name, each in found.items()}
+                rates[name].append(steps_per_second(run, options.updates))
+    pairs = zip(rates["act_on"], rates["local"], strict=True)
+    result: dict[str, Any] = {name: round(statistics.median(each), 1) for name, each in rates.items()}
     result |= {"ratio_of_pairs": round(statistics.median(a / b for a, b in pairs), 3)}
-    result |= {"turns": {name: [round(rate, 1) for rate in each] for name, each in found.items()}}
-    asked = {
-        "env": given.env,
-        "core": given.core,
-        "act_on_device": given.act_on,
-        "device": given.device,
-        "shared_stream": given.shared_stream,
+    result |= {"turns": {name: [round(rate, 1) for rate in each] for name, each in rates.items()}}
+    settings = {
+        "env": options.env,
+        "core": options.core,
+        "act_on_device": options.act_on,
+        "device": options.device,
+        "shared_stream": options.shared_stream,
         "more": others,
     }
-    print(json.dumps(provenance() | asked | result))
+    print(json.dumps(provenance() | settings | result))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ taking the new weights out of the network and storing them for the actors. `shar
 own time (`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in CPU time of the
 learner's process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the
 paper's 100 actors it should be at most 0.1. With --envs 1 an update takes 32 unrolls, as in the paper; with --envs 32
-it takes one. Actors have the priority that they have in a run, and are asked for as many unrolls at once
+it takes one. Actors have the priority that they have in a run, and are queried as many unrolls at once
 (`unrolls_per_request`) as the window of requests says. `rate_...` is the
 same without the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's
 cores.
@@ -135,11 +135,11 @@ class Feed:
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
     """Speed of `rl-train` with so many actors."""
-    words = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
-    found = training_speed(words, seconds, warm_up=max(5.0, seconds / 4))
-    row = {"actors": num_actors, "steps_per_second": round(found.steps_per_second)}
+    arguments = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
+    speed = training_speed(arguments, seconds, warm_up=max(5.0, seconds / 4))
+    row = {"actors": num_actors, "steps_per_second": round(speed.steps_per_second)}
     names = ("learner_busy", "queue_wait", "actor_busy")
-    return row | {name: round(found.metrics[f"perf/{name}"], 3) for name in names if f"perf/{name}" in found.metrics}
+    return row | {name: round(speed.metrics[f"perf/{name}"], 3) for name in names if f"perf/{name}" in speed.metrics}
 
 
 def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -> dict[str, float]:

@@ -20,11 +20,11 @@ from engram.launch.run.trained import imitated, open_run
 from engram.launch.run.trainees import chosen_members
 
 
-def evaluation(run: Path, words: list[str]) -> dict[str, Any]:
+def evaluation(run: Path, arguments: list[str]) -> dict[str, Any]:
     """Results of rl-eval for a run's agent."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "evaluation.json"
-        subprocess.run([Path(sys.executable).with_name("rl-eval"), run, *words, "--json", file], check=True)
+        subprocess.run([Path(sys.executable).with_name("rl-eval"), run, *arguments, "--json", file], check=True)
         return json.loads(file.read_text())
 
 
@@ -46,35 +46,35 @@ def main() -> None:
         "--env-args", nargs="+", default=[], help="parameters of the environment for the evaluation alone"
     )
     parser.add_argument("--commit", default="", help="that the run was trained with; this one if not given")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
-    trained = open_run(str(given.run), given.checkpoint)
-    if imitated(str(given.run)):
-        parser.error(f"{given.run} imitates a player; allowed: agents that learn from rewards")
-    member = chosen_members(trained.trainees, given.member, False)[0]
-    words = ["--checkpoint", given.checkpoint, "--episodes", str(given.episodes)]
-    words += ["--member", str(member)] if len(trained.trainees) > 1 else []
-    words += ["--env-args", *given.env_args] if given.env_args else []
-    found = evaluation(given.run, words)
+    trained = open_run(str(options.run), options.checkpoint)
+    if imitated(str(options.run)):
+        parser.error(f"{options.run} imitates a player; allowed: agents that learn from rewards")
+    member = chosen_members(trained.trainees, options.member, False)[0]
+    arguments = ["--checkpoint", options.checkpoint, "--episodes", str(options.episodes)]
+    arguments += ["--member", str(member)] if len(trained.trainees) > 1 else []
+    arguments += ["--env-args", *options.env_args] if options.env_args else []
+    results = evaluation(options.run, arguments)
     facts = {
         "env": trained.config.env,
         "core": trained.config.agent.core,
-        "evaluation": found["all"] | {"seed": found["evaluation_seed"], "env_args": given.env_args},
+        "evaluation": results["all"] | {"seed": results["evaluation_seed"], "env_args": options.env_args},
         "provenance": {
             "command": command(trained.config),
             "steps": int(trained.checkpoint.name.removeprefix("step-")),
             "member": member,
             "seed": trained.config.seed,
-            "commit": given.commit or found["commit"],
-            "date": found["date"],
-            "begun": begun(given.run),
+            "commit": options.commit or results["commit"],
+            "date": results["date"],
+            "begun": begun(options.run),
         },
     }
-    lines = (given.run / "config.toml").read_text().splitlines(keepends=True)
+    lines = (options.run / "config.toml").read_text().splitlines(keepends=True)
     config = "".join(line for line in lines if not line.startswith("run_dir ="))
-    folder = zoo.add(given.name, config.encode(), trained.trainees[member].weights, facts)
+    folder = zoo.add(options.name, config.encode(), trained.trainees[member].weights, facts)
     size = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"zoo:{given.name}: {size / 2**20:.2f} MiB in {folder}")
+    print(f"zoo:{options.name}: {size / 2**20:.2f} MiB in {folder}")
 
 
 if __name__ == "__main__":

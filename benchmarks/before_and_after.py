@@ -3,7 +3,7 @@
     python benchmarks/before_and_after.py FOLDER [--only cores|environments|training] [--cores NAME ...] [--write]
 
 FOLDER holds a checkout of the earlier version under the name `engram`; the later one is what is installed. Each version
-runs in a process of its own that is asked for one short measurement at a time, first one version, then the other, so
+runs in a process of its own that is queried one short measurement at a time, first one version, then the other, so
 that a neighbor that comes and goes slows both alike. Rates are per second of CPU time. A turn gives one ratio,
 later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
 they go into results/house.json.
@@ -140,10 +140,10 @@ class Version:
         )
         self.knows: dict[str, list[str]] = self._read()
 
-    def ask(self, **words: Any) -> Any:
+    def ask(self, **request: Any) -> Any:
         """One question, one answer."""
         assert self._process.stdin is not None
-        print(json.dumps(words), file=self._process.stdin, flush=True)
+        print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._read()
 
     def close(self) -> None:
@@ -188,41 +188,41 @@ def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str,
     from engram.launch.run.presets.lookup import preset
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
-    found: dict[str, Any] = {}
+    speeds: dict[str, Any] = {}
     for name in given.cores or both:
         environment, size = SETTINGS.get(name, BOXWORLD)
         length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), preset("paper", environment, name).agent.core_args
         what = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
         for batch in given.batch_sizes:
-            found[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
-            print(f"{name} {batch}", json.dumps(found[f"{name} {batch}"]), file=sys.stderr, flush=True)
+            speeds[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
+            print(f"{name} {batch}", json.dumps(speeds[f"{name} {batch}"]), file=sys.stderr, flush=True)
             if given.write:
-                keep("cores", found)
-    return found
+                keep("cores", speeds)
+    return speeds
 
 
-def environment_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
+def environment_speeds(versions: list[Version], options: argparse.Namespace) -> dict[str, Any]:
     """Every environment, 256 environments at once."""
     both = [name for name in versions[EARLIER].knows["environments"] if name in versions[LATER].knows["environments"]]
-    found: dict[str, Any] = {}
+    speeds: dict[str, Any] = {}
     for name in both:
         if not name.endswith("-twin"):  # a twin is the same code
             what = {"kind": "environment", "name": name, "batch": 256}
-            found[name] = in_turns(versions, given.turns, given.seconds, **what)["steps"]
-            print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
-            if given.write:
-                keep("environments", found)
-    return found
+            speeds[name] = in_turns(versions, options.turns, options.seconds, **what)["steps"]
+            print(name, json.dumps(speeds[name]), file=sys.stderr, flush=True)
+            if options.write:
+                keep("environments", speeds)
+    return speeds
 
 
 def training_rate(folder: Path | None) -> float:
     """Steps per second of CPU time between the second row of metrics and the last."""
     with tempfile.TemporaryDirectory() as place:
-        words = [*TRAINING.split(), "--run-dir", f"{place}/run"]
+        arguments = [*TRAINING.split(), "--run-dir", f"{place}/run"]
         rows: list[tuple[float, float]] = []
         with open(f"{place}/log", "w") as log:
             process = psutil.Popen(
-                [sys.executable, "-c", TRAIN, *words], env=environment(folder), cwd=place, stdout=log, stderr=log
+                [sys.executable, "-c", TRAIN, *arguments], env=environment(folder), cwd=place, stdout=log, stderr=log
             )
             metrics = Path(place, "run", "metrics.jsonl")
             while process.poll() is None:
@@ -244,29 +244,29 @@ def training_speeds(before: Path, turns: int) -> dict[str, float]:
     return summary([pair[EARLIER] for pair in pairs], [pair[LATER] for pair in pairs])
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for."""
-    before = given.before.resolve()
-    found: dict[str, Any] = {}
+    before = options.before.resolve()
+    results: dict[str, Any] = {}
     versions = [Version(before), Version(None)]
     try:
-        if given.only in (None, "cores"):
-            found["cores"] = core_speeds(versions, given)
-        if given.only in (None, "environments"):
-            found["environments"] = environment_speeds(versions, given)
+        if options.only in (None, "cores"):
+            results["cores"] = core_speeds(versions, options)
+        if options.only in (None, "environments"):
+            results["environments"] = environment_speeds(versions, options)
     finally:
         for version in versions:
             version.close()
-    if given.only in (None, "training"):
-        found["training"] = training_speeds(before, max(2, given.turns // 2))
-    return found
+    if options.only in (None, "training"):
+        results["training"] = training_speeds(before, max(2, options.turns // 2))
+    return results
 
 
-def keep(part: str, found: dict[str, Any]) -> None:
+def keep(part: str, results: dict[str, Any]) -> None:
     """Put one part of what was found into results/house.json, with machine, versions and commit."""
-    held = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    held[part] = held.get(part, {}) | found
-    RESULT.write_text(json.dumps(held | provenance(), indent=1) + "\n")
+    document = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    document[part] = document.get(part, {}) | results
+    RESULT.write_text(json.dumps(document | provenance(), indent=1) + "\n")
 
 
 def main() -> None:
@@ -279,11 +279,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="CPU time of one measurement")
     parser.add_argument("--write", action="store_true", help="into results/house.json")
-    given = parser.parse_args()
-    found = measure(given)
-    print(json.dumps(found, indent=1))
-    if given.write and "training" in found:
-        keep("training", found["training"])
+    options = parser.parse_args()
+    results = measure(options)
+    print(json.dumps(results, indent=1))
+    if options.write and "training" in results:
+        keep("training", results["training"])
 
 
 if __name__ == "__main__":

@@ -53,19 +53,19 @@ class Player:
 
     def walk(self, at: Place, held: int) -> int:
         """The next action, with the key `held` in hand (NOTHING: none)."""
-        wanted = self._boxes(held) | self._loose(held)
+        targets = self._boxes(held) | self._loose(held)
         distance, action = {at: 0}, {at: 0}
         queue, free = deque([at]), self._free()
         while queue:
             here = queue.popleft()
-            if here in wanted and here != at:
+            if here in targets and here != at:
                 return action[here]
             for number, (down, right) in enumerate(MOVES):
-                there = (here[0] + down, here[1] + right)
-                if there not in distance and (free[there[0]][there[1]] or there in wanted):
-                    distance[there] = distance[here] + 1
-                    action[there] = action[here] if here != at else number
-                    queue.append(there)
+                neighbor = (here[0] + down, here[1] + right)
+                if neighbor not in distance and (free[neighbor[0]][neighbor[1]] or neighbor in targets):
+                    distance[neighbor] = distance[here] + 1
+                    action[neighbor] = action[here] if here != at else number
+                    queue.append(neighbor)
         unseen = self._unseen()
         new = {place: unseen[place[0]][place[1]] for place in distance if place != at}
         ways = [(distance[place] - WORTH * new[place], place) for place in new if new[place]]
@@ -83,8 +83,8 @@ class Player:
         leading = {GEM}  # contents from which the gem is known to be reached
         while more := {KEY + self.known[at] - LOCK for at, content in boxes.items() if content in leading} - leading:
             leading |= more
-        known = {place for place in fitting if boxes[place] in leading}
-        return known if known or (self.known[self.inside, self.inside] == UNSEEN).any() else fitting
+        useful = {place for place in fitting if boxes[place] in leading}
+        return useful if useful or (self.known[self.inside, self.inside] == UNSEEN).any() else fitting
 
     def _loose(self, held: int) -> set[Place]:
         """The gem where it is free, and with empty hands keys that are."""
@@ -129,8 +129,8 @@ class Ahead:
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Continue from a state made by `save`."""
-        for player, known in zip(self.players, saved["known"], strict=True):
-            player.known[:] = known
+        for player, cells in zip(self.players, saved["known"], strict=True):
+            player.known[:] = cells
 
 
 def play(strategy: str, levels: int) -> dict[str, object]:
@@ -163,9 +163,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", type=int, default=500)
     levels = parser.parse_args().levels
-    found = {strategy: play(strategy, levels) for strategy in STRATEGIES}
+    results = {strategy: play(strategy, levels) for strategy in STRATEGIES}
     file = Path(__file__).parent / "results" / "boxworld-players.json"
-    file.write_text(json.dumps(provenance() | found, indent=1) + "\n")
+    file.write_text(json.dumps(provenance() | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

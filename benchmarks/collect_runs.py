@@ -38,19 +38,19 @@ def curve(run: Path, measure: str) -> dict[str, list[float]]:
     rows = [row for row in rows if f"episode/{measure}" in row["metrics"]]
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
     mean = [float(np.mean([rows[i]["metrics"][f"episode/{measure}"] for i in part])) for part in parts]
-    found = {
+    columns = {
         "step": [rows[part[-1]]["step"] for part in parts],
         "seconds": [round(rows[part[-1]]["wall_s"], 1) for part in parts],
         measure: [round(value, 4) for value in mean],
     }
     stage = "curriculum/stage"
-    return found | (
+    return columns | (
         {"stage": [rows[part[-1]]["metrics"][stage] for part in parts]} if stage in rows[0]["metrics"] else {}
     )
 
 
 def population(run: Path, measure: str) -> dict[str, Any]:
-    """Members' curves and settings, and the number of copies."""
+    """Members' curves and settings, and the number of environments."""
     members: list[dict[str, Any]] = []
     for folder in sorted((run / "members").iterdir(), key=lambda folder: int(folder.name)):
         rows = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -63,7 +63,7 @@ def population(run: Path, measure: str) -> dict[str, Any]:
 
 def command(config: RunConfig) -> str:
     """Words that repeat a run."""
-    words = ["rl-train", "--env", config.env, "--core", config.agent.core]
+    arguments = ["rl-train", "--env", config.env, "--core", config.agent.core]
     for name, _, value in differences(preset("paper", config.env, config.agent.core), config):
         flag = SHORT.get(name, "--" + name.split(".")[-1].replace("_", "-"))
         if name in ("run_dir", "seed") or value is None:
@@ -73,14 +73,14 @@ def command(config: RunConfig) -> str:
         if name == "start_from":
             value = Path(value).name
         if isinstance(value, dict):
-            words += [flag, *(f"{key}={str(each).replace(' ', '')}" for key, each in value.items())]
+            arguments += [flag, *(f"{key}={str(each).replace(' ', '')}" for key, each in value.items())]
         elif isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+            arguments.append(flag if value else flag.replace("--", "--no-", 1))
         elif isinstance(value, (list, tuple)):
-            words += [flag, *map(str, value)]
+            arguments += [flag, *map(str, value)]
         else:
-            words += [flag, str(value)]
-    return " ".join([*words, "--seed", str(config.seed)])
+            arguments += [flag, str(value)]
+    return " ".join([*arguments, "--seed", str(config.seed)])
 
 
 def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -> dict[str, Any]:
@@ -88,11 +88,11 @@ def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")
-        words = [rl_eval, run, "--episodes", str(episodes), "--checkpoint", checkpoint, "--json", file]
-        words += ["--env-args", *env_args] if env_args else []
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        found = json.loads(file.read_text())
-    return {key: value for key, value in found.items() if key not in ("run", *provenance())}
+        arguments = [rl_eval, run, "--episodes", str(episodes), "--checkpoint", checkpoint, "--json", file]
+        arguments += ["--env-args", *env_args] if env_args else []
+        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
+        results = json.loads(file.read_text())
+    return {key: value for key, value in results.items() if key not in ("run", *provenance())}
 
 
 def main() -> None:
@@ -104,38 +104,38 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="latest", help="the one to evaluate: latest, best or a step")
     parser.add_argument("--env-args", nargs="+", default=[], help="rl-eval's: KEY=VALUE, e.g. split=test")
     parser.add_argument("--measure", default="solved")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     figure, axes = plt.subplots(figsize=(7, 4))
     results: dict[str, Any] = provenance("matplotlib") | {"runs": {}}
-    for run in given.runs:
+    for run in options.runs:
         config = from_dict(RunConfig, RunDirectory.open(run, lock=False).config())
-        found: dict[str, Any] = {"command": command(config), "seed": config.seed}
-        found |= population(run, given.measure) if config.population else {"curve": curve(run, given.measure)}
-        if given.evaluate:
-            found["evaluation"] = evaluation(run, given.evaluate, given.checkpoint, given.env_args)
-        results["runs"][run.name] = found
-        curves = [member["curve"] for member in found["members"]] if config.population else [found["curve"]]
+        result: dict[str, Any] = {"command": command(config), "seed": config.seed}
+        result |= population(run, options.measure) if config.population else {"curve": curve(run, options.measure)}
+        if options.evaluate:
+            result["evaluation"] = evaluation(run, options.evaluate, options.checkpoint, options.env_args)
+        results["runs"][run.name] = result
+        curves = [member["curve"] for member in result["members"]] if config.population else [result["curve"]]
         color = None
         for points in curves:
             label = f"{run.name}: {config.env} {config.agent.core} ({points['seconds'][-1] / 60:.0f} min)"
             (line,) = axes.plot(
                 np.array(points["step"]) / 1e6,
-                points[given.measure],
+                points[options.measure],
                 color=color,
                 label=None if color else label,
                 alpha=0.7 if config.population else 1.0,
             )
             color = line.get_color()
-    axes.set(xlabel="million environment steps", ylabel=given.measure, title=given.name)
+    axes.set(xlabel="million environment steps", ylabel=options.measure, title=options.name)
     axes.grid(alpha=0.3)
     if len(axes.get_lines()) > 6:
         axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1))
     else:
         axes.legend()
     RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / f"{given.name}.png", dpi=120, bbox_inches="tight")
-    (RESULTS / f"{given.name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    figure.savefig(RESULTS / f"{options.name}.png", dpi=120, bbox_inches="tight")
+    (RESULTS / f"{options.name}.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -113,16 +113,16 @@ def main() -> None:
     parser.add_argument("--trial-seconds", type=float, default=8.0, help="for each way to run RecurrentPPO")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, default=RESULTS / f"compare_recurrent_ppo-{date.today()}.json")
-    options, words = parser.parse_known_args()
+    options, arguments = parser.parse_known_args()
     console = Console()
-    words = ["--env", "boxworld", "--core", "lstm", "--seed", str(options.seed), *words]
+    arguments = ["--env", "boxworld", "--core", "lstm", "--seed", str(options.seed), *arguments]
     setting, trials = fastest_setting(options.trial_seconds, options.seed, console)
     theirs: list[float] = []
     ours: list[TrainingSpeed] = []
     for i in range(options.rounds):
         console.print(f"round {i + 1} of {options.rounds}")
         theirs.append(in_own_process(setting, options.seconds, options.warm_up, options.seed))
-        ours.append(training_speed(words, options.seconds, options.warm_up))
+        ours.append(training_speed(arguments, options.seconds, options.warm_up))
     our_mean, their_mean = np.mean([speed.steps_per_second for speed in ours]), np.mean(theirs)
     table = Table("", "steps/s", "rounds", title="training on engram/BoxWorld-v0, LSTM 256", title_justify="left")
     table.add_row("RecurrentPPO", f"{their_mean:,.0f}", " ".join(f"{rate:,.0f}" for rate in theirs))
@@ -131,7 +131,7 @@ def main() -> None:
     console.print(table)
     result = provenance("sb3-contrib", "stable-baselines3") | {
         "seed": options.seed,
-        "command": ["rl-train", *words],
+        "command": ["rl-train", *arguments],
         "recurrent_ppo": setting._asdict(),
         "trials": trials,
         "recurrent_ppo_steps_per_second": [round(rate, 1) for rate in theirs],

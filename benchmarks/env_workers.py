@@ -56,10 +56,12 @@ class Busy(Sleeping):
 def rate(kind: str, workers: int) -> float:
     """Steps per second of a run, between its first row of metrics and its last."""
     with tempfile.TemporaryDirectory() as folder:
-        words = f"--env engram.benchmarks.env_workers:{kind.capitalize()} --core gru --local --env-workers {workers}"
-        words += " --core-args hidden_size=32 --prediction-size 0"
+        arguments = (
+            f"--env engram.benchmarks.env_workers:{kind.capitalize()} --core gru --local --env-workers {workers}"
+        )
+        arguments += " --core-args hidden_size=32 --prediction-size 0"
         sizes = f"--total-steps 6000 --log-every 1000 --run-dir {folder}/run"
-        subprocess.run(["rl-train", *words.split(), *sizes.split()], check=True, capture_output=True)
+        subprocess.run(["rl-train", *arguments.split(), *sizes.split()], check=True, capture_output=True)
         rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
     first, last = rows[0], rows[-1]
     return (last["step"] - first["step"]) / (last["time"] - first["time"])

@@ -30,17 +30,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     failures: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             train.main([*TINY, "--local", *POPULATION, *OFTEN, "--total-steps", "150", "--run-dir", str(run)])
-        for case in range(given.cases):
+        for case in range(options.cases):
             if case % 500 == 0:
-                print(f"case {case} of {given.cases}, {sum(failures.values())} failures", file=sys.stderr)
-            if said := one_case(Random(f"{given.seed}-{case}"), case, run):
-                kind, text = said
+                print(f"case {case} of {options.cases}, {sum(failures.values())} failures", file=sys.stderr)
+            if failure := one_case(Random(f"{options.seed}-{case}"), case, run):
+                kind, text = failure
                 failures[kind] += 1
                 if failures[kind] == 1:
                     print(f"case {case}: {text}\n", flush=True)
@@ -53,19 +53,19 @@ def one_case(random: Random, case: int, run: Path) -> tuple[str, str] | None:
     """A case: None if all is well, else what kind of failure and its details."""
     how, before, spoilt = "", {}, run.with_name("spoilt")
     if case % 4:
-        command, words = command_line(random)
+        command, arguments = command_line(random)
     else:
         how = damage(random, copy_of(run, spoilt))
         before = bytes_of(spoilt)
-        command, words = reading_line(random, spoilt)
-    outcome = attempt(command, words)
+        command, arguments = reading_line(random, spoilt)
+    outcome = attempt(command, arguments)
     if not outcome.fine:
         trace = "".join(traceback.format_exception(outcome.code)[-3:]) if isinstance(outcome.code, Exception) else ""
         kind = trace.strip().splitlines()[-1][:60] if trace else repr(outcome.code)
         where = [line.strip() for line in trace.splitlines() if "File " in line][-1:]
-        return f"{command}: {kind} {where}", f"{command} {words} {how}\n{outcome.output[-300:]}\n{trace[-900:]}"
+        return f"{command}: {kind} {where}", f"{command} {arguments} {how}\n{outcome.output[-300:]}\n{trace[-900:]}"
     if how and (command != "rl-train" or outcome.code == 2) and changed(before, bytes_of(spoilt)):
-        return f"{command} changed a file", f"{command} {words} {how}\n{outcome.output[-300:]}"
+        return f"{command} changed a file", f"{command} {arguments} {how}\n{outcome.output[-300:]}"
     return None
 
 

@@ -142,10 +142,10 @@ def journey(kind: str) -> dict[str, Any]:
             check=True,
             env=os.environ | switch,
         )
-        found = json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(done.stdout.splitlines()[-1])
         actor = Path(notes, "actor")
-        way = ours({*found["run"], *(json.loads(actor.read_text()) if actor.exists() else ())})
-    imported = ours(set(found["imported"]))
+        way = ours({*result["run"], *(json.loads(actor.read_text()) if actor.exists() else ())})
+    imported = ours(set(result["imported"]))
     return {
         "modules": len(way),
         "lines": sum(way.values()),
@@ -163,12 +163,12 @@ def ours(names: set[str]) -> dict[str, int]:
 
 def gradients() -> list[str]:
     """Hand-written gradients outside agents/cores/fast/: classes that derive from torch.autograd.Function."""
-    found: list[str] = []
+    classes: list[str] = []
     for file in sorted((ROOT / "agents").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ClassDef) and any("Function" in ast.unparse(base) for base in node.bases):
-                found.append(f"{file.relative_to(ROOT)}:{node.name}")
-    return [name for name in found if "/fast/" not in name]
+                classes.append(f"{file.relative_to(ROOT)}:{node.name}")
+    return [name for name in classes if "/fast/" not in name]
 
 
 def count() -> dict[str, Any]:

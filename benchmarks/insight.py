@@ -34,41 +34,41 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=512)
     parser.add_argument("--batch", type=int, default=128, help="environments that play together")
     parser.add_argument("--checkpoint", default="latest")
-    given = parser.parse_args()
+    options = parser.parse_args()
     prepare_process(1)
-    trained = open_run(given.run, given.checkpoint)
+    trained = open_run(options.run, options.checkpoint)
     factory, weights = trained.config.factory(), trained.trainees[0].weights
 
     def make(num_envs: int, first: int) -> Actor:
         return make_actor(factory, weights, seed=0, greedy=False, num_envs=num_envs, unroll_length=1, first_index=first)
 
     plain = to_dict(trained.config)
-    kept = ("env", "env_args", "agent", "learner", "seed", "unroll_length", "envs_per_actor", "envs_per_update")
-    found: dict[str, Any] = {
+    names = ("env", "env_args", "agent", "learner", "seed", "unroll_length", "envs_per_actor", "envs_per_update")
+    results: dict[str, Any] = {
         **provenance(),
         "checkpoint": trained.checkpoint.name,
-        "trained": {name: plain[name] for name in kept},
-        "episodes": given.episodes,
+        "trained": {name: plain[name] for name in names},
+        "episodes": options.episodes,
         "seed": 0,
     }
-    base = play_all(make, given.episodes, given.batch, None, 0)
+    base = play_all(make, options.episodes, options.batch, None, 0)
     fields = tuple(make(1, 0).batch.episode_fields)
     undisturbed = effect(base, base, fields, 0).outcomes
-    found["undisturbed"] = {name: outcome.without for name, outcome in undisturbed.items()}
-    found["mean_length"] = float(base.episodes[:, 2].mean())
-    print(found["undisturbed"], found["mean_length"], flush=True)
-    for words in given.intervene:
-        what = parsed(words)
-        point = effect(base, play_all(make, given.episodes, given.batch, what, 0), fields, what.step)
-        (found.setdefault("interventions", {})[words],) = effects([point]).plain
-        said = {k: [round(d.changed, 3), [round(x, 3) for x in d.difference]] for k, d in point.outcomes.items()}
-        print(words, point.reached, said, flush=True)
-    for words in given.decode:
-        fact, _, part = words.partition(":")
-        readings = decode(make(given.episodes, 0), fact, given.every, part)
-        found.setdefault("decoded", {})[words] = [reading._asdict() for reading in readings]
-        print(words, [(r.step, r.episodes, round(r.accuracy, 3), round(r.chance, 3)) for r in readings], flush=True)
-    replace_file(RESULTS / f"insight-{given.name}.json", json.dumps(found, indent=1).encode() + b"\n")
+    results["undisturbed"] = {name: outcome.without for name, outcome in undisturbed.items()}
+    results["mean_length"] = float(base.episodes[:, 2].mean())
+    print(results["undisturbed"], results["mean_length"], flush=True)
+    for text in options.intervene:
+        what = parsed(text)
+        point = effect(base, play_all(make, options.episodes, options.batch, what, 0), fields, what.step)
+        (results.setdefault("interventions", {})[text],) = effects([point]).plain
+        summary = {k: [round(d.changed, 3), [round(x, 3) for x in d.difference]] for k, d in point.outcomes.items()}
+        print(text, point.reached, summary, flush=True)
+    for text in options.decode:
+        fact, _, part = text.partition(":")
+        readings = decode(make(options.episodes, 0), fact, options.every, part)
+        results.setdefault("decoded", {})[text] = [reading._asdict() for reading in readings]
+        print(text, [(r.step, r.episodes, round(r.accuracy, 3), round(r.chance, 3)) for r in readings], flush=True)
+    replace_file(RESULTS / f"insight-{options.name}.json", json.dumps(results, indent=1).encode() + b"\n")
 
 
 if __name__ == "__main__":

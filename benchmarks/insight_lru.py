@@ -31,17 +31,17 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--episodes", type=int, default=512)
-    given = parser.parse_args()
+    options = parser.parse_args()
     prepare_process(1)
     trained = open_run("zoo:t-maze-lru", "latest")
-    found = {**provenance(), "episodes": given.episodes, "seed": 0}
+    results = {**provenance(), "episodes": options.episodes, "seed": 0}
     for kind in ("frozen", "turned", "faded", "both"):
         actor = make_actor(
             trained.config.factory(),
             trained.trainees[0].weights,
             seed=0,
             greedy=False,
-            num_envs=given.episodes,
+            num_envs=options.episodes,
             unroll_length=1,
         )
         core = actor.agent.core
@@ -62,9 +62,9 @@ def main() -> None:
 
         played = play_first(actor, before, TO)
         solved = played.episodes[:, 3 + actor.batch.episode_fields.index("solved")]
-        found[kind] = rate_interval(solved.astype(np.float32))._asdict()
-        print(kind, found[kind], flush=True)
-    replace_file(RESULT, json.dumps(found, indent=1).encode() + b"\n")
+        results[kind] = rate_interval(solved.astype(np.float32))._asdict()
+        print(kind, results[kind], flush=True)
+    replace_file(RESULT, json.dumps(results, indent=1).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def train(core: str, folder: Path, seed: int, minutes: float) -> Path:
     """One run; returns its directory."""
     run, setting = folder / core, CORES[core]
     if not (run / "metrics.jsonl").exists():
-        words = [
+        arguments = [
             "--env",
             "t-maze",
             "--env-args",
@@ -62,7 +62,7 @@ def train(core: str, folder: Path, seed: int, minutes: float) -> Path:
             "--core-args",
             *setting.options.split(),
         ]
-        words += [
+        arguments += [
             "--lr",
             str(setting.lr),
             "--embedding-size",
@@ -72,9 +72,9 @@ def train(core: str, folder: Path, seed: int, minutes: float) -> Path:
             "--seed",
             str(seed),
         ]
-        words += ["--time-limit", str(minutes), "--run-dir", str(run), *TRAINING.split()]
+        arguments += ["--time-limit", str(minutes), "--run-dir", str(run), *TRAINING.split()]
         with run.with_suffix(".log").open("w") as log:
-            subprocess.run([Path(sys.executable).with_name("rl-train"), *words], check=True, stdout=log, stderr=log)
+            subprocess.run([Path(sys.executable).with_name("rl-train"), *arguments], check=True, stdout=log, stderr=log)
     print(f"{core} is done: {run}", flush=True)
     return run
 
@@ -88,16 +88,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="time limit of each run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=1000, help="fresh levels per core for rl-eval")
-    given = parser.parse_args()
-    if unknown := set(given.cores) - set(CORES):
+    options = parser.parse_args()
+    if unknown := set(options.cores) - set(CORES):
         parser.error(f"no setting for {', '.join(sorted(unknown))}; there is one for: {', '.join(CORES)}")
 
-    given.folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(given.jobs) as pool:
-        futures = [pool.submit(train, core, given.folder, given.seed, given.minutes) for core in given.cores or CORES]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = [
+            pool.submit(train, core, options.folder, options.seed, options.minutes) for core in options.cores or CORES
+        ]
         runs = [future.result() for future in futures]
     collect = [sys.executable, Path(__file__).with_name("collect_runs.py"), "learning-recall", *runs]
-    subprocess.run([*collect, "--evaluate", str(given.episodes), "--checkpoint", "best"], check=True)
+    subprocess.run([*collect, "--evaluate", str(options.episodes), "--checkpoint", "best"], check=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/look_ahead.py [--examples 60000]
 
-Supervised, the whole board in sight, two locks and one distractor in a room of 8 x 8: the right box holds the key of
+Supervised, the whole board visible, two locks and one distractor in a room of 8 x 8: the right box holds the key of
 the gem's box, the other one a key that opens nothing. Colors and places are new in every level, so that two colors
 have to be compared wherever they are. A network gives every cell a number, and that of the right box's content is to
 be above that of the other's. Three of them: two layers over the flattened board, as agents have it, and two blocks of
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=60_000)
     count = parser.parse_args().examples
     torch.set_num_threads(1)
-    found = {
+    results = {
         name: learn(name, kind, config, lr, count)
         for name, kind, config, lr in (
             ("flattened", Flattened, TWO, 1e-3),
@@ -127,7 +127,7 @@ def main() -> None:
         )
     }
     file = Path(__file__).parent / "results" / "look-ahead.json"
-    file.write_text(json.dumps(provenance() | {"seed": 1} | found, indent=1) + "\n")
+    file.write_text(json.dumps(provenance() | {"seed": 1} | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 
 writes results/look-cost.json. Acting: an actor whose core has been recorded and two whose cores never were make
 unrolls in turn, by processor time. Which of the three objects of a process was made first changes its speed by about
-one part in a hundred, whatever was done with it. So which one is recorded is drawn again in each of 12 processes, the
-median ratio of a process is one sample, and the interval is that of the processes. Training: runs in which a picture is
-due at every update, and the share of their seconds that pictures and statistics took.
+one part in a hundred, whatever was done with it. So which one is recorded is resampled in each of 12 processes, the
+median ratio of a process is one sample, and the interval is that of the processes. Training: runs in which an image is
+due at every update, and the share of their seconds that images and statistics took.
 """
 
 import argparse
@@ -77,19 +77,19 @@ def acting(env: str, core: str, limit: float) -> dict[str, Any]:
     jobs = [(env, core, limit / PROCESSES, seed) for seed in range(PROCESSES)]
     with get_context("spawn").Pool(1, prepare_process, (1,), maxtasksperchild=1) as pool:
         ratios = np.array(pool.starmap(one_process, jobs, chunksize=1))
-    draw, found = np.random.default_rng(0), dict[str, Any]()
+    draw, results = np.random.default_rng(0), dict[str, Any]()
     for name, each in zip(("recorded_before", "control"), ratios.T, strict=True):
         low, high = np.quantile(draw.choice(each, (10_000, PROCESSES)).mean(axis=1), (0.025, 0.975))
-        found[name] = {"mean_ratio": round(float(each.mean()), 4), "low": round(low, 4), "high": round(high, 4)}
-        found[name]["of_processes"] = np.round(each, 4).tolist()
-    return found
+        results[name] = {"mean_ratio": round(float(each.mean()), 4), "low": round(low, 4), "high": round(high, 4)}
+        results[name]["of_processes"] = np.round(each, 4).tolist()
+    return results
 
 
 def training(env: str, core: str, limit: float) -> dict[str, Any]:
-    """A run in this process whose pictures are due at every update."""
+    """A run in this process whose images are due at every update."""
     with TemporaryDirectory() as folder, ExitStack() as files:
-        words = ["--env", env, "--core", core, "--look-every", "1", "--local", "--run-dir", f"{folder}/run"]
-        config = parse_run(words)
+        arguments = ["--env", env, "--core", core, "--look-every", "1", "--local", "--run-dir", f"{folder}/run"]
+        config = parse_run(arguments)
         agents, fields = make_agents(config, config.factory(), find_device("cpu"))
         learners = make_learners(config, agents)
         pool = make_pool(config, config.factory(), print)
@@ -116,14 +116,14 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each of the four measurements")
-    given = parser.parse_args()
+    options = parser.parse_args()
     prepare_process(1)
-    found: dict[str, Any] = {**provenance(), "acting": {}, "training": {}}
+    results: dict[str, Any] = {**provenance(), "acting": {}, "training": {}}
     for env, core in PAIRINGS:
-        found["acting"][f"{env} {core}"] = acting(env, core, given.seconds)
-        found["training"][f"{env} {core}"] = training(env, core, given.seconds)
-        print(json.dumps({kind: found[kind][f"{env} {core}"] for kind in ("acting", "training")}), flush=True)
-    replace_file(RESULT, json.dumps(found, indent=1).encode() + b"\n")
+        results["acting"][f"{env} {core}"] = acting(env, core, options.seconds)
+        results["training"][f"{env} {core}"] = training(env, core, options.seconds)
+        print(json.dumps({kind: results[kind][f"{env} {core}"] for kind in ("acting", "training")}), flush=True)
+    replace_file(RESULT, json.dumps(results, indent=1).encode() + b"\n")
 
 
 if __name__ == "__main__":

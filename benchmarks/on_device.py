@@ -34,7 +34,7 @@ def certificate(names: list[str], long_run: int) -> dict[str, Any]:
     return {"cores": names, "failed": {name: lines for name, lines in failed.items() if lines}}
 
 
-def resume(device: str, core: str, words: list[str], steps: int) -> dict[str, Any]:
+def resume(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
     """Run in one piece and in two; compare all that the last checkpoints hold of the learner."""
     run = ["--env", "boxworld", "--core", core, "--sync", "--local", "--device", device, "--lr-schedule", "constant"]
     learners: list[dict[str, Any]] = []
@@ -42,10 +42,10 @@ def resume(device: str, core: str, words: list[str], steps: int) -> dict[str, An
         for name, ends in (("whole", [steps]), ("parts", [steps // 2, steps])):
             place = str(Path(folder) / name)
             for number, end in enumerate(ends):
-                first = [*run, *words, "--run-dir", place]
-                given = ["--resume", place] if number else first
-                if code := rl_train([*given, "--total-steps", str(end)]):
-                    raise SystemExit(f"rl-train {' '.join(given)} ended with {code}")
+                first = [*run, *arguments, "--run-dir", place]
+                command = ["--resume", place] if number else first
+                if code := rl_train([*command, "--total-steps", str(end)]):
+                    raise SystemExit(f"rl-train {' '.join(command)} ended with {code}")
             newest = checkpoints.latest(Path(place) / "checkpoints")
             assert newest is not None
             learners.append(checkpoints.load(newest)["members"][0]["learner"])
@@ -62,18 +62,18 @@ def main() -> int:
     parser.add_argument("--cores", nargs="*", default=remembering)
     parser.add_argument("--long-run", type=int, default=2_000)
     parser.add_argument("--steps", type=int, default=60_000)
-    given, words = parser.parse_known_args()
-    device = find_device(given.device)
+    options, arguments = parser.parse_known_args()
+    device = find_device(options.device)
     prepare_process(1)
-    if given.what == "resume":
+    if options.what == "resume":
         with contextlib.redirect_stdout(sys.stderr):  # the last line of the output is the result
-            found = {core: resume(given.device, core, words, given.steps) for core in given.cores}
-        failed = any(each["different"] or len(set(each["steps"])) > 1 for each in found.values())
+            results = {core: resume(options.device, core, arguments, options.steps) for core in options.cores}
+        failed = any(each["different"] or len(set(each["steps"])) > 1 for each in results.values())
     else:
         torch.set_default_device(device)
-        found = certificate(given.cores, given.long_run)
-        failed = bool(found["failed"])
-    print(json.dumps({"device": given.device, "passed": not failed} | found))
+        results = certificate(options.cores, options.long_run)
+        failed = bool(results["failed"])
+    print(json.dumps({"device": options.device, "passed": not failed} | results))
     return int(failed)
 
 

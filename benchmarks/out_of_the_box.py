@@ -246,7 +246,7 @@ def main() -> None:
         for name in options.environments:
             for learner in options.learners:
                 if not (options.work / f"{name}-{learner}-{seed}.json").exists():
-                    words = [
+                    arguments = [
                         "--environments",
                         name,
                         "--learners",
@@ -257,8 +257,8 @@ def main() -> None:
                         str(options.minutes),
                         "--one",
                     ]
-                    words += ["--local"] if options.local else []
-                    subprocess.run([sys.executable, __file__, str(options.work), *words], check=False)
+                    arguments += ["--local"] if options.local else []
+                    subprocess.run([sys.executable, __file__, str(options.work), *arguments], check=False)
                 collect(options.work, RESULTS / "out-of-the-box")
 
 

@@ -57,9 +57,9 @@ class Meter:
         return unroll
 
 
-def open_run(words: list[str], folder: Path, files: ExitStack) -> tuple[Trainer, Meter]:
+def open_run(arguments: list[str], folder: Path, files: ExitStack) -> tuple[Trainer, Meter]:
     """A run in this process, ready for its first update."""
-    config: RunConfig = parse_run([*words, "--local", "--run-dir", str(folder)])
+    config: RunConfig = parse_run([*arguments, "--local", "--run-dir", str(folder)])
     factory = config.factory()
     agents, fields = make_agents(config, factory, find_device("cpu"))
     learners = make_learners(config, agents)
@@ -80,11 +80,11 @@ def round_seconds(trainer: Trainer, meter: Meter) -> float:
     return time.process_time() - started - meter.seconds
 
 
-def learner_time(words: list[str], population: list[str], rounds: int) -> dict[str, Any]:
+def learner_time(arguments: list[str], population: list[str], rounds: int) -> dict[str, Any]:
     """CPU milliseconds of rounds of both runs, in turn."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
-        one = open_run(words, Path(folder) / "one", files)
-        many = open_run([*words, *population, *EVALUATIONS], Path(folder) / "many", files)
+        one = open_run(arguments, Path(folder) / "one", files)
+        many = open_run([*arguments, *population, *EVALUATIONS], Path(folder) / "many", files)
         pairs = [(round_seconds(*one), round_seconds(*many)) for _ in range(WARM_UP + rounds)][WARM_UP:]
         host = many[0].population
         assert host is not None
@@ -102,13 +102,13 @@ def learner_time(words: list[str], population: list[str], rounds: int) -> dict[s
     }
 
 
-def processes(words: list[str], seconds: float) -> dict[str, Any]:
+def processes(arguments: list[str], seconds: float) -> dict[str, Any]:
     """Actor processes and memory of a run on Ray, `seconds` after its first row of metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [
             str(Path(sys.executable).with_name("rl-train")),
-            *words,
+            *arguments,
             "--num-actors",
             "2",
             "--log-every",
@@ -118,7 +118,7 @@ def processes(words: list[str], seconds: float) -> dict[str, Any]:
         ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
-            rows = run / ("members/0/metrics.jsonl" if "--population" in words else "metrics.jsonl")
+            rows = run / ("members/0/metrics.jsonl" if "--population" in arguments else "metrics.jsonl")
             while not (rows.exists() and rows.stat().st_size):
                 if process.poll() is not None:
                     raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
@@ -164,9 +164,9 @@ def main() -> None:
     parser.add_argument("--skip-ray", action="store_true", help="only the learner's time")
     options = parser.parse_args()
     prepare_process(1)
-    words = ["--env", options.env, "--core", options.core]
+    arguments = ["--env", options.env, "--core", options.core]
     population = ["--population", str(options.members), *SCHEME]
-    config = parse_run(words)
+    config = parse_run(arguments)
     learners = make_learners(config, make_agents(config, config.factory(), find_device("cpu"))[0])
     parameters = sum(p.numel() for p in learners[0].agent.parameters())
     result: dict[str, Any] = provenance("scipy") | {
@@ -175,10 +175,10 @@ def main() -> None:
         "members": options.members,
         "parameters": parameters,
         "parameters_mb": round(4 * parameters / 1e6, 3),
-        "learner_time": learner_time(words, population, options.rounds),
+        "learner_time": learner_time(arguments, population, options.rounds),
     }
     if not options.skip_ray:
-        alone, together = (processes([*words, *more], options.seconds) for more in ([], population))
+        alone, together = (processes([*arguments, *more], options.seconds) for more in ([], population))
         extra = {
             name: round((together[name] - alone[name]) / (options.members - 1), 2)
             for name in ("learner_mb", "actors_mb")

@@ -47,14 +47,14 @@ CURVES = {
 
 def multiplications() -> dict[str, dict[str, float]]:
     """GFLOP/s of one thread, rounding and packing of both factors included."""
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for rows, terms, columns in SHAPES:
         x, weight = torch.randn(rows, terms), torch.randn(columns, terms)
         ways: dict[str, Callable[..., torch.Tensor]] = {"float32": kernels.product, "bf16": bf16.product}
         times = {name: seconds(partial(way, x, weight)) for name, way in ways.items()}
         rates = {name: round(2e-9 * rows * terms * columns / each, 1) for name, each in times.items()}
-        found[f"{rows} x {terms} x {columns}"] = rates
-    return found
+        result[f"{rows} x {terms} x {columns}"] = rates
+    return result
 
 
 def seconds(work: Callable[[], Any], limit: float = 0.5) -> float:
@@ -67,22 +67,22 @@ def seconds(work: Callable[[], Any], limit: float = 0.5) -> float:
     return min(times)
 
 
-def parts(words: list[str]) -> dict[str, float]:
+def parts(arguments: list[str]) -> dict[str, float]:
     """Ratios of acting and learning, alone on one core."""
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for precision in PRECISIONS:
-        with open_parts(parse_run([*words, "--precision", precision]), torch.device("cpu")) as work:
+        with open_parts(parse_run([*arguments, "--precision", precision]), torch.device("cpu")) as work:
             for name, each in measure(work, 2.0, 2).items():
-                found.setdefault(name, []).append(each)
-    return {name: round(plain / rounded, 3) for name, (plain, rounded) in found.items() if name != "env"}
+                times.setdefault(name, []).append(each)
+    return {name: round(plain / rounded, 3) for name, (plain, rounded) in times.items() if name != "env"}
 
 
-def training(words: list[str], turns: int, length: float) -> dict[str, Any]:
+def training(arguments: list[str], turns: int, length: float) -> dict[str, Any]:
     """Steps per second of rl-train, in turns."""
     rates: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     for turn in range(turns):
         for precision in PRECISIONS[:: 1 if turn % 2 == 0 else -1]:
-            speed = training_speed([*words, "--precision", precision], length, length / 4)
+            speed = training_speed([*arguments, "--precision", precision], length, length / 4)
             rates[precision].append(round(speed.steps_per_second, 1))
     ratios = [rounded / plain for plain, rounded in zip(*rates.values(), strict=True)]
     return {"steps_per_second": rates, "ratio": round(statistics.median(ratios), 3)}
@@ -90,12 +90,12 @@ def training(words: list[str], turns: int, length: float) -> dict[str, Any]:
 
 def curves(folder: Path, seeds: str) -> None:
     """Train every case with both precisions; a folder that is there is left alone."""
-    for name, words in CURVES.items():
+    for name, arguments in CURVES.items():
         for precision in PRECISIONS:
             place = folder / f"{name}-{precision}"
             if not place.exists():
                 run = ["--seeds", seeds, "--precision", precision, "--run-dir", str(place)]
-                subprocess.run(["rl-train", *words, *run], check=True)
+                subprocess.run(["rl-train", *arguments, *run], check=True)
         print(f"rl-compare {folder / name}-float32 {folder / name}-bf16", flush=True)
 
 
@@ -107,19 +107,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0)
-    given = parser.parse_args()
-    if given.curves:
-        curves(given.curves, given.seeds)
+    options = parser.parse_args()
+    if options.curves:
+        curves(options.curves, options.seeds)
         return
     if not bf16.routine():
         sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")
     prepare_process(1)
-    found: dict[str, Any] = {"gflops": multiplications(), "cases": {}}
-    for name in given.only:
-        words = CASES[name]
-        found["cases"][name] = {"parts": parts(words)} | training(words, given.turns, given.seconds)
-        print(name, json.dumps(found["cases"][name]), flush=True)
-        RESULT.write_text(json.dumps(provenance() | found, indent=1) + "\n")
+    results: dict[str, Any] = {"gflops": multiplications(), "cases": {}}
+    for name in options.only:
+        arguments = CASES[name]
+        results["cases"][name] = {"parts": parts(arguments)} | training(arguments, options.turns, options.seconds)
+        print(name, json.dumps(results["cases"][name]), flush=True)
+        RESULT.write_text(json.dumps(provenance() | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

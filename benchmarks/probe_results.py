@@ -30,13 +30,13 @@ def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
         config: ProbeConfig = from_dict(ProbeConfig, directory.config())
         run = ProbeRun(config, print)
         run.begin(directory)
-        found: list[dict[str, Any]] = []
+        points: list[dict[str, Any]] = []
         for delay in DELAYS:
-            given = {**config.task_args, "delay": delay}
-            task = make_task(config.task, TEST_BATCH, given, seed=config.seed, part="test")
+            task_args = {**config.task_args, "delay": delay}
+            task = make_task(config.task, TEST_BATCH, task_args, seed=config.seed, part="test")
             score = examine(run.learner.model, task, -(-sequences // TEST_BATCH))
-            found.append({"delay": delay, "chance": task.chance, **described(score)})
-        return found
+            points.append({"delay": delay, "chance": task.chance, **described(score)})
+        return points
 
 
 def main() -> None:
@@ -44,18 +44,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--sequences", type=int, default=256, help="of every delay")
-    given = parser.parse_args()
+    options = parser.parse_args()
     prepare_process(1)
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for path in given.runs:
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for path in options.runs:
         result = json.loads((path / RESULT).read_text())
-        if found.get(path.name, {}).get("updates", -1) >= result["updates"]:
+        if results.get(path.name, {}).get("updates", -1) >= result["updates"]:
             continue
         if result["task"] == "recall":
-            result["beyond"] = curve(path, given.sequences)
+            result["beyond"] = curve(path, options.sequences)
             print(path.name, [(each["delay"], round(each["accuracy"], 3)) for each in result["beyond"]], flush=True)
-        found[path.name] = result | {"collected": provenance()}
-        replace_file(RESULTS, json.dumps(found, indent=1).encode() + b"\n")
+        results[path.name] = result | {"collected": provenance()}
+        replace_file(RESULTS, json.dumps(results, indent=1).encode() + b"\n")
 
 
 if __name__ == "__main__":

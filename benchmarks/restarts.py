@@ -89,8 +89,8 @@ def main() -> None:
     session, every = Path(node.get_session_dir_path()), max(1, number // 20)
     began, samples = time.monotonic(), []
     while pool.failures < number:
-        seen = pool.failures
-        while pool.failures == seen:
+        failures = pool.failures
+        while pool.failures == failures:
             pool.next()
         if pool.failures % every == 0:
             samples.append(sample(pool.failures, began, session))

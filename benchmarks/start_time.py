@@ -76,10 +76,20 @@ finally:
 """
 
 
-def start(words: list[str], folder: Path) -> dict[str, float]:
+def start(arguments: list[str], folder: Path) -> dict[str, float]:
     """Moments of one run that ends after its first updates."""
     moments = folder / "moments.json"
-    command = [sys.executable, "-c", PROGRAM, str(time.time()), str(moments), *words, "--total-steps", "1", "--run-dir"]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(time.time()),
+        str(moments),
+        *arguments,
+        "--total-steps",
+        "1",
+        "--run-dir",
+    ]
     subprocess.run([*command, tempfile.mkdtemp(dir=folder)], check=True, stdout=subprocess.DEVNULL)
     return json.loads(moments.read_text())
 
@@ -88,12 +98,12 @@ def main() -> None:
     """Measure with and without Ray."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
-    options, words = parser.parse_known_args()
-    words = words or ["--env", "boxworld", "--core", "rmc"]
-    result: dict[str, Any] = provenance() | {"flags": words, "repeat": options.repeat}
+    options, arguments = parser.parse_known_args()
+    arguments = arguments or ["--env", "boxworld", "--core", "rmc"]
+    result: dict[str, Any] = provenance() | {"flags": arguments, "repeat": options.repeat}
     with tempfile.TemporaryDirectory() as folder:
         for name, more in (("ray", []), ("local", ["--local"])):
-            runs = [start([*words, *more], Path(folder)) for _ in range(options.repeat + 1)][1:]
+            runs = [start([*arguments, *more], Path(folder)) for _ in range(options.repeat + 1)][1:]
             result[name] = min(runs, key=lambda moments: moments["first update"])
             print(name)
             for moment, seconds in sorted(result[name].items(), key=lambda pair: pair[1]):

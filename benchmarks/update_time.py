@@ -59,25 +59,25 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[WIDTH])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--cuda-graph", action="store_true")
-    given = parser.parse_args()
-    device = find_device(given.device)
+    options = parser.parse_args()
+    device = find_device(options.device)
     prepare_process(1)
-    found: dict[str, Any] = {}
-    for core in given.cores or core_names():
-        agent = AgentConfig(core=core, torso=TORSOS[given.torso])
+    results: dict[str, Any] = {}
+    for core in options.cores or core_names():
+        agent = AgentConfig(core=core, torso=TORSOS[options.torso])
         factory = ActorFactory(env="boxworld", agent=agent, num_envs=WIDTH, unroll_length=40, seed=1)
         actor = factory.make_actor(0)
         unroll = actor.unroll()
-        for envs in given.envs:
-            kinds = (False, True) if given.cuda_graph else (False,)
+        for envs in options.envs:
+            kinds = (False, True) if options.cuda_graph else (False,)
             learners = {
                 "recorded" if kind else "eager": Learner(
                     factory.make_agent(actor.batch).to(device), LearnerConfig(cuda_graph=kind), 10**9
                 )
                 for kind in kinds
             }
-            found[f"{core} {envs}"] = milliseconds(learners, of_width(unroll, envs), given.repeats)
-    print(json.dumps(provenance() | {"device": given.device, "torso": given.torso, "milliseconds": found}))
+            results[f"{core} {envs}"] = milliseconds(learners, of_width(unroll, envs), options.repeats)
+    print(json.dumps(provenance() | {"device": options.device, "torso": options.torso, "milliseconds": results}))
 
 
 if __name__ == "__main__":

@@ -59,13 +59,13 @@ def halves(
     parts: Mapping[str, Parts], points: Sequence[Point], speeds: NDArray[np.float64]
 ) -> list[tuple[dict[str, float], NDArray[np.float64]]]:
     """Models fitted to random halves, and the errors of what each predicts of the other half."""
-    rng, found = np.random.default_rng(0), list[tuple[dict[str, float], NDArray[np.float64]]]()
+    rng, fits = np.random.default_rng(0), list[tuple[dict[str, float], NDArray[np.float64]]]()
     for _ in range(HALVES):
         order = rng.permutation(len(points))
         used, others = order[: len(points) // 2], order[len(points) // 2 :]
         fitted = fit([points[i] for i in used], speeds[used].tolist(), parts)
-        found.append((fitted, errors([points[i] for i in others], speeds[others].tolist(), parts, fitted)))
-    return found
+        fits.append((fitted, errors([points[i] for i in others], speeds[others].tolist(), parts, fitted)))
+    return fits
 
 
 def outward(parts: Mapping[str, Parts], points: Sequence[Point], speeds: NDArray[np.float64], most: int) -> Any:
@@ -100,8 +100,8 @@ def main() -> None:
     """Fit, report and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="scaling")
-    given = parser.parse_args()
-    parts, points, speeds = read(given.name)
+    options = parser.parse_args()
+    parts, points, speeds = read(options.name)
     models = halves(parts, points, speeds)
     missed = np.concatenate([wrong for _, wrong in models])
     whole = fit(points, speeds.tolist(), parts)
@@ -138,7 +138,7 @@ def main() -> None:
             ]
         },
     }
-    (RESULTS / f"{given.name}-model.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / f"{options.name}-model.json").write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps({name: report[name] for name in ("points", "fitted", "half", "outward", "gpus")}, indent=1))
     for row in report["extrapolation"]:
         print(

@@ -88,20 +88,22 @@ class Host:
             time.sleep(0.02)
         self.init = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()[0]
 
-    def start(self, words: Sequence[object], **options: object) -> "subprocess.Popen[bytes]":
+    def start(self, arguments: Sequence[object], **options: object) -> "subprocess.Popen[bytes]":
         """Start a command on the host."""
-        return self._start(["nsenter", "-t", self.init, "-m", "-u", "-i", "-n", "-p", *map(str, words)], {}, **options)
+        return self._start(
+            ["nsenter", "-t", self.init, "-m", "-u", "-i", "-n", "-p", *map(str, arguments)], {}, **options
+        )
 
-    def run(self, words: Sequence[object]) -> str:
+    def run(self, arguments: Sequence[object]) -> str:
         """Run a command on the host; its output. Raises RuntimeError if it fails."""
-        process = self.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = self.start(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         output = process.communicate(timeout=300)[0].decode()
         if process.returncode:
-            raise RuntimeError(f"{self.address}: {shlex.join(map(str, words))}\n{output}")
+            raise RuntimeError(f"{self.address}: {shlex.join(map(str, arguments))}\n{output}")
         return output
 
-    def _start(self, words: Sequence[str], more: dict[str, str], **options: object) -> "subprocess.Popen[bytes]":
-        enter = f"echo $$ > {self.group.path}/cgroup.procs; exec {shlex.join([*self._pin, *words])}"
+    def _start(self, arguments: Sequence[str], more: dict[str, str], **options: object) -> "subprocess.Popen[bytes]":
+        enter = f"echo $$ > {self.group.path}/cgroup.procs; exec {shlex.join([*self._pin, *arguments])}"
         environment = {**os.environ, **self.environment, **more}
         return subprocess.Popen(["bash", "-c", enter], env=environment, stdin=subprocess.DEVNULL, **options)  # pyright: ignore
 

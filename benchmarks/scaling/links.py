@@ -71,7 +71,7 @@ def _device(name: str) -> int:
 
 
 def _forward(devices: Mapping[int, int], latency: Any) -> None:
-    """Deliver packets late, for ever."""
+    """Deliver packets late, forever."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, 9)
     libc.prctl(_PR_SET_TIMERSLACK, 1000)

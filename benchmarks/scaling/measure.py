@@ -88,17 +88,17 @@ def flags(case: Case, series: str, hosts: int) -> tuple[list[object], int]:
     """Flags of rl-train, and environments of an update."""
     width = case.weak * hosts if series == "weak" else case.strong
     learners = 1 if series == "actors" else hosts
-    words: list[object] = [*case.words, "--num-actors", hosts, "--actor-cpus", 2, "--num-learners", learners]
-    return [*words, "--envs-per-update", width, "--envs-per-actor", width // hosts], width
+    arguments: list[object] = [*case.words, "--num-actors", hosts, "--actor-cpus", 2, "--num-learners", learners]
+    return [*arguments, "--envs-per-update", width, "--envs-per-actor", width // hosts], width
 
 
 def measure_parts(cluster: Cluster, result: Result, name: str, case: Case) -> None:
     """CPU time of environments, inference, learning and publication, on a host without a limit."""
     if name not in result.content["parts"]:
         command = [sys.executable, PARTS, "cpu", "--envs", 1, 4, 8, 16, "--", *case.words]
-        found = json.loads(cluster.hosts[0].run(command).splitlines()[-1])
-        print(name, found, flush=True)
-        result.content["parts"][name] = found
+        times = json.loads(cluster.hosts[0].run(command).splitlines()[-1])
+        print(name, times, flush=True)
+        result.content["parts"][name] = times
         result.save()
 
 
@@ -114,8 +114,8 @@ def measure_exchanges(cluster: Cluster, result: Result, hosts: int, parameters: 
         )
         for rank in range(hosts)
     ]
-    found = [json.loads(each.communicate(timeout=200)[0].splitlines()[-1]) for each in ranks]
-    means = {name: round(sum(each[name] for each in found) / hosts, 3) for name in found[0]}
+    times = [json.loads(each.communicate(timeout=200)[0].splitlines()[-1]) for each in ranks]
+    means = {name: round(sum(each[name] for each in times) / hosts, 3) for name in times[0]}
     result.add("exchanges", {"hosts": hosts, "parameters": parameters, "latency_ms": latency, **means})
 
 
@@ -137,10 +137,10 @@ def measure_training(
     ]
     if not points:
         return
-    words, width = flags(case, key["series"], hosts)
+    arguments, width = flags(case, key["series"], hosts)
     with tempfile.TemporaryDirectory(prefix="engram-scaling-", dir="/var/tmp") as folder:
         cluster.links.latency = min(latencies) / 1000
-        with Training(cluster, Path(folder) / "run", words) as training:
+        with Training(cluster, Path(folder) / "run", arguments) as training:
             training.wait(2)  # functions are compiled, all actors are there
             for each, late in points:
                 cluster.limit(each)
@@ -159,24 +159,24 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--name", default="scaling")
-    given = parser.parse_args()
-    result = Result(given.name)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, Cluster(Path(folder), max(given.hosts)) as cluster:
-        for name in given.cases:
+    options = parser.parse_args()
+    result = Result(options.name)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, Cluster(Path(folder), max(options.hosts)) as cluster:
+        for name in options.cases:
             measure_parts(cluster, result, name, CASES[name])
-        parameters = [SMALL, result.content["parts"][given.cases[0]]["parameters"]]
-        for hosts in sorted(given.hosts):
+        parameters = [SMALL, result.content["parts"][options.cases[0]]["parameters"]]
+        for hosts in sorted(options.hosts):
             cluster.grow(hosts)
-            for name in given.cases:
+            for name in options.cases:
                 for series in CASES[name].series:
                     key = {"case": name, "series": series, "hosts": hosts}
                     try:
-                        measure_training(cluster, result, key, given.cores, given.latencies, given.seconds)
+                        measure_training(cluster, result, key, options.cores, options.latencies, options.seconds)
                     except RuntimeError as problem:
                         print(f"left out: {key}: {problem}", file=sys.stderr, flush=True)
-        for hosts in sorted(given.hosts):
+        for hosts in sorted(options.hosts):
             for number in parameters:
-                for latency in given.latencies:
+                for latency in options.latencies:
                     measure_exchanges(cluster, result, hosts, number, latency)
 
 

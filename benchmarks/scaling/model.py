@@ -105,7 +105,7 @@ def fit(points: Sequence[Point], speeds: Sequence[float], parts: Mapping[str, Pa
         return np.log(predicted) - np.log(speeds)
 
     bounds = ([0.0] * len(names), [MOST.get(name, np.inf) for name in names])
-    found = least_squares(
+    solution = least_squares(
         errors, list(FITTED.values()), bounds=bounds, loss="soft_l1", f_scale=0.1, x_scale=list(FITTED.values())
     )
-    return dict(zip(names, found.x.tolist(), strict=True))
+    return dict(zip(names, solution.x.tolist(), strict=True))

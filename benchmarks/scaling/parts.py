@@ -42,32 +42,32 @@ class CountingGroup(Group):
         return gradients, metrics
 
 
-def cpu(words: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str, Any]:
+def cpu(arguments: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str, Any]:
     """Milliseconds per update of every width and part, and the numbers of parameters and exchanges."""
     prepare_process(1)
-    config = parse_run(words)
-    found: dict[str, Any] = {"unroll_length": config.unroll_length, "ms": {}}
+    config = parse_run(arguments)
+    result: dict[str, Any] = {"unroll_length": config.unroll_length, "ms": {}}
     for width in widths:
         each = replace(config, envs_per_update=width, envs_per_actor=width, num_actors=1)
         with open_parts(each, torch.device("cpu")) as work:
             steps = width * config.unroll_length
-            found["ms"][width] = {name: 1000 * steps * cost for name, cost in measure(work, seconds, 3).items()}
+            result["ms"][width] = {name: 1000 * steps * cost for name, cost in measure(work, seconds, 3).items()}
     actor, group = config.factory().make_actor(0), CountingGroup()
     learner = Learner(config.factory().make_agent(actor.batch), config.learner, config.total_steps)
     learner.join(group)
     for _ in range(2):
         group.exchanges = 0
         learner.step(actor.unroll())
-    found["exchanges"] = group.exchanges
+    result["exchanges"] = group.exchanges
     actor.close()
     times: list[float] = []
     for _ in range(20):
         began = time.perf_counter()
         flatten(learner.agent)
         times.append(time.perf_counter() - began)
-    found["parameters"] = flatten(learner.agent).size
-    found["ms_flatten"] = 1000 * statistics.median(times)
-    return found
+    result["parameters"] = flatten(learner.agent).size
+    result["ms_flatten"] = 1000 * statistics.median(times)
+    return result
 
 
 def reduce(store: str, rank: int, size: int, parameters: int, count: int) -> dict[str, float]:
@@ -102,8 +102,8 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=1.5)
     split = sys.argv.index("--")
-    given = parser.parse_args(sys.argv[2:split])
-    print(json.dumps(cpu(sys.argv[split + 1 :], given.envs, given.seconds)))
+    options = parser.parse_args(sys.argv[2:split])
+    print(json.dumps(cpu(sys.argv[split + 1 :], options.envs, options.seconds)))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ START_SECONDS = 300.0
 class Training:
     """A run of `rl-train` with these words, on the first host and its cluster; use it in a `with` statement."""
 
-    def __init__(self, cluster: Cluster, folder: Path, words: Sequence[object]) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, arguments: Sequence[object]) -> None:
         self.cluster, self._rows = cluster, folder / "metrics.jsonl"
         self._output = folder.with_suffix(".txt")
-        command = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *words]
+        command = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *arguments]
         command += ["--ray-address", cluster.address, "--run-dir", folder, "--total-steps", 10**12]
         command += ["--log-seconds", ROW_SECONDS, "--checkpoint-every", 10_000, "--log-every", 10**9]
         with self._output.open("wb") as output:

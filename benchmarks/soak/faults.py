@@ -21,14 +21,14 @@ BLOCKED_SECONDS = 15
 def workers(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
     """The run's Ray processes of a class."""
     family = psutil.Process(process.pid).children(recursive=True)
-    found = []
+    result = []
     for each in family:
         try:
             if f"ray::{name}" in " ".join(each.cmdline()):
-                found.append(each)
+                result.append(each)
         except psutil.Error:
             continue
-    return found
+    return result
 
 
 def kill_actor(soak: "Soak", draw: random.Random) -> None:
@@ -104,8 +104,8 @@ def remove_tensorboard(soak: "Soak", draw: random.Random) -> None:
 
 def second_run(soak: "Soak", draw: random.Random) -> None:
     """Somebody starts a run on the same directory; it must be refused and leave the first alone."""
-    words = draw.choice([["--resume", str(soak.run)], [*soak.words, "--run-dir", str(soak.run)]])
-    done = subprocess.run([soak.rl_train, *words], capture_output=True, text=True, check=False, cwd=soak.here)
+    arguments = draw.choice([["--resume", str(soak.run)], [*soak.words, "--run-dir", str(soak.run)]])
+    done = subprocess.run([soak.rl_train, *arguments], capture_output=True, text=True, check=False, cwd=soak.here)
     if done.returncode != 2 or "is in use by" not in done.stderr:
         soak.error(f"second run: exit code {done.returncode}, {done.stderr[-300:]!r}")
 

@@ -10,13 +10,13 @@ def entries(file: Path) -> list[dict[str, Any]]:
     """The ledger's lines; one that a killed process left unfinished is left out."""
     if not file.exists():
         return []
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for line in file.read_bytes().split(b"\n"):
         try:
-            found.append(json.loads(line))
+            result.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return result
 
 
 class Update(NamedTuple):

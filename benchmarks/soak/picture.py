@@ -1,4 +1,4 @@
-"""The soak in one picture: what was learned, what was done to it, and the memory of all its processes.
+"""The soak in one image: what was learned, what was done to it, and the memory of all its processes.
 
 python benchmarks/soak/picture.py [benchmarks/results/soak.json]
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Write the picture of a result."""
+    """Write the image of a result."""
     curve, memory, faults = result["curve"], result["memory"], result["faults"]
     minutes = (np.array(curve["time"]) - result["began"]) / 60
     returns = np.array([np.nan if value is None else value for value in curve["episode/return"]])

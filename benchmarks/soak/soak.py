@@ -90,8 +90,8 @@ class Soak:
     def start(self) -> None:
         """Start the run, or resume it."""
         resumed = (self.run / "config.toml").exists()
-        words = ["--resume", str(self.run)] if resumed else [*self.words, "--run-dir", str(self.run)]
-        command = [sys.executable, str(HERE / "audited_train.py"), str(self.ledger), *words]
+        arguments = ["--resume", str(self.run)] if resumed else [*self.words, "--run-dir", str(self.run)]
+        command = [sys.executable, str(HERE / "audited_train.py"), str(self.ledger), *arguments]
         log = (self.folder / "output.log").open("ab")
         self.process = subprocess.Popen(command, cwd=HERE, stdout=log, stderr=subprocess.STDOUT)
         log.close()

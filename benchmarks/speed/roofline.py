@@ -7,7 +7,7 @@
 
 Demands are counted on tensors without numbers, over a few steps of a whole batch, by the form that a GPU runs and as if
 every operation brought its operands from memory: a compiled route, which keeps them in the processor's caches, and a
-torso that is asked for distinct observations only, can exceed a roof. Shapes: T steps, B environments.
+torso that is queried distinct observations only, can exceed a roof. Shapes: T steps, B environments.
 """
 
 import json
@@ -64,13 +64,13 @@ def roofline(config: RunConfig, device: torch.device, seconds: Mapping[str, floa
     """
     cpu = torch.device("cpu")
     roofs = {name: roof(torch.device(name), each) for name in dict.fromkeys((cpu.type, device.type))}
-    found: dict[str, Any] = {"roofs": {name: limits._asdict() for name, limits in roofs.items()}, "parts": {}}
+    result: dict[str, Any] = {"roofs": {name: limits._asdict() for name, limits in roofs.items()}, "parts": {}}
     for name, demand in demands(config).items():
         on = cpu.type if name == "infer" else device.type
         rate = Roof(demand.flops / seconds[name], demand.bytes / seconds[name])
         shares = {f"of_{kind}": round(a / b, 4) for kind, a, b in zip(Roof._fields, rate, roofs[on], strict=True)}
-        found["parts"][name] = {"device": on, "demand": demand._asdict()} | rate._asdict() | shares
-    return found
+        result["parts"][name] = {"device": on, "demand": demand._asdict()} | rate._asdict() | shares
+    return result
 
 
 def roof(device: torch.device, seconds: float) -> Roof:

@@ -36,13 +36,13 @@ class Network(nn.Module):
         nn.init.zeros_(self.policy.bias)
         nn.init.zeros_(self.value.bias)
 
-    def forward(self, seen: Tensor, begins: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Any]:
+    def forward(self, observation: Tensor, begins: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Any]:
         """seen [T, B, ...], begins [T, B], (h, c) [1, B, 256] -> logits [T, B, A], values [T, B], the last (h, c)."""
-        inputs = self.torso(seen.flatten(0, 1)).unflatten(0, seen.shape[:2])
+        inputs = self.torso(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])
         outputs: list[Tensor] = []
         for step, begin in zip(inputs, begins, strict=True):
-            kept = (~begin).float()[None, :, None]
-            output, state = self.lstm(step[None], (kept * state[0], kept * state[1]))
+            continues = (~begin).float()[None, :, None]
+            output, state = self.lstm(step[None], (continues * state[0], continues * state[1]))
             outputs.append(output)
         hidden = torch.cat(outputs)
         return self.policy(hidden), self.value(hidden).squeeze(-1), state
@@ -75,9 +75,9 @@ def train(
             name: [] for name in ("seen", "begin", "action", "logp", "value", "reward", "over")
         }
         for _ in range(ROLLOUT):
-            seen = torch.from_numpy(observation.copy())
+            inputs = torch.from_numpy(observation.copy())
             with torch.no_grad():
-                logits, value, state = network(seen[None], begin[None], state)
+                logits, value, state = network(inputs[None], begin[None], state)
             policy = torch.distributions.Categorical(logits=logits[0])
             action = policy.sample()
             batch.step_into(action.numpy(), observation, reward, terminated, truncated)
@@ -85,7 +85,7 @@ def train(
             step += num_envs
             for solved in terminated[over] & (reward[over] > 0):
                 ended(step, bool(solved))
-            values = (seen, begin, action, policy.log_prob(action), value[0], torch.from_numpy(reward.copy()))
+            values = (inputs, begin, action, policy.log_prob(action), value[0], torch.from_numpy(reward.copy()))
             for name, each in zip(rows, (*values, torch.from_numpy(over.copy())), strict=True):
                 rows[name].append(each)
             if over.any():

@@ -167,21 +167,21 @@ def run_single_file(lr: float, seed: int, limit: float, num_envs: int) -> dict[s
 
 def result_file(work: Path, peer: Peer, lr: float | None, seed: int) -> Path:
     """Where a run's result is."""
-    words = [peer.kind, *(f"{key}{value}" for key, value in peer.values.items()), *([f"{lr:g}"] if lr else []), seed]
-    return work / ("-".join(map(str, words)) + ".json")
+    parts = [peer.kind, *(f"{key}{value}" for key, value in peer.values.items()), *([f"{lr:g}"] if lr else []), seed]
+    return work / ("-".join(map(str, parts)) + ".json")
 
 
 def measure(work: Path, peer: Peer, lr: float | None, seed: int, limit: float) -> None:
     """One run and its result."""
     if peer.kind == "engram":
-        found = run_engram(seed, work / f"run-{seed}-{int(time.time())}")
+        outcome = run_engram(seed, work / f"run-{seed}-{int(time.time())}")
     elif peer.kind == "sb3":
-        found = run_sb3(lr or 0.0, seed, limit, **peer.values)
+        outcome = run_sb3(lr or 0.0, seed, limit, **peer.values)
     else:
-        found = run_single_file(lr or 0.0, seed, limit, **peer.values)
+        outcome = run_single_file(lr or 0.0, seed, limit, **peer.values)
     head = {"label": peer.label, "lr": lr, "seed": seed, "limit": None if peer.kind == "engram" else limit}
-    result_file(work, peer, lr, seed).write_text(json.dumps(head | found))
-    print(f"{peer.label}, lr {lr}, seed {seed}: {found['reached'] or 'goal not reached'}", flush=True)
+    result_file(work, peer, lr, seed).write_text(json.dumps(head | outcome))
+    print(f"{peer.label}, lr {lr}, seed {seed}: {outcome['reached'] or 'goal not reached'}", flush=True)
 
 
 def best_rate(work: Path, peer: Peer, seed: int) -> float | None:
@@ -202,9 +202,9 @@ def collect(work: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
     for axis, column, name in ((axes[0], 0, "environment steps"), (axes[1], 1, "minutes of a core")):
         for number, peer in enumerate(PEERS):
-            for found in (each for each in results if each["label"] == peer.label and each["curve"]):
-                points = [point[column] / (60 if column else 1) for point in found["curve"]]
-                axis.plot(points, [point[2] for point in found["curve"]], color=f"C{number}", lw=1, label=peer.label)
+            for result in (each for each in results if each["label"] == peer.label and each["curve"]):
+                points = [point[column] / (60 if column else 1) for point in result["curve"]]
+                axis.plot(points, [point[2] for point in result["curve"]], color=f"C{number}", lw=1, label=peer.label)
         axis.axhline(GOAL, color="gray", lw=0.8, ls=":")
         axis.set_xscale("log")
         axis.set_xlabel(name)
@@ -235,9 +235,9 @@ def main() -> None:
             rates = RATES if seed == first and peer.kind != "engram" else (best_rate(work, peer, first),)
             for lr in rates:
                 if not result_file(work, peer, lr, seed).exists():
-                    words = [sys.executable, __file__, str(work), "--one", str(number), str(lr or 0.0), str(seed)]
-                    words += ["--limit", str(options.limit)]
-                    subprocess.run(words, check=True)
+                    arguments = [sys.executable, __file__, str(work), "--one", str(number), str(lr or 0.0), str(seed)]
+                    arguments += ["--limit", str(options.limit)]
+                    subprocess.run(arguments, check=True)
             collect(work)
 
 
