@@ -1,10 +1,10 @@
-"""Steps per second of `--local` and of `--act-on`, which take turns in one process.
+"""Steps per second of `--local` and of `--act-on`, measured in turns in one process.
 
     python benchmarks/act_on.py                            boxworld with lstm, on the CPU
     python benchmarks/act_on.py --env t-maze --core concrete --act-on cuda --device cuda
 
-Both are whole runs but for Ray: acting, batches, updates, publishing, rows of metrics. The last line of the output
-is the result as JSON.
+Both are complete runs except for Ray: acting, batches, updates, publishing, rows of metrics. The last line of the
+output is the result as JSON.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def open_run(arguments: list[str], folder: Path, files: ExitStack) -> Trainer:
 
 
 def steps_per_second(trainer: Trainer, updates: int) -> float:
-    """Of some updates, their batches included."""
+    """Steps per second over `updates` updates, including their batches."""
     first, started = trainer.steps, time.perf_counter()
     target = sum(member.updates for member in trainer.members) + updates
     while sum(member.updates for member in trainer.members) < target:

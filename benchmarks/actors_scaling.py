@@ -1,4 +1,4 @@
-"""Throughput with more and more actors, and what the plumbing costs per unroll.
+"""Throughput with an increasing number of actors, and the communication cost per unroll.
 
     python benchmarks/actors_scaling.py [--actors 1 2 4] [--plumbing 1 3 10 30 100] [--envs 1 32] [--seconds 20]
 
@@ -53,17 +53,17 @@ from engram.learners.learner import Learner
 RESULTS = Path(__file__).parent / "results"
 PAPER: RunConfig = preset("paper", "boxworld", "rmc")
 RESERVE_BYTES = 2 << 30
-"""Memory that is left to everything else."""
+"""Bytes of memory reserved for everything else."""
 
 
 class Instant:
-    """An actor that gives the same unroll again and again, with what changes between them."""
+    """An actor that returns the same unroll repeatedly, with updated counters."""
 
     def __init__(self, unroll: Unroll) -> None:
         self._unroll = unroll
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
-        """The unroll, as of these weights or the last."""
+        """The unroll, marked with these weights or the last ones."""
         if weights is not None:
             versions = torch.full_like(self._unroll.weights_version, weights.version)
             self._unroll = self._unroll._replace(weights_version=versions)
@@ -71,7 +71,7 @@ class Instant:
 
 
 def factory(num_envs: int) -> ActorFactory:
-    """Actors of the paper's network, so many environments each."""
+    """Actors of the paper's network with `num_envs` environments each."""
     return ActorFactory(
         env=PAPER.env, agent=PAPER.agent, num_envs=num_envs, unroll_length=PAPER.unroll_length, seed=PAPER.seed
     )
@@ -93,14 +93,14 @@ def new_learner() -> Learner:
 
 
 def take(pool: RayPool) -> Unroll:
-    """The next unroll, however long it takes."""
+    """The next unroll, without a time limit."""
     while (unroll := pool.next()) is None:
         pass
     return unroll
 
 
 class Feed:
-    """A pool of instant actors and the learner that they feed."""
+    """A pool of instant actors and their learner."""
 
     def __init__(self, num_actors: int, num_envs: int) -> None:
         self.learner, self.batcher = new_learner(), Batcher(PAPER.envs_per_update)
@@ -121,7 +121,7 @@ class Feed:
             started.add(self.unroll.actor)
 
     def publish(self) -> Weights:
-        """The learner's weights to the actors, as a new version."""
+        """Publish the learner's weights to the actors, as a new version."""
         weights = Weights(self.learner.updates, 0, flatten(self.learner.agent))
         self.pool.publish(weights, PAPER.envs_per_update)
         return weights
@@ -134,7 +134,7 @@ class Feed:
 
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
-    """Speed of `rl-train` with so many actors."""
+    """Speed of `rl-train` with `num_actors` actors."""
     arguments = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
     speed = training_speed(arguments, seconds, warm_up=max(5.0, seconds / 4))
     row = {"actors": num_actors, "steps_per_second": round(speed.steps_per_second)}
@@ -143,7 +143,7 @@ def throughput(num_actors: int, seconds: float) -> dict[str, float]:
 
 
 def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -> dict[str, float]:
-    """Cost of everything but acting and learning, beside updates that take `update_ms` alone."""
+    """Cost of everything but acting and learning, relative to updates that take `update_ms` alone."""
     feed = Feed(num_actors, num_envs)
     per_update = PAPER.envs_per_update / num_envs
     idle = idle_rate(feed, seconds / 3) / per_update
@@ -186,7 +186,7 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
 
 
 def actor_sizes() -> list[int]:
-    """Bytes of each actor's process, pages that it shares with others counted in part."""
+    """Bytes of each actor's process; shared pages count in part."""
     sizes: list[int] = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -198,7 +198,7 @@ def actor_sizes() -> list[int]:
 
 
 def update_milliseconds() -> float:
-    """One update of the paper's batch with nothing else under way, in one thread."""
+    """One update of the paper's batch in one thread, without other work."""
     learner, batch = new_learner(), factory(PAPER.envs_per_update).make_actor(0).unroll()
     times: list[float] = []
     for _ in range(12):
@@ -225,7 +225,7 @@ def fitting(num_actors: int, mb_per_actor: float) -> int:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure according to the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     some = [n for n in (1, 2, 4, 8, 16) if n <= max(num_cores(), 4)]
     parser.add_argument("--actors", type=int, nargs="*", default=some)

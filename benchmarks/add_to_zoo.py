@@ -1,4 +1,4 @@
-"""Put a trained agent into the zoo, with its evaluation and where it comes from.
+"""Add a trained agent to the zoo, with its evaluation and its origin.
 
 python benchmarks/add_to_zoo.py NAME RUN [--checkpoint latest] [--member -1] [--episodes 1000]
         [--env-args KEY=VALUE ...] [--commit COMMIT]

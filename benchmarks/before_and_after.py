@@ -2,9 +2,9 @@
 
     python benchmarks/before_and_after.py FOLDER [--only cores|environments|training] [--cores NAME ...] [--write]
 
-FOLDER holds a checkout of the earlier version under the name `engram`; the later one is what is installed. Each version
+FOLDER contains a checkout of the earlier version named `engram`; the later one is the installed one. Each version
 runs in a process of its own that is queried one short measurement at a time, first one version, then the other, so
-that a neighbor that comes and goes slows both alike. Rates are per second of CPU time. A turn gives one ratio,
+that other load on the machine slows both equally. Rates are per second of CPU time. A turn gives one ratio,
 later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
 they go into results/house.json.
 
@@ -133,7 +133,7 @@ class Version:
     def __init__(self, folder: Path | None) -> None:
         command = [sys.executable, "-c", WORKER]
         pipe = subprocess.PIPE
-        # From an empty place: in a checkout, Python would import its folders by their own names.
+        # In an empty folder: in a checkout, Python would import its folders by their own names.
         self._place = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, env=environment(folder), cwd=self._place.name
@@ -141,7 +141,7 @@ class Version:
         self.knows: dict[str, list[str]] = self._read()
 
     def ask(self, **request: Any) -> Any:
-        """One question, one answer."""
+        """Send one request and return its result."""
         assert self._process.stdin is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._read()
@@ -170,7 +170,7 @@ def summary(earlier: list[float], later: list[float]) -> dict[str, float]:
 
 
 def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -> dict[str, dict[str, float]]:
-    """By name of each work: `summary` of as many turns."""
+    """By name of each work: `summary` of `turns` turns."""
     for version in versions:
         version.ask(**what)
     rates: dict[str, tuple[list[float], list[float]]] = {}
@@ -245,7 +245,7 @@ def training_speeds(before: Path, turns: int) -> dict[str, float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for."""
+    """All requested measurements."""
     before = options.before.resolve()
     results: dict[str, Any] = {}
     versions = [Version(before), Version(None)]
@@ -263,7 +263,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def keep(part: str, results: dict[str, Any]) -> None:
-    """Put one part of what was found into results/house.json, with machine, versions and commit."""
+    """Write one part of the results to results/house.json, with machine, versions and commit."""
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     document[part] = document.get(part, {}) | results
     RESULT.write_text(json.dumps(document | provenance(), indent=1) + "\n")

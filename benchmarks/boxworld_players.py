@@ -1,14 +1,14 @@
-"""How much of BoxWorld do players solve that see what agents see, remember all of it, and look ahead or not?
+"""Solved rate of BoxWorld players with the agents' observations, perfect memory, and with or without look-ahead.
 
     python benchmarks/boxworld_players.py [--levels 500]
 
 The paper's levels: a window of 5 x 5 cells, paths of 1 to 5 locks, 0 to 5 distractors, 120 steps. A player walks to the
-nearest thing that it wants, else to where most of the room is new to it. The three differ in the boxes they open with
-the key in hand:
+nearest useful object, else to the cell with the largest unknown part of the room. The three differ in the boxes they
+open with the key in hand:
 
     any     the nearest one that the key fits
     gem     the gem's box if it has been seen and the key fits, else the nearest
-    ahead   only one that is known to lead to the gem; it looks around until it knows
+    ahead   only one that is known to lead to the gem; it explores until one is known
 
 Writes the share of levels solved, with a 95% interval, and the mean length into results/boxworld-players.json.
 """
@@ -34,7 +34,7 @@ UNSEEN = -1
 REACH = 2
 """Cells that the window shows on each side."""
 WORTH = 0.6
-"""Steps that a player walks further for one more cell it has not seen."""
+"""Additional steps that a player walks for one more unknown cell."""
 
 
 class Player:
@@ -87,12 +87,12 @@ class Player:
         return useful if useful or (self.known[self.inside, self.inside] == UNSEEN).any() else fitting
 
     def _loose(self, held: int) -> set[Place]:
-        """The gem where it is free, and with empty hands keys that are."""
+        """The gem if it is loose, and without a key also loose keys."""
         contents = (self.known == GEM) | ((held == NOTHING) & (self.known >= KEY) & (self.known < LOCK))
         return {(int(r), int(c)) for r, c in np.argwhere(contents) if UNSEEN < self.known[r, c + 1] < LOCK}
 
     def _free(self) -> list[list[bool]]:
-        """For each cell: whether it is floor, or may be."""
+        """For each cell: whether it is floor or unknown."""
         free = np.zeros_like(self.known, dtype=bool)
         free[self.inside, self.inside] = np.isin(self.known[self.inside, self.inside], (FLOOR, UNSEEN))
         return free.tolist()
@@ -124,7 +124,7 @@ class Ahead:
         return actions
 
     def save(self) -> dict[str, Array]:
-        """What the players have seen."""
+        """State of the players: the known cells."""
         return {"known": np.stack([player.known for player in self.players])}
 
     def restore(self, saved: dict[str, Array]) -> None:
@@ -134,7 +134,7 @@ class Ahead:
 
 
 def play(strategy: str, levels: int) -> dict[str, object]:
-    """Play so many levels; the share of them solved and the mean number of steps."""
+    """Play `levels` levels; returns the solved rate and the mean number of steps."""
     environment = BoxWorldBatch(levels)
     environment.reset(seed=0)
     state = environment.state
@@ -159,7 +159,7 @@ def play(strategy: str, levels: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Let the three players play and write what they reached."""
+    """Run the three players and write their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", type=int, default=500)
     levels = parser.parse_args().levels

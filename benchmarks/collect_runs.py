@@ -3,8 +3,8 @@
     python benchmarks/collect_runs.py NAME RUN... [--evaluate EPISODES] [--checkpoint best] [--env-args KEY=VALUE ...]
 
 writes benchmarks/results/NAME.json (per run: settings that differ from the defaults, the command that repeats it, the
-curve, wall time, and what `rl-eval` says of fresh levels) and NAME.png. Of a population, every member's curve and the
-settings that it began and ended with, and how often members copied each other.
+curve, wall time, and the results of `rl-eval` on new levels) and NAME.png. For a population: every member's curve, its
+first and last settings, and the number of copies.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def population(run: Path, measure: str) -> dict[str, Any]:
 
 
 def command(config: RunConfig) -> str:
-    """Words that repeat a run."""
+    """Command that repeats a run."""
     arguments = ["rl-train", "--env", config.env, "--core", config.agent.core]
     for name, _, value in differences(preset("paper", config.env, config.agent.core), config):
         flag = SHORT.get(name, "--" + name.split(".")[-1].replace("_", "-"))

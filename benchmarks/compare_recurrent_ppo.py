@@ -1,13 +1,13 @@
-"""How fast sb3-contrib's RecurrentPPO and `rl-train --core lstm` train on engram/BoxWorld-v0, side by side in one run.
+"""Training speed of sb3-contrib's RecurrentPPO and `rl-train --core lstm` on engram/BoxWorld-v0, in one run.
 
     pip install sb3-contrib stable-baselines3
     python benchmarks/compare_recurrent_ppo.py                    a table and a JSON file in benchmarks/results/
-    python benchmarks/compare_recurrent_ppo.py --num-actors 2     further words go to rl-train
+    python benchmarks/compare_recurrent_ppo.py --num-actors 2     further arguments go to rl-train
 
 Both train the same network (2x2 convolutions of 12 and 24 kernels with position planes, one LSTM of 256 for policy and
 value) with Adam, on 1,280 steps per update, each step used once, states reset exactly at the ends of episodes.
 RecurrentPPO gets the faster way to the environments, the faster number of threads and the fastest number of
-environments, found by a short trial of each; then the two take turns.
+environments, chosen by a short trial of each; then the two alternate.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def fastest_setting(seconds: float, seed: int, console: Console) -> tuple[Settin
 
 
 def main() -> None:
-    """Measure, show and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count, per round and framework")
     parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before those")

@@ -1,11 +1,11 @@
-"""How many steps per second the environments make on one core, and how long they take to compile.
+"""Steps per second of the environments on one core, and their compile time.
 
     python benchmarks/env_speed.py                      all environments: a table and a JSON file in benchmarks/results/
     python benchmarks/env_speed.py boxworld maze        some environments
     python benchmarks/env_speed.py popgym-battleship --env-args difficulty=hard
 
 A step is one environment's step, resets included, with its observation written into a preallocated array; actions are
-uniformly random and drawn beforehand. Seconds are those of the process on its core; a rate is the best of several
+uniformly random and sampled beforehand. Seconds are those of the process on its core; a rate is the best of several
 repetitions, because other load on a machine only ever slows a measurement down. First use is the time from a process
 that has imported engram to one reset and one step, with no compiled code on disk; later uses find it there.
 """
@@ -44,7 +44,7 @@ print(time.process_time() - start)
 def batched_rate(
     name: str, num_envs: int, repeats: int, seconds: float, seed: int, env_args: dict[str, str] | None = None
 ) -> float:
-    """Best steps per second of `num_envs` copies under random actions."""
+    """Best steps per second of `num_envs` environments under random actions."""
     env = make_batch(name, num_envs, **env_args or {})
     observation, reward = env.new_observation(), np.zeros(num_envs, np.float32)
     terminated, truncated = np.zeros((2, num_envs), np.bool_)

@@ -1,4 +1,4 @@
-"""A trained agent's memory: interventions and decoded facts, all over the same episodes, as one result.
+"""A trained agent's recurrent state: interventions and decoded facts, all over the same episodes, as one result.
 
     python benchmarks/insight.py RUN NAME --intervene wipe@80 wipe@80:pool=5 --decode goal --every 10
 
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Study and write."""
+    """Run the studies and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("run")
     parser.add_argument("name")

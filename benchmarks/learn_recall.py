@@ -1,9 +1,9 @@
-"""Which memories learn to recall a cue over 60 steps, and that without memory nothing does.
+"""Learning curves of all cores on recalling a cue over 60 steps, with a core without memory as control.
 
     python benchmarks/learn_recall.py FOLDER [CORE ...] [--jobs 2] [--minutes 10]
 
 trains every core on one T-maze with V-trace, in FOLDER/CORE, and collects curves, commands and what the best checkpoint
-does on fresh levels into results/learning-recall.json and .png. Runs that are there already are collected as they are.
+reaches on new levels into results/learning-recall.json and .png. Existing runs are collected unchanged.
 
 The player sees the cue for at least 30 frames, then waits 60 in limbo where nothing differs, and six moves lead from
 there to a goal. Guessing a goal earns 0 on average, so nothing pushes a policy anywhere until it finds that cue and
@@ -45,11 +45,11 @@ CORES = {
     "mnm-p": Setting("hidden_size=64 memory_size=16 num_heads=1 memory_span=150", 1e-3, 0, 1_500_000),
     "feedforward": Setting("hidden_size=64", 1e-3, 0, 4_000_000),
 }
-"""In the order they are started in; the control has the largest budget."""
+"""Cores in the order of their start; the control has the largest budget."""
 
 
 def train(core: str, folder: Path, seed: int, minutes: float) -> Path:
-    """One run; returns its directory."""
+    """Train one core; returns the run's directory."""
     run, setting = folder / core, CORES[core]
     if not (run / "metrics.jsonl").exists():
         arguments = [

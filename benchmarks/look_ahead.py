@@ -45,12 +45,12 @@ class Flattened(nn.Module):
         self.layers = nn.Sequential(*hidden, nn.Linear(256, torso.image[1] * torso.image[2]))
 
     def forward(self, board: Tensor) -> Tensor:
-        """[N, rows, cols, 3] -> a number per cell [N, rows * cols]."""
+        """[N, rows, cols, 3] -> a score per cell [N, rows * cols]."""
         return self.layers(self.torso(board))
 
 
 class Attention(nn.Module):
-    """Two blocks of attention over cells of 64 numbers, four heads."""
+    """Two blocks of attention over cells of 64 features, four heads."""
 
     def __init__(self, torso: ConvTorso) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ class Attention(nn.Module):
         self.score = nn.Linear(64, 1)
 
     def forward(self, board: Tensor) -> Tensor:
-        """[N, rows, cols, 3] -> a number per cell [N, rows * cols]."""
+        """[N, rows, cols, 3] -> a score per cell [N, rows * cols]."""
         cells = self.torso(board).unflatten(1, (self.torso.image[0], -1)).transpose(1, 2)
         return self.score(self.blocks(self.cell(cells))).squeeze(2)
 
 
 def examples(environment: BoxWorldBatch) -> Generator[tuple[Tensor, Tensor]]:
-    """Boards [BATCH, rows, cols, 3], and the cells [BATCH, 2] of what the right box and the other one hold."""
+    """Boards [BATCH, rows, cols, 3], and the cells [BATCH, 2] of the contents of the right and the other box."""
     seed = 0
     while True:
         boards, _ = environment.reset(seed=seed)
@@ -113,7 +113,7 @@ def learn(
 
 
 def main() -> None:
-    """Train the three and write what they reached."""
+    """Train the three networks and write their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=60_000)
     count = parser.parse_args().examples

@@ -1,10 +1,10 @@
-"""The cost of looking at a memory: of acting where nobody looks, and of a run with `--look-every`.
+"""The cost of recording the recurrent state: for acting without a recording, and for a run with `--look-every`.
 
     python benchmarks/look_cost.py [--seconds 120]
 
 writes results/look-cost.json. Acting: an actor whose core has been recorded and two whose cores never were make
 unrolls in turn, by processor time. Which of the three objects of a process was made first changes its speed by about
-one part in a hundred, whatever was done with it. So which one is recorded is resampled in each of 12 processes, the
+one part in a hundred, independent of the recording. So the recorded one is chosen at random in each of 12 processes, the
 median ratio of a process is one sample, and the interval is that of the processes. Training: runs in which an image is
 due at every update, and the share of their seconds that images and statistics took.
 """
@@ -73,7 +73,7 @@ def one_process(env: str, core: str, limit: float, seed: int) -> tuple[float, fl
 
 
 def acting(env: str, core: str, limit: float) -> dict[str, Any]:
-    """Cost of a recording before, and of chance alone: means over processes with intervals of 95%."""
+    """Cost of an earlier recording, and of chance only: means over processes with intervals of 95%."""
     jobs = [(env, core, limit / PROCESSES, seed) for seed in range(PROCESSES)]
     with get_context("spawn").Pool(1, prepare_process, (1,), maxtasksperchild=1) as pool:
         ratios = np.array(pool.starmap(one_process, jobs, chunksize=1))

@@ -1,7 +1,8 @@
 """Checks of a device, as JSON: python benchmarks/on_device.py certificate|resume --device cuda
 
 certificate: the lines of rl-check-core for every core with a memory, all tensors made on the device; exit code 1 if one
-fails. resume: a synchronous run that is stopped half-way and goes on has the weights of one that was not, bit for bit.
+fails. resume: a synchronous run that is stopped half-way and resumed has the weights of an uninterrupted one, bit for
+bit.
 """
 
 import argparse
@@ -25,7 +26,7 @@ INPUT_SIZE = 16
 
 
 def certificate(names: list[str], long_run: int) -> dict[str, Any]:
-    """Lines that fail, by core; torch makes tensors where it is told to."""
+    """Failing lines by core, on torch's default device."""
     failed: dict[str, Any] = {}
     for name in names:
         lines = certify(lambda name=name: make_core(name, INPUT_SIZE), INPUT_SIZE, long_run=long_run)
@@ -35,7 +36,7 @@ def certificate(names: list[str], long_run: int) -> dict[str, Any]:
 
 
 def resume(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
-    """Run in one piece and in two; compare all that the last checkpoints hold of the learner."""
+    """Run in one piece and in two; compare the learner's state in the last checkpoints."""
     run = ["--env", "boxworld", "--core", core, "--sync", "--local", "--device", device, "--lr-schedule", "constant"]
     learners: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

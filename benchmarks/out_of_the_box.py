@@ -7,7 +7,7 @@ Ours is `rl-train --env ENVIRONMENT --core gru --seed N` and nothing else that c
 settings of rl-baselines3-zoo where it has some for the environment (hyperparams/ppo.yml and ppo_lstm.yml), else the
 library's defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the
 score is at the goal, or after the environment's last step; one of theirs also after --minutes of CPU time. Every
-result is a file in WORK; a stopped benchmark goes on where it was. Everything that is there is collected into
+result is a file in WORK; a stopped benchmark can be resumed. All results are collected into
 benchmarks/results/out-of-the-box.json and .png.
 """
 
@@ -35,13 +35,13 @@ LEARNERS = ("engram", "ppo", "recurrent-ppo")
 
 
 class Environment(NamedTuple):
-    """An environment and what is asked there."""
+    """An environment and its goal."""
 
     env: str
     goal: float
     """Mean return."""
     steps: int
-    """By when."""
+    """Steps by which the goal is expected."""
     last: int
     """When a run that has not reached the goal ends."""
     ppo: dict[str, Any]
@@ -189,7 +189,7 @@ def measure(name: str, learner: str, seed: int, work: Path, local: bool, minutes
 
 
 def collect(work: Path, into: Path) -> None:
-    """All results in WORK as one file and one picture."""
+    """All results in WORK as one file and one plot."""
     results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
     head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
     note = "load: how many processes wanted the machine's cores; minutes are comparable where it was 1, core_minutes, "
@@ -224,7 +224,7 @@ def draw(results: list[dict[str, Any]], into: Path) -> None:
 
 
 def main() -> None:
-    """Run what is missing, each run in a process of its own, and collect."""
+    """Run the missing runs, each in a separate process, and collect the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--environments", nargs="+", choices=tuple(ENVIRONMENTS), default=list(ENVIRONMENTS))

@@ -39,11 +39,11 @@ def lstm_policy() -> dict[str, Any]:
 
 
 def vector_env(num_envs: int, seed: int, batched: bool = True, **env_args: Any) -> Any:
-    """`num_envs` copies of BoxWorld behind their interface.
+    """`num_envs` BoxWorld environments behind their interface.
 
     Args:
-        num_envs: copies, at least 1.
-        seed: of the levels.
+        num_envs: number of environments, at least 1.
+        seed: seed of the levels.
         batched: through engram's batched engine, or through DummyVecEnv and single environments.
         env_args: the environment's parameters.
     """

@@ -1,11 +1,11 @@
-"""Cost of a population for its learner process: CPU time per update, processes, memory for each member more.
+"""Cost of a population for its learner process: CPU time per update, processes, memory per additional member.
 
     python benchmarks/population_cost.py                     t-maze with concrete, nine members
     python benchmarks/population_cost.py --core lstm --members 4
 
-Learner time: a run of one member and a population take turns in this process, round by round, each with all of its
+Learner time: a run of one member and a population alternate in this process, round by round, each with all of its
 hosting (batches, update, publishing, recorded scores, evaluations with copies, rows of metrics). Acting is done by the
-same process and taken off. CPU time, so that neighbors do not count. Steps per second of all members, processes and
+same process and subtracted. CPU time, so that other load does not count. Steps per second of all members, processes and
 memory: the two runs as `rl-train` with two actors on Ray. Writes benchmarks/results/population-cost-ENV-CORE.json.
 """
 
@@ -37,12 +37,12 @@ from engram.launch.train.trainer import Trainer
 RESULTS = Path(__file__).parent / "results"
 SCHEME = ["--pbt.scheme", "truncation", "--pbt.explore", "learner.lr=loguniform(1e-5,1e-3)"]
 EVALUATIONS = ["--pbt.warmup", "30", "--pbt.interval", "30", "--pbt.window", "20"]
-"""Far more often than in earnest, so that evaluations and copies are in the bill."""
+"""Far more frequent than in real runs, so that evaluations and copies are part of the cost."""
 WARM_UP = 3
 
 
 class Meter:
-    """A pool whose CPU time is counted apart."""
+    """A pool whose CPU time is measured separately."""
 
     def __init__(self, pool: Any) -> None:
         self._pool, self.seconds = pool, 0.0

@@ -89,7 +89,7 @@ def training(arguments: list[str], turns: int, length: float) -> dict[str, Any]:
 
 
 def curves(folder: Path, seeds: str) -> None:
-    """Train every case with both precisions; a folder that is there is left alone."""
+    """Train every case with both precisions; existing folders are skipped."""
     for name, arguments in CURVES.items():
         for precision in PRECISIONS:
             place = folder / f"{name}-{precision}"

@@ -2,7 +2,8 @@
 
     python benchmarks/probe_results.py RUN ... [--sequences 256]
 
-adds to results/probe-runs.json, by the name of the run's folder; what is there stays, unless its run has gone on.
+adds to results/probe-runs.json, by the name of the run's folder; existing entries remain unless the run has more
+updates.
 """
 
 import argparse
@@ -25,7 +26,7 @@ DELAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
-    """Answers of a run's network after every delay."""
+    """Accuracy of a run's network after every delay."""
     with RunDirectory.open(path) as directory:
         config: ProbeConfig = from_dict(ProbeConfig, directory.config())
         run = ProbeRun(config, print)

@@ -1,4 +1,4 @@
-"""A thousand actors that die one after another: what stays of them.
+"""A thousand actors that die one after another: leaks of memory, files and processes.
 
     python benchmarks/restarts.py [--restarts 1000] [--name restarts]
 
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class ShortLived:
-    """Starts, and dies of the first request."""
+    """Starts, and dies at the first request."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -49,7 +49,7 @@ class ShortLived:
 
 
 def sample(restarts: int, began: float, session: Path) -> dict[str, float]:
-    """Memory, files, threads and processes that there are."""
+    """Current memory, files, threads and processes."""
     own, written = psutil.Process(), [path.stat() for path in session.rglob("*") if path.is_file()]
     return {
         "restarts": restarts,
@@ -73,7 +73,7 @@ def per_restart(samples: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Restart, look, write."""
+    """Restart actors, sample the resources and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--restarts", type=int, default=1000)
     parser.add_argument("--name", default="restarts", help="of the file of results")

@@ -2,10 +2,10 @@
 
     python benchmarks/start_time.py [--repeat 3] [--env boxworld --core rmc ...: flags of rl-train]
 
-The real command in a process of its own, with a clock around the functions that the parts begin and end with. Compiled
-code is on disk: a run before the measured ones sees to that. Parts overlap (Ray starts beside the import of torch), so
+The real command in a child process, with a clock around the first and last functions of the parts. Compiled
+code is on disk, from a run before the measured ones. Parts overlap (Ray starts during the import of torch), so
 that they do not add up; the moments are seconds since the process began. The fastest of the repetitions counts, since
-neighbors on the machine only slow. Printed, and written to benchmarks/results/start.json.
+other load only slows a run down. Printed, and written to benchmarks/results/start.json.
 """
 
 import argparse

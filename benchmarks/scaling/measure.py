@@ -74,7 +74,7 @@ class Result:
         return any(all(row[name] == value for name, value in key.items()) for row in self.content[table])
 
     def add(self, table: str, row: dict[str, Any]) -> None:
-        """Print and keep a row."""
+        """Print and store a row."""
         print(table, json.dumps(row), flush=True)
         self.content[table].append(row)
         self.save()
@@ -151,7 +151,7 @@ def measure_training(
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure according to the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--cores", type=float, nargs="+", default=[0.1, WIDE])

@@ -93,7 +93,7 @@ def reduce(store: str, rank: int, size: int, parameters: int, count: int) -> dic
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure according to the command line."""
     if sys.argv[1] == "reduce":
         store, *numbers = sys.argv[2:]
         print(json.dumps(reduce(store, *map(int, numbers))))

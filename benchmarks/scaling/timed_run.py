@@ -21,7 +21,7 @@ START_SECONDS = 300.0
 
 
 class Training:
-    """A run of `rl-train` with these words, on the first host and its cluster; use it in a `with` statement."""
+    """A run of `rl-train` with these arguments, on the first host and its cluster; use it in a `with` statement."""
 
     def __init__(self, cluster: Cluster, folder: Path, arguments: Sequence[object]) -> None:
         self.cluster, self._rows = cluster, folder / "metrics.jsonl"
@@ -47,7 +47,7 @@ class Training:
             self._process.wait()
 
     def wait(self, number: int) -> None:
-        """Return once there are so many more rows. Raises RuntimeError if the run ends or writes none for long."""
+        """Wait for this many more rows. Raises RuntimeError if the run ends or writes none for long."""
         number, deadline = len(self.rows()) + number, time.monotonic() + START_SECONDS
         while len(self.rows()) < number:
             if self._process.poll() is not None or time.monotonic() > deadline:

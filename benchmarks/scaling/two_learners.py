@@ -63,7 +63,7 @@ def speed(flags: tuple[str, ...], clusters: int, hosts: int, seconds: float) -> 
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure according to the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--turns", type=int, default=2)

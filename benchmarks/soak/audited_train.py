@@ -1,10 +1,10 @@
-"""`rl-train` with a second bookkeeper: which unrolls arrived, and what each update was made of.
+"""`rl-train` with an independent ledger of arrived unrolls and of the content of each update.
 
-    python audited_train.py LEDGER [words of rl-train ...]
+    python audited_train.py LEDGER [arguments of rl-train ...]
 
 Every unroll that the pool hands out gets a fingerprint and a count of the steps in each of its columns. Every update
-takes as many columns from that queue as its batch is wide; the steps counted here must equal those that the learner
-says it has consumed. LEDGER gets one line for each, written through at once, since the process may be killed next.
+takes as many columns from that queue as its batch is wide; the steps counted here must equal the learner's count of
+consumed steps. LEDGER gets one line for each, written through at once, since the process may be killed next.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from engram.learners.learner import Learner
 
 
 class Ledger:
-    """Counts unrolls and updates from outside, by standing between the pool, the learner and their callers."""
+    """Counts unrolls and updates independently, by wrapping the methods of the pool and the learner."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class Ledger:
         os.write(self._file, json.dumps(entry).encode() + b"\n")
 
     def arrived(self, unroll: Any) -> None:
-        """An unroll came out of the pool."""
+        """Record an unroll from the pool."""
         if unroll is None:
             return
         env, agent = unroll.env, unroll.agent

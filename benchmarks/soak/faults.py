@@ -1,4 +1,4 @@
-"""The soak's faults: what each one does to a run that is training."""
+"""The soak's faults, injected into a training run."""
 
 import os
 import random
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from soak import Soak
 
 BLOCKED_SECONDS = 15
-"""How long a disk is full or read-only: several checkpoints fall into it."""
+"""Seconds that a disk is full or read-only: several checkpoints are due in this time."""
 
 
 def workers(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
@@ -47,13 +47,13 @@ def raise_in_environment(soak: "Soak", draw: random.Random) -> None:
 
 
 def kill_learner(soak: "Soak", draw: random.Random) -> None:
-    """SIGKILL of the process that holds the weights; resumed from the newest checkpoint."""
+    """SIGKILL of the learner's process; resumed from the newest checkpoint."""
     soak.stop(signal.SIGKILL)
     soak.start()
 
 
 def spot_notice(soak: "Soak", draw: random.Random) -> None:
-    """SIGTERM, as the cloud sends before it takes the machine back; the run must end by itself with a checkpoint."""
+    """SIGTERM, as the cloud sends before it takes the machine back; the run must end with a checkpoint."""
     soak.stop(signal.SIGTERM)
     soak.start()
 
@@ -98,12 +98,12 @@ def read_only_disk(soak: "Soak", draw: random.Random) -> None:
 
 
 def remove_tensorboard(soak: "Soak", draw: random.Random) -> None:
-    """Somebody tidies up while the run writes there."""
+    """The TensorBoard folder is deleted while the run writes there."""
     shutil.rmtree(soak.run / "tensorboard")
 
 
 def second_run(soak: "Soak", draw: random.Random) -> None:
-    """Somebody starts a run on the same directory; it must be refused and leave the first alone."""
+    """A second run starts in the same directory; it must be refused and not disturb the first."""
     arguments = draw.choice([["--resume", str(soak.run)], [*soak.words, "--run-dir", str(soak.run)]])
     done = subprocess.run([soak.rl_train, *arguments], capture_output=True, text=True, check=False, cwd=soak.here)
     if done.returncode != 2 or "is in use by" not in done.stderr:

@@ -3,9 +3,9 @@
     sudo python benchmarks/soak/soak.py [--minutes 60] [--every 30] [--seed 1] [--folder FOLDER]
 
 Trains a small T-maze with an LSTM, two actors in Ray processes, and injects the faults of faults.py in
-random order, each as often as the others. Writes benchmarks/results/soak.json and soak.png: the learning curve, every
-fault with the seconds until training went on, what the ledger says of frames and unrolls (ledger.py), and the memory of
-all processes over time. Root is needed to mount the small disk that the run directory is on.
+random order, each equally often. Writes benchmarks/results/soak.json and soak.png: the learning curve, every
+fault with the seconds until training continued, the ledger's counts of frames and unrolls (ledger.py), and the memory
+of all processes over time. Root is needed to mount the small disk that the run directory is on.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ENVS = 32
 DISK = "24m"
 """Room for the checkpoints that are kept, and soon full."""
 PATIENCE = 600
-"""Seconds in which training must go on after a fault, on a machine that does other things too."""
+"""Seconds in which training must continue after a fault, on a machine with other load."""
 ENVIRONMENT = (
     "cue_after_teleport=True difficulty=0 half_width=5 limbo_time=20 teleport_delay=1 timeout_frames=100".split()
 )
@@ -75,7 +75,7 @@ class Soak:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", self.run], check=True)
 
     def error(self, what: str) -> None:
-        """Note something that must not happen."""
+        """Record an error."""
         self.errors.append(f"{self.seconds():.0f} s: {what}")
         print("ERROR", self.errors[-1], flush=True)
 
@@ -138,7 +138,7 @@ class Soak:
         return len(family)
 
     def watch(self) -> None:
-        """Samples for the memory curve, in a thread of its own."""
+        """Record samples for the memory curve, in a separate thread."""
         while True:
             count, size = self.look(), tree_memory(self.process.pid)
             if count:
@@ -173,7 +173,7 @@ class Soak:
 
 
 def main() -> None:
-    """Run the soak as the command line says."""
+    """Run the soak according to the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=30, help="seconds between faults")

@@ -49,7 +49,7 @@ PRODUCT = (128, 256, 768)
 """Rows, inputs and outputs of the yardstick: RMC's largest product for 32 rows of 4 slots."""
 
 _HELP = """Parameters, state and speed of memory cores, each alone: one step for acting, an unroll with its gradient for
-learning. Beside them the speed of a matrix product on the same machine, in the same run."""
+learning. For comparison, the speed of a matrix multiplication on the same machine, in the same run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class CoresConfig:
     device: str = "cpu"
     """Where to run: cpu, cuda or auto."""
     seconds: Seconds = 1.0
-    """Time of each measurement; a plain number counts seconds."""
+    """Time of each measurement; a plain number is in seconds."""
     json: str = ""
     """File for everything measured, with machine, versions and commit."""
 
@@ -194,7 +194,7 @@ def paper_core(name: str, input_size: int = 0) -> tuple[Core, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure as the words say; returns the exit code."""
+    """Measure according to the arguments; returns the exit code."""
     config = parse(CoresConfig, arguments, "cores.py", _HELP)
     console = make_console()
     device = find_device(config.device)

@@ -4,14 +4,14 @@
     python benchmarks/time_to_score/run.py WORK                every run that WORK has no result of
     python benchmarks/time_to_score/run.py WORK --seeds 1      one seed only
 
-Everybody has the same levels (`--preset easy`), the same convolutions and one LSTM of 256, and one core: time is
-processor time, which other work on the machine changes little. Ours is `rl-train --env boxworld --core lstm --preset
+All have the same levels (`--preset easy`), the same convolutions and one LSTM of 256, and one core: time is
+CPU time, which depends little on other load. Ours is `rl-train --env boxworld --core lstm --preset
 easy --local`. A run of theirs that is not at the goal after --limit minutes of it ends there.
 
 sb3-contrib's RecurrentPPO with 1 and with 4 epochs has 32 environments, rollouts of 40 steps and an entropy cost of
 .005; recurrent PPO in one file as CleanRL has it (see recurrent_ppo_single_file.py) its own settings with 8 and with 64
 environments. The learning rate of each of theirs is tried at three values with the first seed; the best one runs the
-other seeds. Every run is a file in WORK; a stopped benchmark goes on where it was. All that is there goes to
+other seeds. Every run is a file in WORK; a stopped benchmark can be resumed. All results go to
 benchmarks/results/time-to-score.json and .png.
 """
 
@@ -37,7 +37,7 @@ RATES = (2.5e-4, 5e-4, 1e-3)
 
 
 class Peer(NamedTuple):
-    """A way to train; `values` are its settings besides the learning rate."""
+    """A training method; `values` are its settings other than the learning rate."""
 
     label: str
     kind: str
@@ -58,7 +58,7 @@ class Score:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        """Seconds of processor time."""
+        """Seconds of CPU time."""
         self.window: deque[bool] = deque(maxlen=EPISODES)
         self.curve: list[tuple[int, float, float]] = []
         """(steps, seconds, solved rate), every 10,000 steps."""
@@ -166,7 +166,7 @@ def run_single_file(lr: float, seed: int, limit: float, num_envs: int) -> dict[s
 
 
 def result_file(work: Path, peer: Peer, lr: float | None, seed: int) -> Path:
-    """Where a run's result is."""
+    """Path of a run's result."""
     parts = [peer.kind, *(f"{key}{value}" for key, value in peer.values.items()), *([f"{lr:g}"] if lr else []), seed]
     return work / ("-".join(map(str, parts)) + ".json")
 
@@ -193,7 +193,7 @@ def best_rate(work: Path, peer: Peer, seed: int) -> float | None:
 
 
 def collect(work: Path) -> None:
-    """Everything in WORK as one file and one picture."""
+    """All results in WORK as one file and one plot."""
     from engram.launch.metrics.provenance import provenance
 
     results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
@@ -216,7 +216,7 @@ def collect(work: Path) -> None:
 
 
 def main() -> None:
-    """Run what is missing, each run in a process of its own, and collect."""
+    """Run the missing runs, each in a separate process, and collect the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
