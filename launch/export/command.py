@@ -39,7 +39,7 @@ class ExportConfig(AgentChoice):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export as the arguments ask; returns the exit code."""
+    """Export according to the arguments; returns the exit code."""
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
     console = make_console()

@@ -1,6 +1,6 @@
 """A run's configuration: one frozen dataclass for the command line, presets and saved files.
 
-Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) and nowhere else; presets/ holds
+Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) only; presets/ contains
 the papers' values for each pairing of environment and core.
 """
 
