@@ -36,7 +36,7 @@ PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """Names of lines, tasks of rl-probe and their parameters."""
 PROBE_UPDATES, PROBE_LR = 300, 3e-3
 
-_HELP = """Check a memory core line by line: that its state is reset, carried over, detached and stored exactly as required.
+_HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
 
 NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 if one fails, 2 for a wrong command."""
 
