@@ -4,7 +4,7 @@
 
 writes results/look-cost.json. Acting: an actor whose core has been recorded and two whose cores never were make
 unrolls in turn, by processor time. Which of the three objects of a process was made first changes its speed by about
-one part in a hundred, independent of the recording. So the recorded one is chosen at random in each of 12 processes, the
+one part in a hundred, independent of the recording. So each of 12 processes chooses the recorded one at random, the
 median ratio of a process is one sample, and the interval is that of the processes. Training: runs in which an image is
 due at every update, and the share of their seconds that images and statistics took.
 """
