@@ -283,6 +283,10 @@ class MNMg(MNM):
         zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
         return MomentumState(*state[:4], zeros) if self.momentum else state
 
+    def fast_route(self, inputs: Tensor) -> Route:
+        """As of `MNM`, which this class's initial state would otherwise exclude."""
+        return super().fast_route(inputs)
+
     def _carried(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights
     ) -> tuple[MemoryWeights, MemoryWeights | None]:

@@ -60,10 +60,11 @@ def main(arguments: Sequence[str]) -> int:
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
     try:
-        with user_errors(), closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-            work = check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
-            pace = measured_pace(config, batch)
-            cost = estimate(config, work, actors)
+        with user_errors():
+            with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+                work = check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
+                pace = measured_pace(config, batch)
+            cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
     except MemoryError as problem:
         raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, cost, pace, actors)]

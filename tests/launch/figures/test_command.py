@@ -120,7 +120,7 @@ def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
         ("title = 'x'", r"'mine' is wrong: key full\.curves is missing; expected: a table with flags of rl-train"),
         ("[full]\nseeds = [1]", r"key full\.curves is missing"),
         ("mesure = 'return'", r"unknown setting 'mesure'; did you mean: measure\?"),
-        ("[full]\nargument = ''", r"unknown setting 'full\.argument'"),
+        ("[full]\nargument = ''\ncurves = {a = ''}", r"unknown setting 'full\.argument'"),
         ("[full]\nseeds = 3\ncurves = {a = ''}", r"full\.seeds is 3; expected a list"),
         ("[full]\nseeds = ['x']\ncurves = {a = ''}", r"full\.seeds\[0\] is 'x'; expected a whole number"),
         ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected a text"),
@@ -152,7 +152,7 @@ def test_a_data_file_needs_nothing_but_curves() -> None:
 def test_figures_of_papers_have_every_key(name: str) -> None:
     found = figure.load(name)
     assert all((found.title, found.paper, found.place))
-    assert all(setting.stop != figure.STOP and setting.steps_per_second for setting in found.settings.values())
+    assert all(setting.stop != figure.Setting.stop and setting.steps_per_second for setting in found.settings.values())
 
 
 def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:

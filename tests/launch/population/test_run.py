@@ -239,7 +239,9 @@ def test_a_population_that_begins_anew_can_be_resumed(tmp_path: Path) -> None:
     assert population_view.main([str(run), "--replay"]) == 0
     other = json.dumps(json.loads(start) | {"seed": 7}) + "\n"
     log.write_text("".join([start, other, *rest]))
-    with pytest.raises(EngramError, match=r"line 2 is a start event; the first event, and only the first, is start"):
+    with pytest.raises(
+        EngramError, match=r"line 2 is damaged: a start event; the first event, and only the first, is start"
+    ):
         population_view.main([str(run)])
 
 

@@ -185,14 +185,6 @@ def test_a_configuration_of_another_version_is_refused_by_name(tmp_path: Path) -
         run_train("--resume", tmp_path / "run")
 
 
-def test_settings_that_mean_nothing_any_more_are_passed_over(tmp_path: Path) -> None:
-    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("[learner]\n", "[learner]\nhelper_share = 0.25\n"))
-    assert "helper_share" in config.read_text()
-    assert run_train("--resume", tmp_path / "run", "--total-steps", 200) == 0
-
-
 def test_config_file_repeats_a_run(tmp_path: Path) -> None:
     run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "a")
     assert run_train("--config", tmp_path / "a" / "config.toml", "--run-dir", tmp_path / "b") == 0
