@@ -1,1 +1,1 @@
-"""The pool of actors in Ray processes: the pool, an actor's slot, flow control of requests, and the wire format."""
+"""Pool of actors in Ray processes: the pool, one slot per actor, flow control, and the wire format."""

@@ -1,1 +1,1 @@
-"""Training, evaluation and trained agents for Python programs; commands are command lines for the same functions."""
+"""Training, evaluation and trained agents for Python programs; the commands call the same functions."""

@@ -1,1 +1,1 @@
-"""Services that receive the metrics of a run: the contract, the registry, and Weights & Biases."""
+"""Experiment trackers: the interface, the registry, and Weights & Biases."""
