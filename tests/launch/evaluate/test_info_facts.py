@@ -78,7 +78,7 @@ def test_scalars_are_those_of_the_last_reset_or_step_across_episodes(env_args) -
     with acting("info_facts:cues", **env_args) as actor:
         seen = np.full(60, np.nan)
         for t in range(16):
-            shown = np.array(actor._said.observation)[:, 0]
+            shown = np.array(actor._env_output.observation)[:, 0]
             seen[shown != 0] = (shown[shown != 0] + 1) / 2
             if t % 7 != 6:  # an observation at which an episode ends
                 np.testing.assert_array_equal(actor.batch.info_scalars("cue"), seen)
