@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..base.processes import on_intel
 from . import bf16
 from .cores.contract.conditions import under_torch_func
-from .threads import beside, share
+from .threads import share, submit
 
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: it does not pay for smaller ones."""
@@ -92,7 +92,7 @@ class _Linear(torch.autograd.Function):
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
         # One multiplication on each core; `product` would share each among cores, one after the other.
         multiply = linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
-        weight_grad = beside(multiply, grad.t(), rows.t(), None) if for_weight else None
+        weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
             None,
             multiply(grad, weight.t(), None) if for_rows else None,

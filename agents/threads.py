@@ -1,4 +1,4 @@
-"""Additional threads for large pieces of a learner's work, shared (`share`) or concurrent (`beside`).
+"""Additional threads for large pieces of a learner's work, shared (`share`) or concurrent (`submit`).
 
 A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The environments of a batch
 are separate chains, and the gradients of the weights are in none. Torch and compiled functions release the
@@ -48,7 +48,7 @@ _local = _Local()
 
 
 def use_threads(count: int) -> None:
-    """Set the total number of threads of `beside` and `share`, at most the cores of this process."""
+    """Set the total number of threads of `submit` and `share`, at most the cores of this process."""
     global _others, _count
     count = min(count, num_cores())
     if count - 1 == _count:
@@ -60,7 +60,7 @@ def use_threads(count: int) -> None:
 
 
 def num_threads() -> int:
-    """Total number of threads of `beside` and `share`."""
+    """Total number of threads of `submit` and `share`."""
     return _count + 1
 
 
@@ -75,7 +75,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def beside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
+def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
     """Start `work` concurrently with the caller.
 
     The caller must not change the arguments before the result is available. Work that needs a graph of autograd runs

@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         runs = {
             "local": open_run([*arguments, "--local"], Path(folder) / "local", files),
-            "act_on": open_run([*arguments, "--act-on", options.act_on], Path(folder) / "beside", files),
+            "act_on": open_run([*arguments, "--act-on", options.act_on], Path(folder) / "act-on", files),
         }
         use_threads(runs["local"].config.num_learner_threads)
         for run in runs.values():

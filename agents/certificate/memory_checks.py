@@ -129,11 +129,11 @@ def nan_stays(probe: Probe) -> str:
     for run in (by_unroll, by_steps):
         clean = run(probe.core, probe.inputs, reset, probe.state).outputs
         outputs = run(probe.core, inputs, reset, state).outputs
-        require_equal(outputs[:, 1:], clean[:, 1:], "outputs beside an environment of nan", probe.tolerance)
+        require_equal(outputs[:, 1:], clean[:, 1:], "outputs next to an environment of nan", probe.tolerance)
         require_equal(
             outputs[when:, 0], clean[when:, 0], "outputs behind the reset of an environment of nan", probe.tolerance
         )
-    return "neither beside it nor behind its reset"
+    return "neither in other environments nor after its reset"
 
 
 def gradient_reaches_back(probe: Probe) -> str:

@@ -80,7 +80,7 @@ def _type(hint: Any) -> str:
 
 
 def presets() -> str:
-    """A table of what presets set beside the defaults."""
+    """A table of what presets set in addition to the defaults."""
     rows = [
         *_rows("paper", PAPER, CORES),
         "| `paper` | all others | any | " + cell(_flat(OTHERS)) + " |",

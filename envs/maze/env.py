@@ -39,7 +39,7 @@ class MazeBatch(BatchedEnv):
     Start: goal uniform over the free cells, the center and the cells next to it included.
 
     Rewards: +10 for being on the goal after a step, -`wall_penalty` for a step into a wall; both for a step into the
-        wall beside the goal from the goal itself, where a teleport may land. In 250 steps an agent that knows the
+        wall next to the goal from the goal itself, where a teleport may land. In 250 steps an agent that knows the
         goal earns 411.7 on average at size 11 (531.1 at size 9), a random one about 0 (10).
 
     Episode end: terminated after `num_steps` steps.

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 def examine_run(path: str, arguments: Sequence[str]) -> int:
     """Report symptoms in a run's metrics, for a population those of every member; returns 1 if there are any."""
     if wrong := [argument for argument in arguments if argument != "--json"]:
-        raise EngramError(f"{wrong[0]!r} stands beside the run directory {path!r}; allowed there: --json")
+        raise EngramError(f"{wrong[0]!r} cannot be combined with the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
     of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}

@@ -104,7 +104,7 @@ class MetricsWriter:
         if self._tracker:
             self._tracker.video(step, name, gif)
 
-    def beside(self, name: str) -> "MetricsWriter":
+    def sibling(self, name: str) -> "MetricsWriter":
         """A writer for the directory `name` below this one's: for TensorBoard a separate run, with its own color."""
         return MetricsWriter(self._run / name, self._step, self._report)
 

@@ -46,7 +46,7 @@ class PopulationWriter:
         self.writer, self._clock = writer, clock
         self.lineage = Lineage(past)
         # TensorBoard gives all curves of a run one color, so each of the three is a run.
-        self._spread = {name: writer.beside(f"spread/{name}") for name in SPREAD}
+        self._spread = {name: writer.sibling(f"spread/{name}") for name in SPREAD}
         self._rendered_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
         # Every process writes it again, so that deleted files are restored.

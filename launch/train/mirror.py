@@ -37,13 +37,13 @@ class Mirror:
     """Copies checkpoints to a URL, one at a time; of several waiting ones only the newest.
 
     Args:
-        beside: files of the run to copy with every checkpoint, if they exist.
+        extra_files: files of the run to copy with every checkpoint, if they exist.
         keep: number of newest checkpoints to keep there, in addition to those in the run directory.
     """
 
-    def __init__(self, url: str, beside: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, url: str, extra_files: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
         self._files, self._root = _open(url)
-        self._beside, self._keep, self._warn = beside, keep, warn
+        self._extra_files, self._keep, self._warn = extra_files, keep, warn
         self._secret, self._url = url, redacted(url)
         self._changed = threading.Condition()
         self._waiting: Path | None = None
@@ -96,7 +96,7 @@ class Mirror:
             if self._files.exists(f"{folder}/{marker}"):
                 self._files.rm(f"{folder}/{marker}")
             self._files.makedirs(folder, exist_ok=True)
-            for file in filter(Path.exists, self._beside):
+            for file in filter(Path.exists, self._extra_files):
                 with file.open("rb") as source:
                     self._send(source, f"{self._root}/{file.name}")
             for name, source in sources.items():

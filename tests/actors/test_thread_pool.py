@@ -30,19 +30,19 @@ def same(a, b):
 
 
 def test_gathered_unrolls_are_those_of_the_plain_pool(make):
-    beside, plain = make(), LocalPool(FACTORY.make_actor, 2, 0)
+    threaded, plain = make(), LocalPool(FACTORY.make_actor, 2, 0)
     for version in (1, 2):
-        for pool in (beside, plain):
+        for pool in (threaded, plain):
             pool.publish(weights(version))
-        assert all(same(a, b) for a, b in zip(beside.gather(), plain.gather(), strict=True))
-    for pool in (beside, plain):
+        assert all(same(a, b) for a, b in zip(threaded.gather(), plain.gather(), strict=True))
+    for pool in (threaded, plain):
         pool.publish(weights(3, member=1))
     for member in (1, 0):
-        assert all(same(a, b) for a, b in zip(beside.gather(member), plain.gather(member), strict=True))
-    saved = beside.save()
-    expected = beside.gather()
-    beside.restore(saved)
-    assert all(same(a, b) for a, b in zip(expected, beside.gather(), strict=True))
+        assert all(same(a, b) for a, b in zip(threaded.gather(member), plain.gather(member), strict=True))
+    saved = threaded.save()
+    expected = threaded.gather()
+    threaded.restore(saved)
+    assert all(same(a, b) for a, b in zip(expected, threaded.gather(), strict=True))
 
 
 def test_no_more_is_made_than_the_bound_allows(make):

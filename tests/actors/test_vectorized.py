@@ -116,16 +116,16 @@ def test_an_actor_that_fails_is_replaced_for_all_members():
 
 def test_a_thread_acts_for_all_members_that_have_room():
     factory = factory_of("gru")
-    beside = ThreadPool(factory.make_actor, 2, 0, num_envs=4, ahead=8, together=True)
+    threaded = ThreadPool(factory.make_actor, 2, 0, num_envs=4, ahead=8, together=True)
     alone = LocalPool(factory.make_actor, 2, 0)
     try:
-        for pool in (beside, alone):
+        for pool in (threaded, alone):
             publish(pool, factory)
-        found = [take(beside) for _ in range(2 * MEMBERS)]
-        assert beside.next() is None
+        found = [take(threaded) for _ in range(2 * MEMBERS)]
+        assert threaded.next() is None
         assert sorted((each.member, each.actor) for each in found) == [(m, a) for m in range(MEMBERS) for a in (0, 1)]
         expected = {(member, each.actor): each for member in range(MEMBERS) for each in alone.gather(member)}
         for each in found:
             assert_close(each, expected[each.member, each.actor])
     finally:
-        beside.close()
+        threaded.close()

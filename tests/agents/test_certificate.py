@@ -44,7 +44,7 @@ CASES = [
     ("SecretState", "nothing passes a reset", "after another past"),
     ("LeakingRows", "environments are independent", "environment 0 among others"),
     ("RowsByGradient", "environments are independent", "gradient passes from one environment to another"),
-    ("LeakingRows", "nan stays where it is", "beside an environment of nan"),
+    ("LeakingRows", "nan stays where it is", "next to an environment of nan"),
     ("IgnoresState", "the given state counts", "the same from another state"),
     ("Detached", "gradient reaches back", "no gradient"),
     ("NeverCut", "gradient cut at bptt_length", "bptt_length 1"),

@@ -288,7 +288,7 @@ def test_parameter_counts_of_the_maze_agent(inputs, count):
 
 
 def test_fast_state_of_the_babi_model():
-    """Hidden 256, memory 100: 30.5k numbers beside the read and the meta error, as the FWM paper's table 1 prints."""
+    """Hidden 256, memory 100: 30.5k values, read and meta error excluded, as the FWM paper's table 1 prints."""
     state = make_core("mnm-p", 256, hidden_size=256).initial_state(1)
     assert sum(leaf.numel() for leaf in (*state.controller, *state.memory)) == 3 * 100**2 + 2 * 256
 

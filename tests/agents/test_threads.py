@@ -9,7 +9,7 @@ from engram.agents import threads
 from engram.agents.cores.registry import make_core
 
 
-@pytest.fixture(params=[False, True], ids=["here", "beside"])
+@pytest.fixture(params=[False, True], ids=["here", "submitted"])
 def second_core(request, monkeypatch):
     monkeypatch.setattr(threads, "num_cores", lambda: 2)
     threads.use_threads(1 + request.param)
@@ -20,35 +20,35 @@ def second_core(request, monkeypatch):
 def test_results_come_in_the_order_of_the_calls(second_core):
     done = []
     with torch.no_grad():
-        later = [threads.beside(done.append, number) for number in range(100)]
+        later = [threads.submit(done.append, number) for number in range(100)]
         assert [x.result() for x in later] == [None] * 100
     assert done == list(range(100))
 
 
 def test_work_is_done_on_another_thread_only_where_nothing_is_recorded(second_core):
     with torch.no_grad():
-        assert (threads.beside(threading.get_ident).result() != threading.get_ident()) == second_core
-    assert threads.beside(threading.get_ident).result() == threading.get_ident()
+        assert (threads.submit(threading.get_ident).result() != threading.get_ident()) == second_core
+    assert threads.submit(threading.get_ident).result() == threading.get_ident()
 
 
 def test_the_other_thread_records_nothing_and_uses_one_core(second_core):
     with torch.no_grad():
-        assert not threads.beside(torch.is_grad_enabled).result()
+        assert not threads.submit(torch.is_grad_enabled).result()
         if second_core:
-            assert threads.beside(torch.get_num_threads).result() == 1
+            assert threads.submit(torch.get_num_threads).result() == 1
 
 
 def test_errors_come_with_the_result(second_core):
     with torch.no_grad(), pytest.raises(ZeroDivisionError):
-        threads.beside(lambda: 1 // 0).result()
+        threads.submit(lambda: 1 // 0).result()
 
 
 def test_work_may_ask_for_more_work(second_core):
     def work():
-        return threads.beside(threading.get_ident).result() == threading.get_ident()
+        return threads.submit(threading.get_ident).result() == threading.get_ident()
 
     with torch.no_grad():
-        assert threads.beside(work).result()
+        assert threads.submit(work).result()
 
 
 def test_shared_pieces_come_in_order_and_each_once(second_core):
@@ -87,7 +87,7 @@ def test_one_core_has_no_second_thread(monkeypatch):
     monkeypatch.setattr(threads, "num_cores", lambda: 1)
     threads.use_threads(2)
     with torch.no_grad():
-        assert threads.beside(threading.get_ident).result() == threading.get_ident()
+        assert threads.submit(threading.get_ident).result() == threading.get_ident()
 
 
 @pytest.fixture

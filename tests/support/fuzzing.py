@@ -239,7 +239,7 @@ def bytes_of(run: Path) -> dict[str, bytes]:
 
 
 def changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
-    """Files that are gone or hold something else; new ones beside them are no loss."""
+    """Files that are gone or hold something else; new ones next to them are no loss."""
     return [name for name, content in before.items() if after.get(name) != content]
 
 

@@ -156,7 +156,7 @@ def refused(core: type) -> dict[str, Any]:
 
 
 def everything() -> AgentConfig:
-    """Running means of observations and returns, and all that the core may be told besides."""
+    """Running means of observations and returns, and every additional input of the core."""
     return AgentConfig(
         core="gru",
         core_args=small("gru"),

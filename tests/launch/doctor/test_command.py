@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 
+import hosts
 from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
@@ -127,6 +128,25 @@ def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     (found,) = learners(RunConfig(ray_address="auto", num_actors=14, num_learners=4), nodes, SMALL)
     assert (found.verdict, found.advice) == ("problem", "--num-learners 3: each but the first claims a CPU of 16")
     assert learners(RunConfig(), nodes, SMALL) == []
+
+
+@pytest.mark.integration
+def test_nodes_of_a_cluster_report_their_cores_and_learners() -> None:
+    # A separate cluster in namespaces, so that no other Ray on this machine is touched.
+    if why := hosts.why_not(ssh=False):
+        pytest.skip(why)
+    ray = f"{sys.executable} -m ray.scripts.scripts start --head --num-cpus=3 --include-dashboard=false"
+    start = ray + """ --resources='{"learner": 2}' > /dev/null;"""
+    enter = f"mount -t tmpfs tmpfs /tmp; ip link set lo up; {start} exec {COMMANDS}/rl-doctor --json"
+    words = f"{' '.join(TINY)} --ray-address 127.0.0.1:6379 --num-actors 2 --num-learners 2 --run-dir /dev/shm/run"
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    namespaces = ["unshare", "-mnpf", "--kill-child", "--mount-proc"]
+    done = subprocess.run(
+        [*namespaces, "bash", "-c", f"{enter} {words}"], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout, done.stderr
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert (node["cores"], node["learners"]) == (3, 2)
 
 
 def test_learners_without_a_reserved_node_are_a_problem() -> None:

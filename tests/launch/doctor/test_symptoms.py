@@ -144,7 +144,7 @@ def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFi
     ("words", "message"),
     [
         (["/no/such"], "holds no run"),
-        (["x", "--seed", "3"], "'--seed' stands beside the run directory 'x'"),
+        (["x", "--seed", "3"], "'--seed' cannot be combined with the run directory 'x'"),
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from engram.learners.returns import Transitions
 
 
 def test_a_step_that_has_moved_far_enough_teaches_the_policy_nothing() -> None:
-    """Ratios 1.3, 1.3, 0.7, 0.7, 1.1 and advantages of both signs, one beside the other; the clip is at 0.2."""
+    """Ratios 1.3, 1.3, 0.7, 0.7, 1.1 and advantages of both signs, one next to the other; the clip is at 0.2."""
     ratios = torch.tensor([[1.3], [1.3], [0.7], [0.7], [1.1]])
     advantages = torch.tensor([[2.0], [-2.0], [2.0], [-2.0], [2.0]])
     log_policy = ratios.log().requires_grad_()
