@@ -30,6 +30,8 @@ from .wire import share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0
 """Seconds without any unroll after which the pool returns None to the learner."""
+STORE_PAUSE_SECONDS = 60.0
+"""Pause after an unanswered question for the size of the object stores: Ray asks every machine, reachable or not."""
 PASS_OVER_SECONDS = 2.0
 """An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls."""
 SLOWER = 4.0
@@ -94,6 +96,8 @@ class RayPool:
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
         """Newest weights of a member in the object store, once a request has contained them."""
+        self._silent_store_until = 0.0
+        """Monotonic time before which Ray is not asked again for the size of its object stores."""
         self._schedule = MemberSchedule()
         self._slots = ActorSlots(
             make_actor,
@@ -126,7 +130,12 @@ class RayPool:
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        return stored_bytes()
+        if time.monotonic() < self._silent_store_until:
+            return None
+        stored = stored_bytes()
+        if stored is None:
+            self._silent_store_until = time.monotonic() + STORE_PAUSE_SECONDS
+        return stored
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
         """Set the newest weights; they are stored once, when the next request is sent."""
