@@ -7,10 +7,7 @@ names below, and torch with them, are imported when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .launch.entry import starting
-
-with starting():  # Gymnasium takes a while
-    from .envs.registration import register_envs
+from .envs.registration import register_envs
 
 if TYPE_CHECKING:
     from .launch.api.agent import TrainedAgent, load_agent

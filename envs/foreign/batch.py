@@ -14,7 +14,7 @@ from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, Pace, check_behavior, check_observation, check_spaces, check_wrappers
+from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
@@ -42,8 +42,6 @@ class ForeignBatch:
     """No copy can be told its next level."""
     trusted: bool = False
     """Whether `restore` may unpickle."""
-    reset_options: dict[str, Any] | None = None
-    """`options` of the next `reset_into`, for the episodes that it starts."""
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         check_integer("num_envs", num_envs, 1, None)
@@ -91,8 +89,7 @@ class ForeignBatch:
             seeds = [
                 int(state >> np.uint64(32)) for state in streams(seed, indices)
             ]  # some environments take 32 bits only
-        options, self.reset_options = self.reset_options, None
-        values, _ = self._staying(lambda: self.vector.reset(seed=seeds, options=options))
+        values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
         self._observations.write(values, observation)
         self.action_mask = self._masks.reset(values, self.vector.infos)
         self.started = True
@@ -137,12 +134,9 @@ class ForeignBatch:
         """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
         return facts.read(self.vector.infos, (key,))[:, 0]
 
-    def check(self) -> Pace:
-        """Reset and step the first environment before a run, and return the seconds that they took.
-
-        Raises ValueError naming what is wrong.
-        """
-        return check_behavior(self.vector.envs[0], self.name)
+    def check(self) -> None:
+        """Reset and step the first environment before a run. Raises ValueError naming what is wrong."""
+        check_behavior(self.vector.envs[0], self.name)
 
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""

@@ -1,9 +1,7 @@
 """One reset and one step of a custom environment before a run: what each method returned, and what was expected."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -58,34 +56,16 @@ def _refuse(wrapper: str, name: str) -> None:
         )
 
 
-class Pace(NamedTuple):
-    """Seconds that environments take, as measured in one call each."""
-
-    step: float
-    """Of a step of one environment; of a vector environment, of all together."""
-    reset: float
-    cpu: float
-    """CPU time of this process in the step, as a share of the step."""
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
-    """The result of a call, the seconds that it took, and the share of them that was CPU time of this process."""
-    began, cpu_began = time.perf_counter(), time.process_time()
-    result = call()
-    seconds = time.perf_counter() - began
-    return result, seconds, (time.process_time() - cpu_began) / max(seconds, 1e-9)
-
-
-def check_behavior(env: Any, name: str) -> Pace:
+def check_behavior(env: Any, name: str) -> None:
     """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
-    made, reset_seconds, _ = timed(lambda: calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE))
+    made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
     check_observation(env.observation_space, f"{name}.reset", made[0])
     env.action_space.seed(0)
     mask = _sampling_mask(env, name, *made)
     action = calling(f"{name}.action_space.sample", lambda: env.action_space.sample(mask), OUTSIDE)
-    done, step_seconds, cpu = timed(lambda: calling(f"{name}.step", lambda: env.step(action), OUTSIDE))
+    done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
     fields = "(observation, reward, terminated, truncated, info)"
     if not isinstance(done, tuple) or len(done) != 5:
         old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
@@ -103,7 +83,6 @@ def check_behavior(env: Any, name: str) -> Pace:
             raise ValueError(f"{name}.step returned {word} = {value!r}; expected True or False")
     if not isinstance(info, dict):
         raise ValueError(f"{name}.step returned info = {_shown(info)}; expected a dict")
-    return Pace(step_seconds, reset_seconds, cpu)
 
 
 def check_observation(space: spaces.Space[Any], method: str, observation: Any, entry: str = "") -> None:

@@ -21,7 +21,7 @@ from ..masks import KEY, random_valid
 from ..randomness import streams
 from . import facts
 from .batch import ForeignBatch
-from .check import OUTSIDE, Pace, check_observation, check_spaces, check_wrappers, timed
+from .check import OUTSIDE, check_observation, check_spaces, check_wrappers
 
 
 class VectorBatch(ForeignBatch):
@@ -78,8 +78,7 @@ class VectorBatch(ForeignBatch):
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
             if not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
                 seeds = seeds[0]
-        options, self.reset_options = self.reset_options, None
-        values, self._info = self._staying(lambda: self.vector.reset(seed=seeds, options=options))
+        values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
         self._write("reset", values, observation)
         self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(self._info))
         self._reset_info = self._info, np.zeros(self.num_envs, np.bool_)
@@ -133,14 +132,9 @@ class VectorBatch(ForeignBatch):
         own = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
         return facts.read(own, (key,))[:, 0]
 
-    def check(self) -> Pace:
-        """Reset and step all environments before a run, and return the seconds that they took.
-
-        Raises ValueError naming what is wrong.
-        """
-        made, reset_seconds, _ = timed(
-            lambda: calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
-        )
+    def check(self) -> None:
+        """Reset and step all environments before a run. Raises ValueError naming what is wrong."""
+        made = calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
         if not isinstance(made, tuple) or len(made) != 2:
             raise ValueError(f"{self.name}.reset returned {made!r}; expected (observations, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.reset", made[0])
@@ -148,7 +142,7 @@ class VectorBatch(ForeignBatch):
         valid = self._masks.reset(made[0], self._mask_infos(made[1]))
         sample = self.vector.action_space.sample
         action = sample() if valid is None else self._actions.read(self._valid_actions(valid))
-        done, step_seconds, cpu = timed(lambda: calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE))
+        done = calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE)
         if not isinstance(done, tuple) or len(done) != 5:
             raise ValueError(f"{self.name}.step did not return (observations, rewards, terminated, truncated, infos)")
         check_observation(self.vector.observation_space, f"{self.name}.step", done[0])
@@ -157,7 +151,6 @@ class VectorBatch(ForeignBatch):
                 raise ValueError(
                     f"{self.name}.step returned {what} of shape {np.shape(values)}; expected {(self.num_envs,)}"
                 )
-        return Pace(step_seconds, reset_seconds, cpu)
 
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""

@@ -18,13 +18,12 @@ from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
 from ...base.errors import EngramError, user_errors
-from ...base.processes import num_cores
+from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
 from ..metrics.member import Member
-from ..metrics.pace import measured_pace, slow_environment
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
@@ -121,7 +120,7 @@ def train(
         start.enter_context(watch_start(config, stop))  # until training begins
         device = find_device("cpu" if config.num_learners > 1 else config.device)
         config = replace(config, learner=on_device(config.learner, device))
-        agents, fields = make_agents(config, config.factory(), device, (notes := list[str]()).append)
+        agents, fields = make_agents(config, config.factory(), device)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
             from ..train.warm_start import start_from  # it imports the evaluation
@@ -137,7 +136,7 @@ def train(
                 if not (config.in_process or is_kept(unique_observations.look_up)):
                     panel.message(COMPILING)  # the actors compile the environment
                 acting.begin(panel.message)
-                panel.message("\n".join([describe(config, agents[0], device, changed), *notes]))
+                panel.message(describe(config, agents[0], device, changed))
                 learners = make_learners(config, agents)
                 if directory:
                     say_where_it_goes_on(panel, config, saved, begin_anew)
@@ -185,18 +184,12 @@ def _run(
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
 
 
-def make_agents(
-    config: RunConfig, factory: ActorFactory, device: torch.device, say: Callable[[str], None] = lambda _: None
-) -> tuple[list[Agent], tuple[str, ...]]:
-    """An initialized agent for each member, and the names of the environment's episode fields.
-
-    `say` receives a warning about a slow environment.
-    """
+def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
+    """An initialized agent for each member, and the names of the environment's episode fields."""
     with user_errors():
         with closing(factory.make_batch(num_envs=1)) as batch:
-            pace = measured_pace(config, batch)
-            if pace and (slow := slow_environment(config, pace, num_cores() // (config.fixed_actors or num_cores()))):
-                say(f"slow environment: {slow.found}; {slow.advice}")
+            if isinstance(batch, ForeignBatch):
+                batch.check()
             if config.levels.curriculum:
                 Curriculum(config.levels, batch.episode_fields, 0)
             factory.check_levels(batch)

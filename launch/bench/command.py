@@ -28,8 +28,6 @@ SLICES = 6
 """Turns of each part per measurement."""
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
 """Maximum seconds of warm-up, and of each part per measurement; less if --seconds is short."""
-MEMORY_SAMPLES = 60
-"""Samples of the memory use in the JSON file."""
 ROWS = {
     "env": "environments, alone on 1 core",
     "infer": "inference, alone on 1 core",
@@ -95,14 +93,13 @@ def bench(
         "ideal": ideal,
         "reached": speed.steps_per_second,
     }
-    memory = speed.memory_mb[:: max(1, len(speed.memory_mb) // MEMORY_SAMPLES)]
     return provenance() | {
         "command": ["rl-train", *arguments],
         "seed": config.seed,
         "configuration": to_dict(replace(config, run_dir=None, envs_per_update=config.columns)),
         "steps_per_second": {name: round(rate, 1) for name, rate in rates.items()},
         "fraction": round(speed.steps_per_second / ideal, 4),
-        "training": speed._replace(memory_mb=memory)._asdict(),
+        "training": speed._asdict(),
     }
 
 
@@ -120,11 +117,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
     console.print(table)
-    later = [mb for _, mb in training["memory_mb"][len(training["memory_mb"]) // 4 :]]  # the first quarter is the start
     console.print(
         f"{machine['processor']}, {machine['cores']} core(s); first row of metrics "
-        f"{training['seconds_to_first_row']:.1f} s after the command; "
-        + (f"memory {later[0]:,.0f} to {later[-1]:,.0f} MB" if later and later[-1] else "memory unknown"),
+        f"{training['seconds_to_first_row']:.1f} s after the command",
         highlight=False,
     )
 

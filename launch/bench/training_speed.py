@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...base.errors import EngramError
-from ...base.processes import tree_memory
 from ..api.background import Background
 from ..metrics.rows import read_log
 from ..run.command_line import without
@@ -19,7 +18,7 @@ OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 ENDLESS = 10**15
 ROWS = 3
 """Minimum rows of metrics for a measurement; with few updates per second it takes longer than requested."""
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.05
 START_SECONDS = 180.0
 """Seconds without a row of metrics after which a run is aborted."""
 
@@ -35,8 +34,6 @@ class TrainingSpeed(NamedTuple):
     """Means of the `perf/` metrics over those rows."""
     seconds_to_first_row: float
     """Seconds from the start of the command to its first row of metrics."""
-    memory_mb: list[tuple[float, float]]
-    """(seconds since the command was started, MB of the whole tree of processes)."""
 
 
 def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
@@ -46,15 +43,14 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     end of its output.
     """
     often = ["--log-seconds", str(seconds / (3 * ROWS)), "--total-steps", str(ENDLESS)]
-    memory: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         path, started = Path(folder) / "run", time.time()
         with _last_lines():
             run = Background(path, [*without(arguments, OWN_FLAGS), *often, "--run-dir", str(path)])
         try:
-            startup = _rows(run, started, memory)[0]["time"] - started
+            startup = _rows(run)[0]["time"] - started
             begin = time.time() + warm_up
-            rows = _rows(run, started, memory, ROWS, begin, begin + seconds)
+            rows = _rows(run, ROWS, begin, begin + seconds)
         finally:
             run.stop()
             try:
@@ -65,7 +61,7 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
     names = [name for name in last["metrics"] if name.startswith("perf/")]
     means = {name: sum(row["metrics"].get(name, 0.0) for row in rows[1:]) / (len(rows) - 1) for name in names}
-    return TrainingSpeed(steps / elapsed, steps, elapsed, means, startup, memory)
+    return TrainingSpeed(steps / elapsed, steps, elapsed, means, startup)
 
 
 @contextmanager
@@ -76,15 +72,8 @@ def _last_lines() -> Generator[None]:
         raise EngramError(str(problem)) from problem
 
 
-def _rows(
-    run: Background,
-    started: float,
-    memory: list[tuple[float, float]],
-    number: int = 1,
-    since: float = 0.0,
-    until: float = 0.0,
-) -> list[Any]:
-    """Wait for `number` rows of metrics written after `since`, and until `until`; also records the memory in use."""
+def _rows(run: Background, number: int = 1, since: float = 0.0, until: float = 0.0) -> list[Any]:
+    """Wait for `number` rows of metrics written after `since`, and until `until`."""
     deadline = max(until, time.time()) + START_SECONDS
     while True:
         rows = [row for row in read_log(run.path / "metrics.jsonl") if row["time"] >= since]
@@ -95,7 +84,4 @@ def _rows(
                 run.wait()
         if not run.running or time.time() > deadline:
             raise EngramError(f"rl-train hangs or ended: {len(rows)} rows of metrics of {number}")
-        now = time.time() - started
-        if not memory or now - memory[-1][0] >= 4 * POLL_SECONDS:
-            memory.append((round(now, 2), round(tree_memory(run.process.pid) / 1e6, 1)))
-        time.sleep(POLL_SECONDS / 5)
+        time.sleep(POLL_SECONDS)

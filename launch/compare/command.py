@@ -14,7 +14,7 @@ from ..run.command_line import make_console, parse, run_command
 from .drawing import draw
 from .groups import compare
 from .loading import load
-from .report import comma_separated, latex, markdown, results, show
+from .report import comma_separated, markdown, results, show
 
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
@@ -33,7 +33,7 @@ class CompareConfig(Settings):
     metric: str = "episode/return"
     """Metric to compare; higher is better."""
     out: Annotated[str, tyro.conf.arg(metavar="NAME")] = setting("", file="")
-    """Write NAME.png, NAME.svg, NAME.md, NAME.csv and NAME.tex."""
+    """Write NAME.png, NAME.md and NAME.csv."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,10 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     compared, console = results(comparison), make_console()
     show(comparison, compared, console)
     if config.out:
-        files = draw(comparison, compared)
+        files = {"png": draw(comparison, compared), "csv": comma_separated(compared).encode()}
         files["md"] = markdown(comparison, compared, f"{Path(config.out).name}.png").encode()
-        files["csv"] = comma_separated(compared).encode()
-        files["tex"] = latex(comparison, compared).encode()
         for ending, content in files.items():
             with file_errors(f"--out: cannot write {config.out}.{ending}"):
                 replace_file(Path(f"{config.out}.{ending}"), content)

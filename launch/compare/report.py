@@ -1,4 +1,4 @@
-"""A comparison as tables: the terminal, Markdown, CSV and LaTeX have the same cells."""
+"""A comparison as tables: the terminal, Markdown and CSV have the same cells."""
 
 import csv
 import io
@@ -18,11 +18,6 @@ ALL = "all"
 """Name of the row of all environments together."""
 FEW = 5
 """Runs of a curve below which intervals are too narrow."""
-_LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "\\": r"\textbackslash{}",
-}
 
 
 class Result(NamedTuple):
@@ -111,18 +106,3 @@ def comma_separated(compared: Sequence[Result]) -> str:
     for each in compared:
         writer.writerow([*each[:-1], *("" if math.isnan(x) else repr(x) for x in each.estimate)])
     return out.getvalue()
-
-
-def latex(comparison: Comparison, compared: Sequence[Result]) -> str:
-    """Tables for the package booktabs, with the remarks as comments."""
-    lines = [f"% {line}" for line in remarks(comparison)]
-    for header, rows in tables(compared):
-        lines += [rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule"]
-        lines += [" & ".join(map(_escaped, header)) + r" \\", r"\midrule"]
-        lines += [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
-        lines += [r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in text)

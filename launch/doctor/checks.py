@@ -14,10 +14,7 @@ from ...base.memory import memory as memory_here
 from ...base.messages import size_in_words
 from ...base.places import cache_folder, writable_home
 from ...base.processes import num_cores
-from ...envs.foreign.check import Pace
-from ...envs.registration import takes_workers
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
-from ..metrics.pace import slow_environment
 from ..metrics.provenance import PACKAGES, machine, package_version
 from ..run.config import RunConfig
 from .estimate import Estimate
@@ -26,8 +23,6 @@ FILES, FILES_PER_ACTOR = 1024, 32
 """Open files that Ray's processes need; with fewer, connections fail."""
 MEMORY_LIMIT = 0.95
 """Fraction of a machine's memory at which Ray kills processes."""
-SLOW_STEP = 2e-4
-"""Seconds of an environment step above which workers save more time than their messages cost."""
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -77,13 +72,10 @@ def look() -> Facts:
     )
 
 
-def examine(
-    config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, pace: Pace | None, actors: int
-) -> list[Finding]:
-    """All findings; `here` is the learner's machine, `nodes` all machines, `pace` that of a foreign environment."""
+def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
+    """All findings; `here` is the learner's machine, `nodes` all machines."""
     needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
     findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
-    findings += [] if pace is None else environment(config, pace, nodes, actors)
     value = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
     advice = "unset OMP_NUM_THREADS: actors then take one thread each"
     findings.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", value, advice))
@@ -143,18 +135,6 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
     verdict: Verdict = "problem" if config.ray_address else "warning"
     full = config.num_learners - 1 > room
     return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
-
-
-def environment(config: RunConfig, pace: Pace, nodes: Sequence[Facts], actors: int) -> list[Finding]:
-    """Whether --env-workers or another flag pays off: a slow step, and free cores."""
-    cores = sum(node.cores for node in nodes) // actors
-    if slow := slow_environment(config, pace, cores):
-        return [Finding("environment", slow.found, "warning", slow.advice)]
-    free = min(cores, config.actor_envs)
-    if config.env_workers > 1 or free < 2 or pace.step < SLOW_STEP or not takes_workers(config.env):
-        return []
-    value = f"{1000 * pace.step:.2g} ms per step, {config.actor_envs} environments one after the other"
-    return [Finding("environment", value, "warning", f"--env-workers {free} steps them in {free} processes per actor")]
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:

@@ -12,7 +12,6 @@ from rich.text import Text
 from ...agents.process import prepare_process
 from ...base.errors import EngramError, file_errors, user_errors
 from ...base.messages import size_in_words
-from ..metrics.pace import measured_pace
 from ..metrics.rows import read_rows
 from ..run.command_line import make_console, run_command
 from ..run.run_directory import RunDirectory
@@ -62,12 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with user_errors():
             with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-                work = check_memory(config, factory, batch, say=lambda _: None)  # the findings name memory
-                pace = measured_pace(config, batch)
+                work = check_memory(config, factory, batch)
             cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
     except MemoryError as problem:
         raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
-    findings = [*lost, *examine(config, here, nodes, cost, pace, actors)]
+    findings = [*lost, *examine(config, here, nodes, cost, actors)]
     if "--json" in arguments:
         print(json.dumps(as_json(findings, cost, nodes), indent=1))
     else:

@@ -11,8 +11,8 @@ from ...base.memory import own_memory
 from ..run.config import RunConfig
 from ..run.sizes import process_bytes
 
-CHECKPOINT_COPIES = 3
-"""Size of a checkpoint in multiples of the weights: weights and at most two moments."""
+TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
+"""Multiples of the weights: weights and at most two moments, and in training also gradients."""
 
 
 class Estimate(NamedTuple):
@@ -36,7 +36,7 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
     """Estimate from a few steps of one environment. Raises ValueError like the creation of the agent.
 
     Args:
-        work: bytes of its networks and batches (`check_memory`).
+        work: bytes of its batches and unrolls (`check_memory`).
     """
     factory = config.factory()
     sizes: list[int] = []
@@ -47,6 +47,7 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
     step = sizes[1] - sizes[0]
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * step)
     whole, _ = own_memory()
+    work += TRAINING_COPIES * weights.nbytes * config.num_members
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1

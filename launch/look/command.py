@@ -17,8 +17,6 @@ from ...base.errors import EngramError, file_errors, user_errors
 from ...base.files import replace_file
 from ...base.messages import advice
 from ...base.settings import setting
-from ...envs.foreign import ForeignBatch
-from ...envs.foreign.options import check_options
 from ..run.command_line import make_console, parse, run_command
 from ..run.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
@@ -44,8 +42,7 @@ class LookConfig(ActingAgent):
     episodes: int = setting(1, (1, None))
     """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts of the first episode's start to search for, FACT=VALUE, such as goal=right; in a Gymnasium environment
-    options of its first reset, OPTION=VALUE."""
+    """Facts of the first episode's start to search for, FACT=VALUE, such as goal=right."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     trained, path, trainees, _ = open_run(config.run, config.checkpoint)
     factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
     chosen = chosen_members(trainees, config.member, False)[0]
-    index, options = first_level(factory, config)
+    index = first_level(factory, config)
     actor = make_actor(
         factory,
         trainees[chosen].weights,
@@ -65,7 +62,6 @@ def main(arguments: Sequence[str]) -> int:
         num_envs=1,
         unroll_length=1,
         first_index=index,
-        reset_options=options,
     )
     with closing(actor), console.status("playing"):
         recordings = [record(actor)]
@@ -76,7 +72,6 @@ def main(arguments: Sequence[str]) -> int:
     title = f"{factory.env} with {trained.agent.core}"
     who = [text for text in (path.name, described(trainees, chosen)) if text]
     lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
-    lines += [" ".join(["reset with", *(f"{key}={value}" for key, value in options.items())])] if options else []
     text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
     write(Path(config.html), text.encode(), "--html")
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
@@ -114,22 +109,13 @@ def option_names(actor: Actor) -> list[str]:
     return list(named) or [str(option) for option in range(sum(spec.choices))]
 
 
-def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[str, Any]]:
-    """Index of the first environment in the evaluation whose start matches --level, and the options of its reset.
-
-    Only Gymnasium environments have such options; their index is 0. Raises EngramError.
-    """
+def first_level(factory: ActorFactory, config: LookConfig) -> int:
+    """Index of the first environment in the evaluation whose start matches --level. Raises EngramError."""
     if not config.level:
-        return 0, {}
+        return 0
     seed = evaluation_seed(config.seed)
-    try:
-        with closing(factory.make_batch(num_envs=1)) as one:
-            names = getattr(one, "fact_values", {})
-            if isinstance(one, ForeignBatch):
-                check_options(one, config.level, seed)
-                return 0, config.level
-    except (ValueError, TypeError) as problem:
-        raise EngramError(f"--level: {str(problem).partition(chr(10))[0]}") from problem
+    with user_errors("--level"), closing(factory.make_batch(num_envs=1)) as one:
+        names = getattr(one, "fact_values", {})
     if not names:
         raise EngramError(f"--level: environment {factory.env} has no facts of its levels")
     requested = {}
@@ -144,7 +130,7 @@ def first_level(factory: ActorFactory, config: LookConfig) -> tuple[int, dict[st
     fits = np.logical_and.reduce([facts[name] == number for name, number in requested.items()])
     if not fits.any():
         raise EngramError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
-    return int(fits.argmax()), {}
+    return int(fits.argmax())
 
 
 def number_of(name: str, value: Any, names: Sequence[str]) -> int:

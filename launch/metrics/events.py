@@ -48,11 +48,10 @@ def scalars(step: int, values: Mapping[str, float]) -> bytes:
     return _at(step, row)
 
 
-def configuration(step: int, settings: Mapping[str, Any], hparams: Mapping[str, Any]) -> bytes:
-    """A run's settings by dotted name as a table in the text tab, and summary metadata of the hparams tab by tag."""
+def configuration(step: int, settings: Mapping[str, Any], hparams: Sequence[Any]) -> bytes:
+    """A run's settings by dotted name as a table in the text tab, and summaries of the hparams tab."""
     table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in settings.items())])
-    entries = [_summary.Summary.Value(tag=tag, metadata=content) for tag, content in hparams.items()]
-    return _at(step, text("config", table), _summary.Summary(value=entries))
+    return _at(step, text("config", table), *hparams)
 
 
 def markdown(step: int, tag: str, content: str) -> bytes:

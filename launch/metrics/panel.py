@@ -1,15 +1,12 @@
-"""Progress display: a live panel in a terminal or a notebook, one line per report anywhere else."""
+"""Progress display: a live panel in a terminal, one line per report anywhere else."""
 
-import io
 import math
 import shlex
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -28,7 +25,6 @@ HISTORY = 24
 """Number of reports in a sparkline."""
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=*#"
 _BAR_WIDTH = 20
-_NOTEBOOK = '<pre style="font-family: monospace; line-height: 1.2; white-space: pre">{code}</pre>'
 
 
 class Panel:
@@ -72,7 +68,7 @@ class Panel:
         self._entered = self._phase_began = self._clock()
         self._phase = "starting"
         """The phase before the first update; empty from then on."""
-        self._live = _live(self.console)
+        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_interactive else None
         self._lock, self._over = threading.RLock(), threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
 
@@ -80,7 +76,7 @@ class Panel:
         if self._live:
             self._live.start()
             self._draw()
-        if self.ticks and not isinstance(self._live, NotebookDisplay):
+        if self.ticks:
             self._ticker.start()
         return self
 
@@ -185,8 +181,7 @@ class Panel:
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
         if self.run_path:
             grid.add_row("curves", Text(f"tensorboard --logdir {shlex.quote(str(self.run_path))}", style="dim"))
-        key = "Interrupt the kernel" if self.console.is_jupyter else "Ctrl-C"
-        grid.add_row("to stop", Text(f"{key}, which saves a checkpoint first", style="dim"))
+        grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
         return grid
 
     def _phase_row(self) -> str:
@@ -263,13 +258,6 @@ _ROWS = (
 )
 
 
-def _live(console: Console) -> "Live | NotebookDisplay | None":
-    """A display that updates the panel in place; None if only lines can be written."""
-    if console.is_jupyter:
-        return NotebookDisplay()
-    return Live(console=console, auto_refresh=False) if console.is_interactive else None
-
-
 def _range(values: deque[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (0.0, 1.0)
 
@@ -280,28 +268,3 @@ def short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.0f}"
-
-
-class NotebookDisplay:
-    """The methods of `rich.live.Live` that the panel calls, as one output of a notebook's cell, updated in place.
-
-    In notebooks, Live uses widgets, which need another package and are not saved in the notebook's file.
-    """
-
-    _handle: Any = None
-
-    def start(self) -> None:
-        """Show nothing before the first `update`."""
-
-    stop = start
-
-    def update(self, renderable: RenderableType, *, refresh: bool = True) -> None:
-        """Replace the output; `refresh` is for compatibility with Live, since every update refreshes."""
-        console = Console(record=True, file=io.StringIO(), width=100, force_terminal=True, force_jupyter=False)
-        console.print(renderable)
-        display: Any = sys.modules["IPython.display"]
-        page = display.HTML(console.export_html(inline_styles=True, code_format=_NOTEBOOK))
-        if self._handle is None:
-            self._handle = display.display(page, display_id=True)
-        else:
-            self._handle.update(page)

@@ -48,7 +48,7 @@ class MetricsWriter:
         self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracking | None = None
     ) -> None:
         directory = RunDirectory(run)
-        self._run, self._step, self._report, self._warned = run, step, report, False
+        self._step, self._report, self._warned = step, report, False
         self._tracker = tracker
         self._named: dict[str, float] = {}
         # A later file begins after the last row, so the rows of earlier files remain valid.
@@ -86,13 +86,11 @@ class MetricsWriter:
         """Show the run's configuration (a dataclass) in TensorBoard's text and hparams tabs.
 
         Args:
-            compared: settings of a training run that differ between its members; their columns come first. None
-                writes no columns, so that TensorBoard chooses them.
+            compared: settings of a training run that differ between its members. None writes no columns, so that
+                TensorBoard chooses them.
         """
-        tags = {hparams.SESSION_TAG: hparams.session(config)}
-        if compared is not None:
-            tags[hparams.COLUMNS_TAG] = hparams.columns(config, compared)
-        self._append(self._events, events.configuration(self._step, dict(flat_settings(to_dict(config))), tags))
+        settings = dict(flat_settings(to_dict(config)))
+        self.show(events.configuration(self._step, settings, hparams.summaries(config, compared)))
 
     def show(self, record: bytes) -> None:
         """Append an event from a function of events.py, for TensorBoard only."""
@@ -103,10 +101,6 @@ class MetricsWriter:
         self.show(events.picture(step, name, gif, width, height))
         if self._tracker:
             self._tracker.video(step, name, gif)
-
-    def sibling(self, name: str) -> "MetricsWriter":
-        """A writer for the directory `name` below this one's: for TensorBoard a separate run, with its own color."""
-        return MetricsWriter(self._run / name, self._step, self._report)
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
         """Write metrics that are indices as texts when they change, since TensorBoard would smooth numbers."""

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -19,7 +19,7 @@ from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
 from ..run.command_line import parse, run_command
 from .agent import Player
-from .game import Game, load_recording
+from .game import Game
 from .terminal import Terminal
 
 KEYS = {
@@ -33,7 +33,7 @@ KEYS = {
 NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
 WAITS = 10
 """Steps of waiting per key press, in environments with long waits."""
-REPLAY_FPS = AGENT_FPS = 8.0
+AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
 HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules   q quit"
@@ -47,7 +47,7 @@ _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a t
 class PlayConfig(Settings):
     """The environment or agent to play, and the settings."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of the agent's view (the key v toggles it)."""
@@ -56,11 +56,9 @@ class PlayConfig(Settings):
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = setting(0.0, (0, 1000))
-    """Steps per second, with "stay" if no key is pressed; 0 waits for a key. For a replay, 0 means 8."""
+    """Steps per second, with "stay" if no key is pressed; 0 waits for a key."""
     record: str = setting("", file="")
-    """Output file for seed, parameters and actions."""
-    replay: str = ""
-    """Recording to replay; without a terminal, only its scores are printed."""
+    """Output file (JSON) for environment, parameters, seed, actions and scores."""
     checkpoint: str = "latest"
     """With a run: latest, best or a step."""
     member: int = setting(-1, (-1, None))
@@ -70,12 +68,6 @@ class PlayConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if bool(self.name) == bool(self.replay):
-            raise ValueError("give either an environment or a run to play, or --replay FILE")
-        if self.replay and (self.env_args or self.seed or self.record):
-            raise ValueError(
-                "--replay takes no env_args, seed or record: the recording says environment, parameters and seed"
-            )
         if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
             raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
 
@@ -85,10 +77,10 @@ class PlayConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play or replay according to the arguments; returns the exit code."""
+    """Play according to the arguments; returns the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
-        return replay(config) if config.replay else play(config)
+        return play(config)
 
 
 def play(config: PlayConfig) -> int:
@@ -98,7 +90,7 @@ def play(config: PlayConfig) -> int:
     if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("a person plays in a terminal, and this is none; --replay FILE works without")
+        raise ValueError("standard input and output are no terminal; expected: a terminal to play in")
     game.begin()
     try:
         with Terminal() as terminal:
@@ -113,24 +105,6 @@ def play(config: PlayConfig) -> int:
         if config.record:
             replace_file(Path(config.record), json.dumps(game.recording()).encode())
     print(_result(game))
-    return 0
-
-
-def replay(config: PlayConfig) -> int:
-    """Replay a recording and print its scores; exit code 1 if they differ from the recorded ones."""
-    saved, game = load_recording(config.replay)
-    game.begin()
-    rest = list(saved["actions"])
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        with Terminal() as terminal:
-            rest = _Table(game, terminal, config.full).replay(rest, config.fps)
-    for action in rest:
-        game.act(action)
-    print(_result(game))
-    played = game.recording()
-    if any(played[key] != saved[key] for key in ("scores", "unfinished_score")):
-        print(f"rl-play: the recording says {saved['scores']}: the environment has changed since", file=sys.stderr)
-        return 1
     return 0
 
 
@@ -162,23 +136,6 @@ class _Table:
             if key == "" and self.stay is not None and not self.game.over:
                 self.game.act(self.stay)
             self._press(key)
-
-    def replay(self, actions: list[int], fps: float) -> list[int]:
-        """Replay the actions; returns the remaining ones when the viewer quits."""
-        pause, wait = False, round(1000 / (fps or REPLAY_FPS))
-        while actions:
-            state = "paused, space goes on" if pause else "space pauses"
-            self._show(f"replay, {len(actions)} steps left   {state}   v view   q quit")
-            key = self.terminal.key(-1 if pause else wait)
-            if key in QUIT:
-                return actions
-            if key == PAUSE:
-                pause = not pause
-            elif key == VIEW:
-                self.full = not self.full
-            elif key == "":
-                self.game.act(actions.pop(0))
-        return actions
 
     def watch(self, player: Player, fps: float) -> None:
         """Let an agent play until the viewer quits; the viewer may pause it, change its speed and play by hand."""

@@ -1,37 +1,16 @@
 """A game in a terminal: its actions, its scores, and its recording."""
 
-import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import EngramError, file_errors, user_errors
+from ...base.errors import EngramError
 from ...base.messages import advice
-from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment, make_batch
-from ..run.settings.plain import from_dict
 
-FORMAT = 1
-"""Version of the recordings."""
 COMPILING = 30
 """Seconds to compile the slowest environment."""
-_ALLOWED = "allowed: a file written by rl-play --record FILE"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording(Settings):
-    """A recording in the format of its file."""
-
-    env: str
-    env_args: dict[str, Any]
-    seed: int = setting(0, (0, None))
-    actions: tuple[int, ...]
-    scores: tuple[float, ...]
-    unfinished_score: float | None
-    format: int = 1
 
 
 class Game:
@@ -86,7 +65,6 @@ class Game:
     def recording(self) -> dict[str, Any]:
         """The recording of the game."""
         return {
-            "format": FORMAT,
             "env": self.name,
             "env_args": self.env_args,
             "seed": self.seed,
@@ -94,29 +72,3 @@ class Game:
             "scores": self.scores,
             "unfinished_score": None if self.over else self.score,
         }
-
-
-def load_recording(file: str) -> tuple[dict[str, Any], Game]:
-    """A recording and its game, not begun. Raises ValueError naming the file and the fault."""
-    with file_errors(f"cannot read the recording {file}"):
-        text = Path(file).read_text(errors="replace")
-    try:
-        saved: Any = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise EngramError(
-            f"cannot read the recording {file}: it is not JSON, or nested too deeply; {_ALLOWED}"
-        ) from problem
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise EngramError(f"{file} is no recording of rl-play in format {FORMAT}; {_ALLOWED}")
-    try:
-        with user_errors(file):
-            made: Recording = from_dict(Recording, saved)
-            game = Game(made.env, made.env_args, made.seed)
-    except (OverflowError, MemoryError) as problem:
-        raise EngramError(f"{file}: {problem or 'this environment does not fit into memory'}") from problem
-    for place, action in enumerate(made.actions):
-        if not 0 <= action < len(game.batch.action_names):
-            raise EngramError(
-                f"{file}: action {place} is {str(action)[:40]}; allowed in {made.env}: {game.batch.allowed_actions}"
-            )
-    return saved, game

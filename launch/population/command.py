@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...base.errors import EngramError, file_errors
+from ...base.errors import file_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..metrics.panel import short
 from ..metrics.rows import read_rows
 from ..run.command_line import make_console, parse, run_command
 from ..run.run_directory import RunDirectory
-from .history import read
+from .history import damage, read
 from .lineage import Lineage, descent, families
 from .lineage_picture import picture
 from .replay import Replay
@@ -57,10 +57,8 @@ class Population:
         self.histories: list[dict[str, list[float]]] = []
         """Values over time per member and setting."""
         self._last: dict[str, Any] = {}
-        try:
+        with damage(str(run.population_file)):
             self._follow(run)
-        except (TypeError, LookupError, AttributeError) as problem:
-            raise EngramError(f"{run.population_file} is damaged: its events do not fit ({problem!r})") from problem
 
     def _follow(self, run: RunDirectory) -> None:
         decisions: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""A population in TensorBoard: the best, the median and the worst, the lineage as image and text, the page to open.
+"""A population in TensorBoard: the best, the median and the worst return, the lineage, the layout of the page to open.
 
 Every member has a separate run next to this one (`members/<i>/tensorboard`), so that their curves overlay.
 """
@@ -11,19 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..metrics import events
-from ..metrics.panel import short
 from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
 from ..run.config import RunConfig
-from .lineage import Lineage, descent, families
+from .lineage import Lineage
 from .lineage_picture import picture, size
 
 PICTURE_SECONDS = 20.0
 """Minimum seconds between two images: one takes a sixth of a second."""
-SPREAD = ("best", "median", "worst")
-SPREAD_TAG = "population/return"
-"""Tag of the mean return of the best, the median and the worst member, each a run in TensorBoard."""
-PAGE = "ancestry/lineage"
-"""Tag of the text: before `config` in the alphabet, since the members' configurations are long."""
 
 
 class PopulationWriter:
@@ -45,8 +39,6 @@ class PopulationWriter:
     ) -> None:
         self.writer, self._clock = writer, clock
         self.lineage = Lineage(past)
-        # TensorBoard gives all curves of a run one color, so each of the three is a run.
-        self._spread = {name: writer.sibling(f"spread/{name}") for name in SPREAD}
         self._rendered_at, self._new = -math.inf, False
         explored = [each.setting for each in config.pbt.explored]
         # Every process writes it again, so that deleted files are restored.
@@ -61,25 +53,18 @@ class PopulationWriter:
 
     def row(self, step: int, returns: Sequence[float | None], others: Mapping[str, float]) -> None:
         """Write a row: the spread of the members' mean returns (None before there are enough episodes), and others."""
-        values = spread(returns)
-        self.writer.write(step, values | dict(others))
-        for name, own in self._spread.items():
-            if values:
-                own.show(events.scalars(step, {SPREAD_TAG: values[f"population/{name}_return"]}))
+        self.writer.write(step, spread(returns) | dict(others))
 
     def close(self) -> None:
         """Render the lineage if it has changed."""
         if self._new:
             self._draw()
-        for own in self._spread.values():
-            own.close()
 
     def _draw(self) -> None:
         self._rendered_at, self._new = self._clock(), False
         lineage = self.lineage
         width, height = size(lineage)
         self.writer.show(events.picture(lineage.step, "population/lineage", picture(lineage), width, height))
-        self.writer.show(events.markdown(lineage.step, PAGE, page(lineage)))
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
@@ -91,16 +76,6 @@ def spread(returns: Sequence[float | None]) -> dict[str, float]:
     return {f"population/{name}_return": value for name, value in values.items()}
 
 
-def page(lineage: Lineage) -> str:
-    """The lineage as Markdown: the families, then every member's descent."""
-    head = (
-        f"Generation {lineage.generation}, after {short(lineage.step)} steps; {len(lineage.transfers)} copies so far."
-    )
-    rows = [f"| {founder} | {', '.join(map(str, now))} |" for founder, now in families(lineage).items()]
-    table = ["| member at the start | members that descend from it now |", "|---|---|", *rows]
-    return "\n".join([head, "", *table, "", *(f"* member {i}: {descent(lineage, i)}" for i in range(lineage.members))])
-
-
 def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
     """The layout of the custom-scalars tab: the members' returns, their settings over time, their losses.
 
@@ -109,7 +84,7 @@ def charts(explored: Sequence[str], fields: Sequence[str]) -> events.Charts:
     """
     how_well = {
         "return of every member": ["^episode/return$"],
-        "best, median, worst": [f"^{SPREAD_TAG}$"],
+        "best, median, worst": [r"^population/(best|median|worst)_return$"],
     }
     return {
         "Population": how_well | ({"solved": ["^episode/solved$"]} if "solved" in fields else {}),

@@ -11,7 +11,6 @@ import torch
 
 from ...base.errors import EngramError, user_errors
 from ...base.files import replace_file
-from ...base.memory import memory
 from ...envs.tasks.registry import examined_on, find_task, make_task
 from ...envs.tasks.task import Task
 from ...learners import checkpoints
@@ -21,7 +20,6 @@ from ...learners.supervised.scores import Score
 from ..metrics.writer import MetricsWriter
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory
-from ..run.sizes import check_fits, training_bytes, without_memory
 from ..run.stop_flag import StopFlag
 from ..run.trainees import take_weights
 from .config import ProbeConfig
@@ -166,27 +164,10 @@ class ProbeRun:
 def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
     """The task and a freshly initialized network for it. Raises EngramError for names and values that do not exist."""
     with user_errors():
-        one = make_task(config.task, 1, config.task_args, seed=config.seed)
-        check_memory(one, config)
         task = make_task(config.task, config.learner.batch_size, config.task_args, seed=config.seed)
         torch.manual_seed(config.seed)
         model = SequenceModel(task, config.core, config.core_args, config.learner).to(device)
     return task, SupervisedLearner(model, config.learner, task.stream)
-
-
-def check_memory(task: Task, config: ProbeConfig) -> None:
-    """Raise ValueError with the bytes of network or batch if they exceed this process's limit.
-
-    `task` has one sequence.
-    """
-    available, learner = memory(), config.learner
-    sizes = f"embedding_size {learner.embedding_size} and head_size {learner.head_size}"
-    what = f"a network with core {config.core} {config.core_args}, {sizes}"
-    network = without_memory(lambda: SequenceModel(task, config.core, config.core_args, learner), what)
-    if network is not None:
-        check_fits("the network and its optimizer", 1, "networks", training_bytes(network), available)
-    each = task.steps * ((8 if task.symbols else 4 * task.inputs) + 8 * task.groups + 2)
-    check_fits("a batch", learner.batch_size, "sequences", each, available)
 
 
 def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:

@@ -21,7 +21,7 @@ import tyro
 from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ...base.errors import EngramError
+from ...base.errors import MISTAKE, EngramError
 from ...base.messages import OTHER_NAMES
 from ...base.places import cache_folder, writable_home
 from ...base.units import count, duration, in_words, is_duration, number
@@ -63,6 +63,11 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
         code = problem.exit_code
     except BrokenPipeError:
         code = 1
+    except (MemoryError, RuntimeError) as problem:
+        if "allocat" not in str(problem):  # numpy and torch name the bytes
+            raise
+        print(f"{name}: out of memory: {problem}", file=sys.stderr)
+        code = MISTAKE
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         code = INTERRUPTED

@@ -14,14 +14,6 @@ from .settings.plain import flat_settings
 
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")
 """`module:name`: a setting's way to name an environment, a core, an algorithm or a tracker."""
-_IMPORTED = ("env", "track", "agent.core", "agent.torso.torso", "learner.algorithm", "learner.imitate")
-
-
-def named_modules(config: Mapping[str, Any]) -> list[str]:
-    """Modules that a run's saved configuration would import in addition to engram, as `setting = module:name`."""
-    values = dict(flat_settings(config))
-    named = {name.rpartition(".")[2]: values.get(name) for name in _IMPORTED}
-    return [f"{name} = {value}" for name, value in named.items() if isinstance(value, str) and ":" in value]
 
 
 def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
@@ -34,14 +26,6 @@ def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
                     f"{name} is {text!r}, which is {file}: modules in a run directory are not imported; "
                     f"if you trust it, move {file.name} out of {shlex.quote(str(folder))}"
                 )
-
-
-def announce_imports(config: Mapping[str, Any], file: Path, fetched: bool = False) -> None:
-    """Print to stderr the modules that a configuration file of another author will import."""
-    named = named_modules(config)
-    if named and (fetched or file.stat().st_uid != os.getuid()):
-        whose = "was fetched" if fetched else "belongs to another user"
-        print(f"{file} {whose}; it imports modules found on this machine: {', '.join(named)}", file=sys.stderr)
 
 
 def _file_inside(module: str, folder: Path) -> Path | None:

@@ -32,7 +32,7 @@ import tomli_w
 from ...base.errors import EngramError, file_errors, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
-from .imports import announce_imports, refuse_inside
+from .imports import refuse_inside
 from .settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
@@ -120,7 +120,6 @@ class RunDirectory:
         values = read_toml(file, f"cannot read {file}", f"{file} is damaged")
         with user_errors(str(file)):
             refuse_inside(values, self.path)
-        announce_imports(values, file)
         return values
 
     def rewrite_config(self, config: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from ...learners.config import LearnerConfig
 from ...learners.population.config import PopulationConfig
 from .command_line import DRY_RUN, FLAG, LIST, TRUST, dashed, flags_of, parse, settings_of, value_of, without
 from .config import PASSIVE, RunConfig
-from .imports import announce_imports, refuse_inside
+from .imports import refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset as preset_of
 from .run_directory import CONFIG, read_toml
@@ -244,7 +244,6 @@ def saved_config(file: Path) -> RunConfig:
         if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
             refuse_inside(data, file.parent)  # the file belongs to a run
             data.pop("run_dir", None)  # the directory of that run, not of the new one
-        announce_imports(data, file)
         return from_dict(RunConfig, data)
 
 

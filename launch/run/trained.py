@@ -213,11 +213,8 @@ def make_actor(
     num_envs: int,
     unroll_length: int,
     first_index: int = 0,
-    reset_options: dict[str, Any] | None = None,
 ) -> Actor:
     """An actor with these weights on separate levels; the caller closes it.
-
-    `reset_options` are the `options` of the first reset of a Gymnasium environment.
 
     Raises EngramError if the weights do not fit the environment.
     """
@@ -225,8 +222,6 @@ def make_actor(
         with user_errors():
             batch: Any = factory.make_batch(first_index, num_envs)
             files.callback(batch.close)
-            if reset_options:
-                batch.reset_options = dict(reset_options)
             agent = factory.make_agent(batch)
         try:
             agent.load_state_dict(weights)

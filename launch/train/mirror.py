@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from ...base.errors import EngramError, user_errors
 from ...learners import checkpoints
 from ..run import saved
-from ..run.imports import announce_imports, refuse_inside
+from ..run.imports import refuse_inside
 from ..run.run_directory import CONFIG, RunDirectory, new_path, resume_command
 from ..run.urls import redacted
 
@@ -170,7 +170,6 @@ def fetch(url: str, target: str | None) -> Path:
         if files.exists(f"{root}/{log.name}"):
             _get(files, f"{root}/{log.name}", log)
     (run / CONFIG).write_bytes(config)
-    announce_imports(settings, run / CONFIG, fetched=True)
     return run
 
 

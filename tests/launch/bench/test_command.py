@@ -113,7 +113,6 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert rates["ideal"] == pytest.approx(num_cores() / sum(1 / rates[x] for x in Parts._fields), rel=1e-2)
     assert 0 < training["seconds_to_first_row"] < 120
     assert 0 < training["metrics"]["perf/learner_busy"] <= 1
-    assert all(50 < mb < 5000 for _, mb in training["memory_mb"])
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

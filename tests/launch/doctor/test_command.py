@@ -19,12 +19,10 @@ from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
 from engram.base.processes import tree_memory
-from engram.envs.foreign.check import Pace
 from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import (
     Facts,
     Finding,
-    environment,
     examine,
     learners,
     look,
@@ -163,7 +161,7 @@ def test_memory_is_shared_out_by_cores() -> None:
     shares = [share_of(SMALL, node, HERE, nodes) for node in nodes]
     assert sum(shares) == pytest.approx(SMALL.memory)
     assert shares[0] == pytest.approx(2e8 + (1e9 - 2e8) / 4), "the learner, its unrolls and a quarter of the actors"
-    full = examine(RunConfig(), HERE._replace(memory=10**9), [HERE._replace(memory=10**9)], SMALL, None, 1)
+    full = examine(RunConfig(), HERE._replace(memory=10**9), [HERE._replace(memory=10**9)], SMALL, 1)
     assert find(full, "memory").verdict == "problem"
 
 
@@ -234,19 +232,3 @@ def test_the_tables_say_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     doctor.show([Finding("memory", "1 GB free", "problem", "buy some")], SMALL, doctor.Console(width=100))
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("memory", "1 GB free", "problem", "buy some", "100 MB"))
-
-
-def test_workers_are_advised_for_slow_environments_that_take_them_where_cores_are_free() -> None:
-    fast, slow, nodes = Pace(1e-5, 1e-5, 1.0), Pace(2e-3, 2e-3, 1.0), [HERE._replace(cores=4)]
-    cartpole = RunConfig(env="CartPole-v1")
-    (finding,) = environment(cartpole, slow, nodes, 2)
-    assert finding.advice == "--env-workers 2 steps them in 2 processes per actor"
-    assert finding.found.startswith("2 ms per step")
-    for config, pace, actors in (
-        (cartpole, fast, 2),
-        (cartpole, slow, 4),
-        (RunConfig(env="maze"), slow, 2),
-        (RunConfig(env="CartPole-v1", env_workers=2), slow, 2),
-        (RunConfig(env="gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"), slow, 2),
-    ):
-        assert environment(config, pace, nodes, actors) == []

@@ -80,7 +80,7 @@ def scores_by_hand(name: str, seed: int, actions: list[int]) -> float:
     return sum(float(batch.step(np.array([action]))[1][0]) for action in actions)
 
 
-def test_a_person_plays_and_the_recording_shows_it_again(tmp_path):
+def test_a_person_plays_and_the_game_is_recorded(tmp_path):
     file = tmp_path / "game.json"
     terminal = Terminal("maze", "--seed", "3", "--record", str(file), "--env-args", "num_steps=6", "size=9")
     terminal.wait_for("what an agent sees")
@@ -94,13 +94,6 @@ def test_a_person_plays_and_the_recording_shows_it_again(tmp_path):
     assert saved["actions"] == [0, 3, 1, 2, 2, 2, 0, 1]
     assert (saved["env"], saved["seed"], saved["env_args"]) == ("maze", 3, {"num_steps": 6, "size": 9})
     assert len(saved["scores"]) == 1
-
-    again = Terminal("--replay", str(file), "--fps", "1000", "--full")
-    again.wait_for("the whole board")
-    again.wait_for("replay, 8 steps left")
-    again.wait_for(f"game 1: score {saved['scores'][0]:.6g}")
-    again.wait_for("after 1 steps, not finished")
-    assert again.close() == 0
 
 
 def test_real_time_the_rules_and_few_colors(tmp_path):
@@ -155,7 +148,6 @@ def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
     saved = json.loads(file.read_text())
     assert saved["actions"][2:4] == [2, 0]
     assert len(saved["actions"]) >= 30
-    assert main(["--replay", str(file)]) == 0
 
 
 def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
@@ -164,49 +156,6 @@ def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
     assert terminal.close() == 2
     assert b"Traceback" not in terminal.shown
     assert str(tmp_path).encode() in terminal.shown
-
-
-GOOD = {"format": 1, "env": "maze", "env_args": {}, "seed": 0, "actions": [0], "scores": [], "unfinished_score": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[" * 100_000, "it is not JSON, or nested too deeply; allowed: a file written by rl-play --record"),
-        ("no json", "it is not JSON"),
-        (b"\xff\xfe\x00", "it is not JSON"),
-        ("[]", "is no recording of rl-play in format 1; allowed: a file written by rl-play --record"),
-        ({"format": 2}, "is no recording of rl-play in format 1"),
-        ({"env": "mazze"}, "unknown environment 'mazze'; did you mean: maze"),
-        ({"env": ["maze"]}, "env is ['maze']; expected a text"),
-        ({"env_args": {"sise": 9}}, "maze has no parameter 'sise'; did you mean: size"),
-        ({"env_args": {"size": "x"}}, "size is 'x'"),
-        ({"env_args": [1]}, "env_args is [1]; expected a table"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": None}, "seed is None; expected a whole number"),
-        ({"actions": [0, 7]}, "action 1 is 7; allowed in maze: 0..3"),
-        ({"actions": "up"}, "actions is 'up'; expected a list"),
-        ({"scores": None}, "scores is None; expected a list"),
-        ({"unfinished_score": "x"}, "unfinished_score is 'x'; expected a number or nothing"),
-    ],
-)
-def test_a_wrong_recording_is_told_in_one_line(text, message, tmp_path):
-    file = tmp_path / "game.json"
-    file.write_bytes(
-        text if isinstance(text, bytes) else (json.dumps(GOOD | text) if isinstance(text, dict) else text).encode()
-    )
-    with pytest.raises(EngramError, match=re.escape(message)) as told:
-        main(["--replay", str(file)])
-    assert str(file) in str(told.value)
-    assert "\n" not in str(told.value)
-
-
-def test_a_deeply_nested_recording_ends_the_program_with_2(tmp_path):
-    file = tmp_path / "game.json"
-    file.write_text("[" * 100_000)
-    terminal = Terminal("--replay", str(file))
-    terminal.wait_for("nested too deeply")
-    assert terminal.close() == 2
 
 
 def test_the_first_key_compiles_nothing():
@@ -235,22 +184,13 @@ def test_a_board_that_needs_the_width_has_no_legend():
 
 
 @pytest.mark.parametrize("name", ["maze", "pomdp-graph"])
-def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
+def test_scores_are_sums_of_rewards(name):
     game = Game(name, {}, 5)
     game.begin()
     actions = np.random.default_rng(1).integers(3, size=40).tolist()
     for action in actions:
         game.act(action)
-    file = tmp_path / "game.json"
-    file.write_text(json.dumps(game.recording()))
-    assert main(["--replay", str(file)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["game"] * (len(game.scores) + 1)
     assert sum(game.scores) + game.score == pytest.approx(scores_by_hand(name, 5, actions), abs=1e-4)
-
-    recording = game.recording()
-    file.write_text(json.dumps(recording | {"unfinished_score": recording["unfinished_score"] + 1}))
-    assert main(["--replay", str(file)]) == 1
-    assert "the environment has changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -259,10 +199,8 @@ def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
         (["boxwurld"], "unknown environment 'boxwurld'; did you mean: boxworld"),
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
-        (["maze"], "a person plays in a terminal"),
+        (["maze"], "are no terminal"),
         (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
-        (["--replay", "/nowhere/at/all"], "cannot read the recording /nowhere/at/all"),
-        (["--replay", "pyproject.toml"], "cannot read the recording pyproject.toml"),
         (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
     ],
 )
@@ -279,9 +217,7 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--fps", "-1"], "fps is -1.0; allowed: 0..1000"),
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
-        ([], "give either an environment or a run"),
-        (["maze", "--replay", "x"], "give either an environment or a run"),
-        (["--replay", "x", "--env-args", "size=9"], "--replay takes no env_args, seed or record"),
+        ([], "missing: NAME"),
         (["maze", "--greedy"], "checkpoint, member and greedy are for a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],

@@ -66,7 +66,7 @@ MISTAKES = [
     ("rl-train --seed -1", "seed is -1; allowed: 0..18446744073709551615"),
     ("rl-train --time-horizon 99999999999999999999999", "99999999999999999999999; allowed: 0..9223372036854775807"),
     (
-        "rl-train --env maze --local --num-actors 1000000",
+        "rl-train --env maze --local --num-actors 1000000000",
         "would take",
     ),
     (

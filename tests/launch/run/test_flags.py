@@ -1,7 +1,6 @@
 """The words of `rl-train`: presets, those allowed on resuming, sizes, and what is written down."""
 
 import json
-import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +10,6 @@ import pytest
 
 from engram.agents.agent import AgentConfig
 from engram.base.errors import MISTAKE, NOT_AVAILABLE, EngramError
-from engram.base.memory import Memory, own_memory
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
 from engram.launch.run.config import RunConfig
@@ -19,7 +17,6 @@ from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import changed_from_preset, parse_run
 from engram.launch.run.settings.plain import from_dict, to_dict
-from engram.launch.run.sizes import check_memory
 from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
 from engram.launch.train import command as train
@@ -181,69 +178,11 @@ def test_free_parameters_that_are_not_finite_are_refused() -> None:
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--envs-per-actor", "99999999999999999999"], "would take"),
-        (["--envs-per-actor", "999999999999"], r"the unrolls of all actors would take [\d.]+ PB.*this machine has"),
-        (["--embedding-size", "99999999999"], "would take|more parameters than any machine holds"),
-        (["--core-args", "hidden_size=99999999999"], "would take|more parameters than any machine holds"),
-        (["--core-args", "hidden_size=1000000"], r"networks and optimizers would take .* TB.*this machine has .* GB"),
-        (["--population", "1000000000"], r"networks and optimizers would take .* each of 1,000,000,000 members"),
-        (["--unroll-length", "999999999999"], "would take"),
-    ],
-)
-def test_sizes_that_no_machine_holds_are_refused_at_once(tmp_path: Path, words: list[str], said: str) -> None:
-    with pytest.raises(EngramError, match=said) as caught:
+@pytest.mark.parametrize("words", [["--envs-per-actor", "999999999999"], ["--unroll-length", "999999999999"]])
+def test_sizes_that_no_machine_holds_are_refused_at_once(tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(EngramError, match=r"would take [\d.,]+ PB.*this machine has"):
         run_train(*TINY, "--local", *words, "--run-dir", tmp_path / "run")
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_what_fits_is_let_through() -> None:
-    config = parse_run([*TINY, "--local"])
-    factory = config.factory()
-    batch = factory.make_batch(num_envs=1)
-    check_memory(config, factory, batch)
-    with pytest.raises(ValueError, match="this machine has 1 kB"):
-        check_memory(config, factory, batch, available=Memory(1000, 1000))
-
-
-@pytest.mark.parametrize(("actors", "warned"), [((), False), (("--no-local", "--num-actors", 9), True)])
-def test_a_limit_that_the_processes_of_a_run_may_reach_is_said_before(actors: tuple[object, ...], warned: bool) -> None:
-    config = parse_run([str(word) for word in (*TINY, *(actors or ("--local",)))])
-    factory, said = config.factory(), []
-    limit = Memory(own_memory()[0] + 100 * 2**20, 0, "the cgroup memory limit (memory.max) is")
-    check_memory(config, factory, factory.make_batch(num_envs=1), limit, said.append)
-    assert bool(said) == warned
-    if warned:
-        assert re.search(
-            r"takes about [\d.]+ GB, the cgroup memory limit \(memory.max\) is .* fewer --num-actors", said[0]
-        )
-
-
-@pytest.mark.parametrize(("factor", "what"), [(0.5, "what the core reads in an update"), (1.1, "networks, obs")])
-def test_what_a_network_makes_of_observations_counts_and_all_of_it_together(factor: float, what: str) -> None:
-    config = parse_run([*TINY, "--local", "--device", "cpu", "--envs-per-update", "4000"])
-    factory = config.factory()
-    batch = factory.make_batch(num_envs=1)
-    features = 4 * factory.make_agent(batch).torso.output_size * (config.unroll_length + 1) * 4000
-    with pytest.raises(ValueError, match=what):
-        check_memory(config, factory, batch, available=Memory(int(factor * features), 0))
-
-
-def test_a_large_network_says_its_size_before_it_is_built() -> None:
-    said: list[str] = []
-    for size in (8, 2000):
-        config = parse_run(["--env", "boxworld", "--core", "lstm", "--core-args", f"hidden_size={size}", "--local"])
-        check_memory(config, config.factory(), config.factory().make_batch(num_envs=1), say=said.append)
-    (text,) = said
-    assert text.startswith("a large network: ")
-    assert f"core {4 * 2000 * (2000 + 2 + _inputs(config)):,}" in text
-
-
-def _inputs(config: RunConfig) -> int:
-    return config.factory().make_agent(config.factory().make_batch(num_envs=1)).torso.output_size
 
 
 # -- a start that fails -----------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ import pytest
 from engram.base.errors import EngramError
 from engram.launch.evaluate.command import main as evaluate
 from engram.launch.look.command import main as look
-from engram.launch.run.imports import announce_imports, named_modules, refuse_inside
-from engram.launch.run.run_directory import RunDirectory
+from engram.launch.run.imports import refuse_inside
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
@@ -83,39 +80,6 @@ def test_no_function_that_a_configuration_names_is_called(tmp_path):
         with pytest.raises(EngramError, match=r"'getoutput' is a function; expected a subclass of gymnasium\.Env"):
             call()
     assert not mark.exists()
-
-
-def test_imports_of_a_configuration_from_elsewhere_are_announced(tmp_path, capsys):
-    file = tmp_path / "config.toml"
-    file.write_text("")
-    config = {
-        "env": "my_environments:Environment",
-        "agent": {"core": "gru"},
-        "learner": {"algorithm": "other:Algorithm"},
-    }
-    assert named_modules(config) == ["env = my_environments:Environment", "algorithm = other:Algorithm"]
-    announce_imports(config, file)
-    assert capsys.readouterr().err == ""
-    announce_imports(config, file, fetched=True)
-    said = capsys.readouterr().err
-    assert (
-        f"{file} was fetched; it imports modules found on this machine: env = my_environments:Environment, algorithm"
-        in said
-    )
-    announce_imports({"env": "maze", "agent": 3}, file, fetched=True)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give a file away")
-def test_a_run_of_another_user_says_what_it_imports(tmp_path, capsys):
-    file = tmp_path / "config.toml"
-    file.write_text('env = "my_environments:Environment"\n')
-    os.chown(file, 12345, 12345)
-    RunDirectory(tmp_path).config()
-    assert "belongs to another user; it imports modules found on this machine: env = my_environments:Environment" in (
-        capsys.readouterr().err
-    )
-    assert "my_environments" not in sys.modules
 
 
 @pytest.fixture
