@@ -22,19 +22,8 @@ from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
 from ...base.errors import EngramError
 from ...base.settings import Settings, setting
-from ...envs.tasks.registry import make_task
 from ...learners.optimizers import make_optimizer, same_layout, set_gradients
-from ...learners.supervised.config import SupervisedConfig
-from ...learners.supervised.learner import learn
 from ..run.command_line import make_console, parse, run_command
-
-PROBES: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("probe: recall over 10 steps", "recall", {"delay": 10}),
-    ("probe: 4 pairs", "capacity", {"pairs": 4}),
-    ("probe: copy of up to 5 digits", "copy", {}),
-)
-"""Names of lines, tasks of rl-probe and their parameters."""
-PROBE_UPDATES, PROBE_LR = 300, 3e-3
 
 _HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
 
@@ -55,8 +44,6 @@ class CheckConfig(Settings):
     """Seed of weights and inputs."""
     long_run: int = setting(10_000, (1, None))
     """Steps of the endurance run, at least 1."""
-    probe: bool = False
-    """Also teach it the three cheapest tasks of rl-probe, about a minute more; the result is a note, not a test."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,22 +80,9 @@ def certificate(config: CheckConfig, console: Console) -> bool:
     for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
         passed.append(line.passed)
         show(line, console)
-    if config.probe:
-        probes(config, console)
     seconds = time.perf_counter() - started
     console.print(f"{sum(passed)} of {len(passed)} passed in {seconds:.0f} s", highlight=False)
     return all(passed)
-
-
-def probes(config: CheckConfig, console: Console) -> None:
-    """Print the core's accuracy after a short training on each of PROBES, next to chance."""
-    recipe = SupervisedConfig(lr=PROBE_LR)
-    for name, task, arguments in PROBES:
-        score = learn(task, config.core, config.core_args, recipe, PROBE_UPDATES, config.seed, **arguments)
-        low, high = score.interval()
-        chance = make_task(task, 1, arguments).chance
-        text = f"{score.accuracy:.0%} right ({low:.0%}..{high:.0%}), chance {chance:.0%}, {PROBE_UPDATES} updates"
-        console.print(Text.assemble(("  note  ", "yellow"), f"{name:<32}", (text, "dim")), soft_wrap=True)
 
 
 def show(line: Line, console: Console) -> None:

@@ -204,16 +204,14 @@ function decoded(index) {
   })();
 }
 
-async function paint(canvas, [background, patch, left, top]) {
+async function paint(canvas, index) {
   const turn = canvas.turn = (canvas.turn ?? 0) + 1, of = episode, at = step;
-  const [below, above] = await Promise.all([decoded(background), decoded(patch)]);
+  const image = await decoded(index);
   if (turn < (canvas.painted ?? 0) || of !== episode) return;
   canvas.painted = turn;
-  canvas.width = below.naturalWidth;
-  canvas.height = below.naturalHeight;
-  const context = canvas.getContext("2d");
-  context.drawImage(below, 0, 0);
-  if (above) context.drawImage(above, left, top);
+  canvas.width = image.naturalWidth;
+  canvas.height = image.naturalHeight;
+  canvas.getContext("2d").drawImage(image, 0, 0);
   canvas.dataset.step = at;
 }
 
@@ -221,11 +219,11 @@ function show(t) {
   step = Math.max(0, Math.min(episode.steps - 1, t));
   $("step").value = step;
   for (const name of ["board", "view"]) {
-    const layers = episode[name + "s"];
-    $(name).hidden = !layers.length;
-    if (layers.length) paint($(name).firstElementChild, layers[step]);
+    const images = episode[name + "s"];
+    $(name).hidden = !images.length;
+    if (images.length) paint($(name).firstElementChild, images[step]);
   }
-  Object.values(episode.seen).forEach((layers, k) => paint($("seen").children[k].firstElementChild, layers[step]));
+  Object.values(episode.seen).forEach((images, k) => paint($("seen").children[k].firstElementChild, images[step]));
   present();
   policy();
   views.forEach((update) => update());

@@ -21,8 +21,6 @@ HIGHEST = 0.995
 """Quantile of the values at the end of the color scale, so that outliers do not make the rest pale."""
 WIDEST = 960
 """Pixels [height, width, channels] of an image."""
-SAMPLES = 9
-"""Number of images of an episode for the median background."""
 
 
 def episode(
@@ -30,7 +28,7 @@ def episode(
 ) -> dict[str, Any]:
     """One episode in the format of the page's script."""
     images = Images()
-    boards, views = images.layers(recording.boards), images.layers(recording.views)
+    boards, views = ([images.index(each) for each in shown] for shown in (recording.boards, recording.views))
     return {
         "steps": len(recording.values),
         "fields": recording.fields,
@@ -43,7 +41,7 @@ def episode(
         },
         "marks": [mark._asdict() for mark in marks],
         "scalars": {name: _rounded(series) for name, series in seen_scalars(recording).items()},
-        "seen": {name: images.layers(pictures) for name, pictures in seen_images(recording).items()},
+        "seen": {name: [images.index(each) for each in shown] for name, shown in seen_images(recording).items()},
         "boards": boards,
         "views": views,
         "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],
@@ -101,8 +99,9 @@ class Images:
         self.files: list[bytes] = []
         self._indices: dict[tuple[tuple[int, ...], bytes], int] = {}
 
-    def index(self, pixels: Picture) -> int:
-        """The index of an image, uint8 [height, width, 3 or 4], among the files."""
+    def index(self, image: Picture) -> int:
+        """The index of an image, uint8 [height, width, 3], among the files."""
+        pixels = _small(image)
         key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
         index = self._indices.setdefault(key, len(self.files))
         if index == len(self.files):
@@ -110,44 +109,6 @@ class Images:
             Image.fromarray(pixels).save(file, "WEBP", lossless=True, method=2)
             self.files.append(file.getvalue())
         return index
-
-    def layers(self, images: Sequence[Picture]) -> list[list[int]]:
-        """Split every image into a background, shared by most of an episode's images, and a patch with the difference.
-
-        Args:
-            images: one per step, uint8 [height, width, 3].
-
-        Returns:
-            [background, patch, left, top] per step: indices of files (a patch of -1 is none), and the patch's pixel.
-        """
-        if not images:
-            return []
-        small = [_small(image) for image in images]
-        if len({image.shape for image in small}) > 1:
-            return [[self.index(image), -1, 0, 0] for image in small]
-        samples = [small[i] for i in np.linspace(0, len(small) - 1, SAMPLES).round().astype(int)]
-        background = np.sort(np.stack(samples), axis=0)[SAMPLES // 2]
-        patches = [self._patch(image, background) for image in small]
-        shared = -1 if all(patch is None for patch in patches) else self.index(background)
-        return [
-            [self.index(image), -1, 0, 0] if patch is None else [shared, *patch]
-            for image, patch in zip(small, patches, strict=True)
-        ]
-
-    def _patch(self, image: Picture, background: Picture) -> tuple[int, int, int] | None:
-        """Patch that differs from the background: index, left, top; None if it is most of the image."""
-        red, green, blue = np.moveaxis(image != background, 2, 0)
-        differs = red | green | blue
-        if not differs.any():
-            return -1, 0, 0
-        if 2 * np.count_nonzero(differs) > differs.size:
-            return None
-        rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
-        inside = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-        opaque = differs[inside]
-        patch = np.zeros((*opaque.shape, 4), np.uint8)
-        patch[opaque, :3], patch[opaque, 3] = image[inside][opaque], 255
-        return self.index(patch), int(columns[0]), int(rows[0])
 
 
 def _small(image: Picture) -> Picture:

@@ -111,18 +111,3 @@ def test_a_mistake_is_one_message_and_exit_code_2(check, words, message):
     assert code == 2
     assert message in " ".join((out + err).replace("│", " ").split())
     assert "Traceback" not in out + err
-
-
-def test_probes_say_what_is_learned_beside_chance_and_judge_nothing(check, monkeypatch):
-    monkeypatch.setattr("engram.launch.check_core.command.PROBE_UPDATES", 15)
-    code, out, _ = check("gru", "--core-args", "hidden_size=12", *SHORT, "--probe")
-    notes = re.findall(
-        r"^  note  probe: (.{25})(\d+)% right \(\d+%\.\.\d+%\), chance (\d+)%, 15 updates$", out, re.MULTILINE
-    )
-    assert [(name.strip(), chance) for name, _, chance in notes] == [
-        ("recall over 10 steps", "12"),
-        ("4 pairs", "12"),
-        ("copy of up to 5 digits", "10"),
-    ]
-    assert f"{len(LINES)} of {len(LINES)} passed" in out
-    assert code == 0
