@@ -20,6 +20,12 @@ class EngramError(ValueError):
         self.exit_code = exit_code
 
 
+def refuse(condition: object, message: str) -> None:
+    """Raise EngramError with the message if the condition holds."""
+    if condition:
+        raise EngramError(message)
+
+
 @contextmanager
 def user_errors(what: str = "") -> Generator[None]:
     """Convert a ValueError or TypeError of the body, which reads a user's values, to EngramError: `what: message`."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import EngramError
+from .errors import EngramError, refuse
 
 T = TypeVar("T")
 
@@ -135,12 +135,10 @@ def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[
 def check_new_file(name: str, path: str, ending: str = "") -> None:
     """Raise EngramError naming the parameter if `path` is a directory, has another ending or lacks its directory."""
     file = Path(path)
-    if path and file.is_dir():
-        raise EngramError(f"{name} is {path!r}, which is a directory; expected: a file")
+    refuse(path and file.is_dir(), f"{name} is {path!r}, which is a directory; expected: a file")
     if path and not path.lower().endswith(ending):
         raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, which is what is written")
-    if not file.parent.is_dir():
-        raise EngramError(f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
+    refuse(not file.parent.is_dir(), f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
@@ -190,8 +188,7 @@ def check_whole(name: str, value: object, low: int | None, high: int | None = No
     """`check_range` for an integer of any size, such as a seed."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise EngramError(f"{name} is {value!r}; expected an integer")
-    if not Span(low, high).holds(int(value)):
-        raise EngramError(f"{name} is {value!r}; allowed: {Span(low, high)}")
+    refuse(not Span(low, high).holds(int(value)), f"{name} is {value!r}; allowed: {Span(low, high)}")
 
 
 def check_flag(name: str, value: object) -> None:
@@ -229,8 +226,7 @@ def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
     array = np.asarray(values)
     if array.shape != (length,) or not np.issubdtype(array.dtype, np.integer):
         raise EngramError(f"{name} is {values!r}; expected {length} integers")
-    if ((array < 0) | (array >= n)).any():
-        raise EngramError(f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
+    refuse(((array < 0) | (array >= n)).any(), f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
     return array
 
 

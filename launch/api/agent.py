@@ -14,6 +14,7 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.specs import ChoiceSpec
 from ...agents.values import AgentOutput, EnvOutput, map_leaves
+from ...base.errors import refuse
 from ...envs.foreign import ForeignBatch
 from ...envs.masks import KEY, check_masks, flat_masks
 from ..run.config import RunConfig
@@ -80,11 +81,11 @@ class TrainedAgent:
         first = np.zeros(count, np.bool_) if began is None else _column("began", began, count, np.bool_)
         if self._state is None:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
-        if len(self._state.over) != count:
-            raise ValueError(
-                f"{count} observations for the memories of {len(self._state.over)} environments; expected as many, "
-                "or reset() first"
-            )
+        refuse(
+            len(self._state.over) != count,
+            f"{count} observations for the memories of {len(self._state.over)} environments; expected as many, "
+            "or reset() first",
+        )
         if reward is None and self.needs_reward and not first.all():
             raise ValueError("reward is missing; expected: act(observation, reward), the core sees the last reward")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
@@ -206,8 +207,7 @@ def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
 
 def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
     column = np.asarray(values, dtype).reshape(-1)
-    if len(column) != count:
-        raise ValueError(f"{name} has {len(column)} values; expected {count}, one for every environment")
+    refuse(len(column) != count, f"{name} has {len(column)} values; expected {count}, one for every environment")
     return column
 
 
@@ -263,6 +263,5 @@ def _checked_action(spec: Any, action: Any, shape: tuple[int, ...]) -> Any:
         allowed = "integers " + ", ".join(f"0..{n - 1}" for n in spec.choices)
     else:
         inside, allowed = values.dtype.kind in "iuf" and np.isfinite(values).all(), "finite numbers"
-    if not inside:
-        raise ValueError(f"action is {action!r}; allowed: {allowed}")
+    refuse(not inside, f"action is {action!r}; allowed: {allowed}")
     return values

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import check_keys
 from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..evaluate.episodes import Summary
@@ -238,8 +238,7 @@ def train(
 
 
 def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
-    if callbacks:
-        raise EngramError("wait is False; expected wait=True with on_row, on_update and on_checkpoint")
+    refuse(callbacks, "wait is False; expected wait=True with on_row, on_update and on_checkpoint")
     main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
     if main:
         raise EngramError(f"{main[0]} is known to this process only; allowed with wait=False: a class in a module")
@@ -261,8 +260,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     if not config.in_process:
         import ray  # it changes environment variables and extends sys.path
 
-        if ray.is_initialized():
-            raise EngramError("this process has a Ray of its own; allowed in it: local=True or wait=False")
+        refuse(ray.is_initialized(), "this process has a Ray of its own; allowed in it: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = make_panel if show else lambda *_: Silent(config)

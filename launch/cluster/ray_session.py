@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from ...base import places
-from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError
+from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError, refuse
 from ...base.memory import address_space
 from ...base.messages import size_in_words
 from ...base.places import writable_home
@@ -71,11 +71,11 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
     num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
     # An actor uses one GPU only: two actors of 0.6 do not fit on one.
     room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
-    if room < num_actors:
-        raise EngramError(
-            f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: at "
-            f"least {num_actors} that fit, or --actor-gpus 0"
-        )
+    refuse(
+        room < num_actors,
+        f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: at "
+        f"least {num_actors} that fit, or --actor-gpus 0",
+    )
 
 
 def start_private(num_cpus: int) -> None:
@@ -84,10 +84,10 @@ def start_private(num_cpus: int) -> None:
     Raises EngramError if a limit leaves its processes too little address space.
     """
     for limit in address_space():
-        if limit.total < ADDRESS_SPACE:
-            raise EngramError(
-                f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local"
-            )
+        refuse(
+            limit.total < ADDRESS_SPACE,
+            f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local",
+        )
     _prepare()
     if not token_is_kept():  # Ray would end in a traceback; only this Ray needs the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -253,11 +253,9 @@ def _join(address: str) -> None:
     resolved = address
     if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, also a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
-    if resolved in (None, "", "auto", "local"):
-        raise EngramError(_no_cluster(address, "Ray runs no cluster on this machine"))
+    refuse(resolved in (None, "", "auto", "local"), _no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = resolved.rpartition(":")
-    if not host or not port.isdecimal():
-        raise EngramError(_no_cluster(address, "that is no HOST:PORT"))
+    refuse(not host or not port.isdecimal(), _no_cluster(address, "that is no HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():

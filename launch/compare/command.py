@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from ...base.errors import EngramError, file_errors
+from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..run.command_line import make_console, parse, run_command
@@ -37,8 +37,7 @@ class CompareConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.runs:
-            raise EngramError("no run is named; expected: rl-compare RUN...")
+        refuse(not self.runs, "no run is named; expected: rl-compare RUN...")
 
 
 def main(arguments: Sequence[str]) -> int:

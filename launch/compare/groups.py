@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 from ...base.messages import advice
 from ..metrics.rows import Array, final_value
 from ..run.command_line import settings_of
@@ -103,8 +103,7 @@ def _measured(curves: dict[str, dict[str, list[LoadedRun]]], metric: str, notes:
                     notes.append(f"{curve} in {name}: runs with equal seeds are not independent")
                 if len(cell.seeds) < len(places[name]):
                     notes.append(f"{curve} in {name}: left out, a run without {metric} up to {end:,.0f} steps")
-    if not cells:
-        raise EngramError(f"no run has {metric} yet")
+    refuse(not cells, f"no run has {metric} yet")
     return Comparison(metric, environments, cells, notes)
 
 

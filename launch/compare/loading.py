@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fsspec.core import url_to_fs
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ..metrics.rows import Array, Table, parse_log, series, table_of
 from ..run.config import RunConfig
 from ..run.run_directory import CONFIG
@@ -61,10 +61,7 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
             raise
         except Exception as problem:  # each kind of store raises different exceptions
             raise EngramError(f"{redacted(place)} cannot be read: {first_line(problem, place)}") from problem
-        if not runs:
-            raise EngramError(
-                f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some"
-            )
+        refuse(not runs, f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some")
         loaded |= {run.name: run for run in runs}
     return list(loaded.values())
 

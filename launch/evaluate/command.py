@@ -15,7 +15,7 @@ from ...actors.actor import Actor
 from ...actors.episodes import play
 from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, file_errors
+from ...base.errors import file_errors, refuse
 from ...base.settings import setting
 from ..metrics.provenance import provenance
 from ..run.command_line import make_console, parse, run_command
@@ -91,8 +91,7 @@ class EvaluationConfig(ActingAgent):
             and not (self.sweep or self.decode),
         }
         for message, holds in excluded.items():
-            if holds:
-                raise EngramError(message)
+            refuse(holds, message)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...actors.actor import Actor
+from ...base.errors import refuse
 from ...envs.arrays import Array
 
 HEIGHT, MARGIN, TEXT = 360, 12, 16
@@ -84,8 +85,7 @@ def _of_height(image: Image.Image) -> Image.Image:
 
 
 def _image(batch: Any, full: bool) -> Array:
-    if not hasattr(batch, "draw"):
-        raise ValueError("this environment draws no pictures")
+    refuse(not hasattr(batch, "draw"), "this environment draws no pictures")
     try:
         return batch.draw(0, full=full)
     except NotImplementedError as problem:

@@ -25,6 +25,7 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.cores.core import Core, CoreState, map_state
 from ...agents.inside.parts import mask
+from ...base.errors import refuse
 from ...base.messages import nearest
 from .episodes import Episodes
 
@@ -56,8 +57,7 @@ def parsed(text: str) -> Intervention:
     fields = rest.split(":") if at else []
     part = fields.pop() if fields and "=" in fields[-1] else ""
     form = f"{kind}@" + ":".join(("STEP", *KINDS[kind])) + "[:PART=WHICH]"
-    if len(fields) != 1 + len(KINDS[kind]) or not fields[0].isdigit():
-        raise ValueError(f"intervene is {text!r}; expected {form}")
+    refuse(len(fields) != 1 + len(KINDS[kind]) or not fields[0].isdigit(), f"intervene is {text!r}; expected {form}")
     step, more = int(fields[0]), fields[1] if len(fields) > 1 else ""
     if kind == "freeze" and not (more.isdigit() and int(more) >= step):
         raise ValueError(f"intervene is {text!r}; expected {form} with an END of at least {step}")

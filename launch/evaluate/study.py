@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ...actors.actor import Actor
 from ...actors.unroll import EPISODE_COLUMNS
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import nearest
 from .decode import FEWEST, Reading, decode
 from .episodes import RATES, Estimate, mean_interval
@@ -154,8 +154,7 @@ def intervention_study(
 
         longest = int(without.episodes[:, EPISODE_COLUMNS.index("length")].max())
         first = at(what)
-        if not first.reached:
-            raise ValueError(f"no episode reaches step {what.step}; the longest has {longest} steps")
+        refuse(not first.reached, f"no episode reaches step {what.step}; the longest has {longest} steps")
         if not sweep:
             return effects([first])
         return effects([at(what.shifted(by)) for by in range(0, max(longest - what.step, 1), every)])
@@ -172,12 +171,10 @@ def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Study:
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names and not hasattr(actor.batch, "info_scalars"):
         raise EngramError(f"--decode: unknown fact {fact!r}; this environment tells: {nearest(fact, names)}")
-    if episodes < FEWEST:
-        raise EngramError(f"--decode: {episodes} episodes; needed: at least {FEWEST}")
+    refuse(episodes < FEWEST, f"--decode: {episodes} episodes; needed: at least {FEWEST}")
     with user_errors("--decode"):
         decoded = decode(actor, fact, every, part)
-    if not decoded:
-        raise EngramError("--decode: this core has no state to decode from")
+    refuse(not decoded, "--decode: this core has no state to decode from")
     return readings(decoded)
 
 

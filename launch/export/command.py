@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ...agents.process import prepare_process
 from ...agents.values import map_leaves
-from ...base.errors import EngramError, file_errors, user_errors
+from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import setting
 from ..run.command_line import make_console, parse, run_command
@@ -34,8 +34,7 @@ class ExportConfig(AgentChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.onnx or self.torch_export):
-            raise EngramError("no file is given; expected: onnx, torch-export or both")
+        refuse(not (self.onnx or self.torch_export), "no file is given; expected: onnx, torch-export or both")
 
 
 def main(arguments: Sequence[str]) -> int:

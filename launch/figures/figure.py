@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import above
 from ...base.settings import Settings, setting
 from ..run.config import RunConfig
@@ -48,10 +48,10 @@ class Curve:
     def config(self) -> RunConfig:
         """The configuration of the arguments. Raises EngramError, also for an agent that imitates a player."""
         config = parse_run(self.arguments)
-        if config.learner.imitate or (config.start_from and imitated(config.start_from)):
-            raise EngramError(
-                f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards"
-            )
+        refuse(
+            config.learner.imitate or (config.start_from and imitated(config.start_from)),
+            f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards",
+        )
         return config
 
     @property

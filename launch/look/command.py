@@ -13,7 +13,7 @@ from ...actors.factory import ActorFactory
 from ...agents.inside import panels
 from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
-from ...base.errors import EngramError, file_errors, user_errors
+from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import advice
 from ...base.settings import setting
@@ -116,8 +116,7 @@ def first_level(factory: ActorFactory, config: LookConfig) -> int:
     seed = evaluation_seed(config.seed)
     with user_errors("--level"), closing(factory.make_batch(num_envs=1)) as one:
         names = getattr(one, "fact_values", {})
-    if not names:
-        raise EngramError(f"--level: environment {factory.env} has no facts of its levels")
+    refuse(not names, f"--level: environment {factory.env} has no facts of its levels")
     requested = {}
     for name, value in config.level.items():
         if name not in names:
@@ -128,8 +127,7 @@ def first_level(factory: ActorFactory, config: LookConfig) -> int:
         batch.reset(seed=seed)
         facts = batch.facts()
     fits = np.logical_and.reduce([facts[name] == number for name, number in requested.items()])
-    if not fits.any():
-        raise EngramError(f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
+    refuse(not fits.any(), f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax())
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 
 from ...agents.inside import Panel
+from ...base.errors import refuse
 from .page import finite, span
 from .recording import Mark, Picture, Recording
 
@@ -64,8 +65,7 @@ def png(plot: Figure) -> tuple[bytes, int, int]:
 
 def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     """An animated GIF: board, view, and panels with the current step marked. Raises ValueError without boards."""
-    if not recording.boards:
-        raise ValueError("this environment draws no pictures")
+    refuse(not recording.boards, "this environment draws no pictures")
     policy, outcome, *memory = panels
     # Heat maps first: they show the parts of the recurrent state.
     chosen = sorted((p for p in memory if p.kind != "matrix"), key=lambda p: p.kind != "heat")[:MOST_PANELS]

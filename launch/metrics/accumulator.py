@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
+from ...base.errors import refuse
 
 WINDOW = 1000
 """Minimum size of the window of last episodes."""
@@ -76,8 +77,7 @@ class Accumulator:
 
     def time(self, name: str) -> Timer:
         """`with accumulator.time("queue_wait"): ...` counts towards `perf/queue_wait`; `name` is one of TIMERS."""
-        if name not in self._timers:
-            raise ValueError(f"no timer is called {name!r}; there are: {', '.join(TIMERS)}")
+        refuse(name not in self._timers, f"no timer is called {name!r}; there are: {', '.join(TIMERS)}")
         return self._timers[name]
 
     def add_update(self, metrics: dict[str, float]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...agents.process import prepare_process
-from ...base.errors import EngramError
+from ...base.errors import refuse
 from ...envs.registration import is_environment
 from ..api.agent import load_agent
 from ..run.trained import evaluation_seed
@@ -17,10 +17,10 @@ class Player:
         prepare_process(1)
         self._agent = load_agent(path, seed=seed, env_args=env_args, **options)
         config = self._agent.config
-        if not is_environment(config.env):
-            raise EngramError(
-                f"{path} plays {config.env}; rl-play shows engram's own environments, rl-eval --gif others, too"
-            )
+        refuse(
+            not is_environment(config.env),
+            f"{path} plays {config.env}; rl-play shows engram's own environments, rl-eval --gif others, too",
+        )
         self.game = Game(config.env, config.env_args | env_args, evaluation_seed(seed))
         self._began = True
 

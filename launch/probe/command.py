@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, user_errors
+from ...base.errors import refuse, user_errors
 from ...base.settings import declared
 from ..run.command_line import dashed, make_console, parse, run_command, value_of, without
 from ..run.run_directory import RunDirectory
@@ -47,8 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
     """The configuration of the arguments; the first is the task."""
     if not arguments or arguments[0].startswith("-"):
-        if not {"--help", "-h"} & set(arguments):
-            raise EngramError("which task? rl-probe TASK, or rl-probe --list to see them all")
+        refuse(not {"--help", "-h"} & set(arguments), "which task? rl-probe TASK, or rl-probe --list to see them all")
         return parse(ProbeConfig, arguments, "rl-probe", _HELP)
     with user_errors():
         default = recipe(arguments[0], value_of("--core", arguments) or ProbeConfig.core)
@@ -68,11 +67,11 @@ def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
     new = _until(parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
     for name, before, after in differences(old, new):
-        if name not in MAY_CHANGE:
-            raise EngramError(
-                f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
-                f"--resume can change: {', '.join(sorted(MAY_CHANGE))}"
-            )
+        refuse(
+            name not in MAY_CHANGE,
+            f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
+            f"--resume can change: {', '.join(sorted(MAY_CHANGE))}",
+        )
     return new
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.files import replace_file
 from ...envs.tasks.registry import examined_on, find_task, make_task
 from ...envs.tasks.task import Task
@@ -186,8 +186,7 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
     fit."""
     if run is None:
         return
-    if not run:
-        raise EngramError("--start-from is ''; allowed: the run directory of another probe")
+    refuse(not run, "--start-from is ''; allowed: the run directory of another probe")
     with user_errors("--start-from"):
         path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints)
         saved = checkpoints.load(path) if path else {}

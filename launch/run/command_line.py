@@ -21,7 +21,7 @@ import tyro
 from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ...base.errors import MISTAKE, EngramError
+from ...base.errors import MISTAKE, EngramError, refuse
 from ...base.messages import OTHER_NAMES
 from ...base.places import cache_folder, writable_home
 from ...base.units import count, duration, in_words, is_duration, number
@@ -167,8 +167,7 @@ def value_of(flag: str, arguments: Sequence[str]) -> str | None:
             value = "" if missing else arguments[i + 1]
         else:
             continue
-        if not value:
-            raise EngramError(f"{flag} needs a value")
+        refuse(not value, f"{flag} needs a value")
     return value
 
 
@@ -191,8 +190,7 @@ def key_values(pairs: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not (key and equals):
-            raise ValueError(f"{pair!r} is not of the form KEY=VALUE")
+        refuse(not (key and equals), f"{pair!r} is not of the form KEY=VALUE")
         if (name := key.replace("-", "_")) in values:
             raise ValueError(f"{name} is given twice, last as {pair!r}; allowed: once")
         values[name] = _literal(text)

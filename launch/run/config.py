@@ -13,7 +13,7 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 from ...base.messages import SEEDS, check_finite
 from ...base.processes import num_cores
 from ...base.settings import Settings, declared, setting
@@ -131,8 +131,7 @@ class RunConfig(Settings):
             check_url("checkpoint_url", self.checkpoint_url)
         if self.local and self.act_on != "auto":
             raise EngramError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
-        if self.act_on == "cuda" and self.device == "cpu":
-            raise EngramError("act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
+        refuse(self.act_on == "cuda" and self.device == "cpu", "act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
         if self.fixed_actors is None and (self.synchronous or self.in_process):
             others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
             why = "--local" if self.local else "--act-on" if self.in_process else others
@@ -143,20 +142,20 @@ class RunConfig(Settings):
                 raise EngramError(f"{name} is {value}; allowed: auto, or at least 1")
         self._check_learners()
         least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
-        if self.max_lag != "auto" and self.max_lag < least:
-            raise EngramError(
-                f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
-                f"{self.envs_per_update}: auto, or at least {least}"
-            )
+        refuse(
+            self.max_lag != "auto" and self.max_lag < least,
+            f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
+            f"{self.envs_per_update}: auto, or at least {least}",
+        )
         if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
             raise EngramError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
         if self.population < 0 or self.population == 1:
             raise EngramError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
-        if self.population and self.levels.curriculum:
-            raise EngramError(
-                f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
-                "allowed with --curriculum: --population 0"
-            )
+        refuse(
+            self.population and self.levels.curriculum,
+            f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
+            "allowed with --curriculum: --population 0",
+        )
         if not self.population and self.pbt != PopulationConfig():
             name, *_ = differences(PopulationConfig(), self.pbt)[0]
             raise EngramError(f"pbt.{name} is set, but population is 0; allowed: with --population of at least 2")
@@ -165,8 +164,7 @@ class RunConfig(Settings):
         check_device(self.device)
 
     def _check_learners(self) -> None:
-        if self.num_learners < 1:
-            raise EngramError(f"num_learners is {self.num_learners}; allowed: at least 1")
+        refuse(self.num_learners < 1, f"num_learners is {self.num_learners}; allowed: at least 1")
         if self.num_learners == 1:
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
@@ -182,10 +180,10 @@ class RunConfig(Settings):
             limits = {"num_actors": self.fixed_actors}
             limits |= {} if self.synchronous else {"envs_per_update": self.envs_per_update}
         for name, value in limits.items():
-            if value < self.num_learners:
-                raise EngramError(
-                    f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}"
-                )
+            refuse(
+                value < self.num_learners,
+                f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}",
+            )
 
     def _check_actors(self) -> None:
         if not 0 <= self.actor_gpus <= 1 - self.in_process:

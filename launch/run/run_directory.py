@@ -29,7 +29,7 @@ from typing import Any
 
 import tomli_w
 
-from ...base.errors import EngramError, file_errors, user_errors
+from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
 from .imports import refuse_inside
@@ -263,8 +263,7 @@ def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
             values = tomllib.loads(file.read_text("utf-8"))
         except RecursionError as problem:
             raise EngramError(str(problem)) from problem
-        if not values:
-            raise EngramError("it is empty")
+        refuse(not values, "it is empty")
         return values
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import OTHER_NAMES, advice
 from ...envs.registration import ENVIRONMENTS
 from ...learners.config import LearnerConfig
@@ -60,8 +60,7 @@ def parse_run(
     address = value_of("--ray-address", argv)
     if config.local and address is not None:
         raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
-    if env_required and not named:
-        raise EngramError(f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
+    refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
     return _finished(config, default, chosen)
 
 
@@ -132,11 +131,11 @@ _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_mom
 def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
     """Raise EngramError for a setting of the user that the run would ignore."""
     why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
-    if config.synchronous and "envs_per_update" in chosen and config.envs_per_update != config.columns:
-        raise EngramError(
-            f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
-            f"num_actors * envs_per_actor, here {config.columns}"
-        )
+    refuse(
+        config.synchronous and "envs_per_update" in chosen and config.envs_per_update != config.columns,
+        f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
+        f"num_actors * envs_per_actor, here {config.columns}",
+    )
     if config.synchronous and "max_lag" in chosen and config.max_lag not in ("auto", 0):
         raise EngramError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
     for name, optimizer in _OPTIMIZERS.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...base.errors import refuse
 from ...learners import checkpoints
 from ...learners.checkpoints import CheckpointError
 from .imports import refuse_inside
@@ -85,8 +86,7 @@ def upgraded(state: dict[str, Any]) -> dict[str, Any]:
 
 def _check(state: dict[str, Any]) -> None:
     """Raise TypeError, ValueError or KeyError if a state lacks entries that every command reads."""
-    if not state["members"]:
-        raise ValueError("it has no members")
+    refuse(not state["members"], "it has no members")
     for member in state["members"]:
         missing = {"agent", "optimizer", "updates", "steps", "skipped"} - member["learner"].keys()
         if missing or "window" not in member["accumulator"]:

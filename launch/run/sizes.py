@@ -4,7 +4,7 @@ from typing import Any
 
 from ...actors.factory import ActorFactory
 from ...agents.values import map_leaves
-from ...base.errors import EngramError
+from ...base.errors import refuse
 from ...base.memory import memory, own_memory
 from ...base.messages import size_in_words
 from .config import RunConfig
@@ -20,11 +20,11 @@ def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
     environments = config.columns + actors * factory.num_envs * config.num_members
     total, available = environments * sum(sizes) * (config.unroll_length + 1), memory()
-    if total > available.total:
-        raise EngramError(
-            f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}, in {environments:,} "
-            f"environments of actors and updates; {available}"
-        )
+    refuse(
+        total > available.total,
+        f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}, in {environments:,} "
+        f"environments of actors and updates; {available}",
+    )
     return total
 
 

@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
@@ -114,8 +114,7 @@ def imitated(path: str) -> str:
 def run_config(run: RunDirectory) -> RunConfig:
     """The configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
     values = run.config()
-    if "task" in values and "env" not in values:
-        raise EngramError(f"{run.path} is a run of rl-probe; expected: one of rl-train")
+    refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: one of rl-train")
     with user_errors(str(run.path / CONFIG)):
         return from_dict(RunConfig, values)
 

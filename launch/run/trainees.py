@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...agents.normalization import RescaledHead
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 
 
 class Trainee(NamedTuple):
@@ -38,8 +38,7 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
     """The selected members: all, the best (-1), or one by its number. Raises EngramError."""
     if len(trainees) == 1 and (every or member >= 0):
         raise EngramError("this run has no population, and so no members to choose from")
-    if member >= len(trainees):
-        raise EngramError(f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
+    refuse(member >= len(trainees), f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
         return list(range(len(trainees)))
     return [member if member >= 0 else best_member(trainees)]

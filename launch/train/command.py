@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...base.errors import EngramError
+from ...base.errors import refuse
 from ...base.processes import leave_at_once
 from ..run.command_line import DRY_RUN, LIST, TRUST, make_console, run_command, value_of, without
 from ..run.stop_flag import StopFlag
@@ -36,8 +36,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     from .supervisor import supervise
 
     if DRY_RUN in arguments:
-        if trains_several(arguments):
-            raise EngramError(f"{DRY_RUN} has no effect with several runs; allowed: one run")
+        refuse(trains_several(arguments), f"{DRY_RUN} has no effect with several runs; allowed: one run")
         return dry_run([argument for argument in arguments if argument != DRY_RUN])
     if trains_several(arguments):
         return train_several(arguments, stop)
@@ -69,8 +68,7 @@ def dry_run(arguments: Sequence[str]) -> int:
     from ..run.settings.plain import to_dict
 
     conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
-    if conflict:
-        raise EngramError(f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
+    refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device))
     print(as_toml(to_dict(config)).decode(), end="")

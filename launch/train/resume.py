@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 from ...learners import checkpoints
 from ...learners.optimizers import scheduled
 from ..run import saved
@@ -75,10 +75,10 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
         if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
             state["best"] = None  # it was not copied or is damaged: a remaining one has to be the best
         return state
-    if checkpoints.any_in(directory.checkpoints):
-        raise EngramError(
-            f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
-        )
+    refuse(
+        checkpoints.any_in(directory.checkpoints),
+        f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir",
+    )
     return None
 
 
@@ -92,11 +92,11 @@ def refuse_unfit(
     """
     before = state.get("config", {}).get("total_steps", config.total_steps)
     reached = min(member["learner"]["steps"] for member in state["members"])
-    if config.total_steps != before and config.total_steps <= reached:
-        raise EngramError(
-            f"{directory.path} has learned from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
-            "which counts from the beginning of the run: it must be larger"
-        )
+    refuse(
+        config.total_steps != before and config.total_steps <= reached,
+        f"{directory.path} has learned from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
+        "which counts from the beginning of the run: it must be larger",
+    )
     for network, member in zip(networks, state["members"], strict=False):
         if different := difference(network, member["learner"]["agent"]):
             raise EngramError(

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ...base.errors import EngramError
+from ...base.errors import refuse
 from ...base.processes import end_with_parent
 from ...learners import checkpoints
 from ..run.command_line import TRUST, value_of, without
@@ -37,8 +37,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 def supervise(arguments: Sequence[str]) -> int:
     """Train with --restarts, resuming the run when it dies; returns the last process's exit code."""
     number = value_of("--restarts", arguments) or ""
-    if not number.isdecimal() or int(number) < 1:
-        raise EngramError(f"--restarts is {number!r}; allowed: whole numbers, at least 1")
+    refuse(not number.isdecimal() or int(number) < 1, f"--restarts is {number!r}; allowed: whole numbers, at least 1")
     trust = [argument for argument in arguments if argument == TRUST]
     argv = without([argument for argument in arguments if argument != TRUST], ("--restarts",))
     resumed = value_of("--resume", argv)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ... import zoo
 from ...agents.agent import Agent
-from ...base.errors import EngramError, user_errors
+from ...base.errors import refuse, user_errors
 from ..run.trained import is_card, open_run
 from ..run.trainees import best_member, take_weights
 
@@ -15,8 +15,7 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
     Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network has other
     parameters.
     """
-    if not run:
-        raise EngramError("--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
+    refuse(not run, "--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
     with user_errors("" if run.startswith(zoo.PREFIX) or is_card(run) else "--start-from"):
         trained = open_run(run, "latest")
         if trained.best is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.processes import num_cores, shell_command
 from ...base.units import count
 from ..api.training import make_agents
@@ -123,8 +123,7 @@ def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tup
     if not (trial_flags["--seeds"] or trial_flags["--sweep"]):
         flag = next(flag for flag in ("--trials", "--jobs") if trial_flags[flag])
         raise EngramError(f"{flag} is given without --sweep{' or --seeds' if flag == '--jobs' else ''}")
-    if trial_flags["--sweep"] and not trial_flags["--trials"]:
-        raise EngramError("--sweep needs --trials N, the number of samples")
+    refuse(trial_flags["--sweep"] and not trial_flags["--trials"], "--sweep needs --trials N, the number of samples")
     if trial_flags["--trials"] and not trial_flags["--sweep"]:
         raise EngramError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
     config = parse_run(arguments, env_required=True)
@@ -147,8 +146,7 @@ def _resumed(folder: Path, trial_flags: dict[str, list[str]]) -> Plan:
         raise EngramError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
     plan = read_plan(folder)
     for flag in ("--seeds", "--sweep"):
-        if trial_flags[flag]:
-            raise EngramError(f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
+        refuse(trial_flags[flag], f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
     trials = _number("--trials", trial_flags)
     if trials is not None and not (plan.sweep and trials >= plan.trials):
         raise EngramError(f"trials is {trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
@@ -180,8 +178,7 @@ def _values(flag: str, arguments: Sequence[str]) -> list[str]:
                 present, values = True, [value] if equals else []
         elif at_flag:
             values.append(argument)
-    if present and not values:
-        raise EngramError(f"{flag} needs a value")
+    refuse(present and not values, f"{flag} needs a value")
     return values
 
 

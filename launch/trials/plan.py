@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from ...base.errors import EngramError, file_errors
+from ...base.errors import EngramError, file_errors, refuse
 from ...base.files import replace_file
 from ...base.messages import check_keys, check_whole
 from ...learners.population.search_space import Explored, Values, applied, parse
@@ -45,8 +45,7 @@ class Plan:
     def __post_init__(self) -> None:
         for seed in self.seeds:
             check_whole("seeds", seed, 0, 2**64 - 1)
-            if self.seeds.count(seed) > 1:
-                raise ValueError(f"seeds has {seed} twice; allowed: each seed once")
+            refuse(self.seeds.count(seed) > 1, f"seeds has {seed} twice; allowed: each seed once")
         check_whole("trials", self.trials, 1)
         _ = self.space
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ....base.errors import refuse
 from ....envs.registration import environment_parameters, find_environment, is_environment
 from ..config import RunConfig
 from ..settings.plain import from_dict
@@ -16,8 +17,7 @@ PRESETS = ("paper", *_VARIANTS)
 
 def preset(name: str, env: str, core: str) -> RunConfig:
     """The configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
+    refuse(name not in PRESETS, f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     environment = environment_of(env)
     paper = merge(PAPER.get(environment, OTHERS), CORES.get((environment, core), {}))
     values = merge({"env": env, "agent": {"core": core}}, paper)
