@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ...base.processes import end_with_parent
+from ..metrics.rows import last_step
 
 NICENESS = 10
 """Niceness of the processes, which keeps the machine usable for other work."""
@@ -31,18 +33,23 @@ class RunFailedError(RuntimeError):
     """A run ended with an error; the message names the run and the file with its output."""
 
 
+@dataclass(frozen=True, eq=False)
 class Job(ABC):
     """One run: its command, and its progress."""
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """Name in messages."""
+    folder: Path
+    """The run directory."""
+    label: str
+    """Name in messages."""
 
     @property
-    @abstractmethod
     def log(self) -> Path:
-        """File to which the run's processes append their output."""
+        """Output of the run's processes, next to its directory."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def steps(self) -> int:
+        """Environment steps of the newest row of metrics."""
+        return last_step(self.folder / "metrics.jsonl")
 
     @property
     @abstractmethod
@@ -55,16 +62,12 @@ class Job(ABC):
         """Whether the run is complete."""
 
     @abstractmethod
-    def steps(self) -> int:
-        """Environment steps so far."""
-
-    @abstractmethod
     def command(self) -> list[str]:
         """Command that starts the run, or resumes it."""
 
-    @abstractmethod
     def complete(self) -> None:
         """Complete the run after training. Raises RunFailedError."""
+        return  # nothing follows
 
     def outcome(self, event: str) -> str:
         """Text for an event other than "started" and "running"."""

@@ -101,7 +101,13 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
             allowed = ", ".join(map(str, allowed_names[kind]))
             raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
     return [
-        FigureRun(figure, curve, seed, config.runs / figure.name / config.size / f"{curve.name}-{seed}")
+        FigureRun(
+            config.runs / figure.name / config.size / f"{curve.name}-{seed}",
+            f"{curve.name}, seed {seed}",
+            figure,
+            curve,
+            seed,
+        )
         for seed in setting.seeds
         for curve in setting.curves
         if (not config.curves or {curve.name, curve.core} & {*config.curves})

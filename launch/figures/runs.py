@@ -16,7 +16,7 @@ from ...base.errors import EngramError
 from ...base.files import replace_file
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
-from ..metrics.rows import last_step, read_log
+from ..metrics.rows import read_log
 from ..run import saved
 from ..run.config import RunConfig
 from ..run.run_directory import CONFIG, RunDirectory
@@ -26,23 +26,11 @@ from .figure import Curve, Figure
 
 @dataclass(frozen=True, eq=False)
 class FigureRun(Job):
-    """One curve with one seed, and its place on disk."""
+    """One curve with one seed; its evaluation is next to its run directory."""
 
     figure: Figure
     curve: Curve
     seed: int
-    folder: Path
-    """The run directory; output and evaluation are next to it."""
-
-    @property
-    def label(self) -> str:
-        """Curve and seed."""
-        return f"{self.curve.name}, seed {self.seed}"
-
-    @property
-    def log(self) -> Path:
-        """Output of `rl-train` and `rl-eval`."""
-        return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def evaluation_file(self) -> Path:
@@ -72,10 +60,6 @@ class FigureRun(Job):
     def checkpoint(self) -> Path | None:
         """The newest intact checkpoint."""
         return checkpoints.latest(self.folder / "checkpoints")
-
-    def steps(self) -> int:
-        """Steps of the newest row of metrics."""
-        return last_step(self.folder / "metrics.jsonl")
 
     def rows(self) -> list[Mapping[str, Any]]:
         """All complete rows of metrics."""

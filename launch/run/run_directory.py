@@ -127,19 +127,6 @@ class RunDirectory:
         with _writing(self.path):
             replace_file(self.path / CONFIG, as_toml(config))
 
-    def restore(self, config: dict[str, Any]) -> None:
-        """Recreate the directory and its configuration if they were removed during the run.
-
-        Raises EngramError if it cannot be written.
-        """
-        if (self.path / CONFIG).exists():
-            return
-        with _writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.close()
-            self._acquire()
-        self.rewrite_config(config)
-
     @property
     def in_use(self) -> bool:
         """Whether a process is training in the directory."""

@@ -253,7 +253,7 @@ Also: --list (environments, cores, algorithms, presets, figures and trained agen
 --preset {"|".join(PRESETS)} (the papers' settings, levels learned in minutes, the papers' by stages),
 --config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
 change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
-checkpoint and 10 N times in all),
+checkpoint),
 --seeds 1,2,3 (a run for each seed, in one directory), --sweep SETTING=loguniform(LOW,HIGH) --trials N (random search;
 also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (runs of --seeds and --sweep at a time),
 --trust-checkpoint (resume copies of a Gymnasium environment exactly; this runs code that is in the checkpoint)."""

@@ -1,4 +1,4 @@
-"""The state in a run's checkpoints: checked, in the current layout, and the metrics of the best one."""
+"""The state in a run's checkpoints, checked, and the metrics of the best one."""
 
 import logging
 import math
@@ -21,39 +21,34 @@ class Best(NamedTuple):
     """Mean return of the episodes."""
     step: int
     """Step of the checkpoint, in steps of all members."""
-    member: int = 0
+    member: int
     """The member of the population that played them."""
-    episodes: int | None = None
-    """Number of episodes; None if an older run did not record it."""
-    error: float | None = None
-    """Standard error of the mean; None if it was not recorded."""
+    episodes: int
+    error: float | None
+    """Standard error of the mean of training episodes; None for evaluation episodes."""
     version: int | None = None
-    """Version of the evaluated weights; None for training episodes and if it was not recorded."""
+    """Version of the evaluated weights; None for training episodes."""
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
         """Whether a checkpoint with another mean and standard error is better."""
-        if self.episodes is None or not math.isfinite(self.mean):  # of few episodes, or not finite
-            return True
         # Means of training and of evaluation episodes cannot be compared: the current kind wins.
-        return mean >= self.mean or (self.error is None) != (error is None)
+        return not math.isfinite(self.mean) or mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:
         """The metrics as text."""
-        if self.episodes is None:
-            return f"mean return {self.mean:.3f} of few training episodes"
         if self.error is None:
             return f"mean return {self.mean:.3f} of {self.episodes:,} evaluation episodes"
         return f"mean return {self.mean:.3f} +- {1.96 * self.error:.3f} of the last {self.episodes:,} training episodes"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in a checkpoint, in the current layout; `best` is a Best or None.
+    """The state in a checkpoint; `best` is a Best or None.
 
     Raises CheckpointError if the checkpoint is damaged or is not the state of a run.
     """
     state = checkpoints.load(path)
     try:
-        state = upgraded(state)
+        state["best"] = state["best"] and Best(*state["best"])
         refuse_inside(state.get("config", {}), path.absolute().parent.parent)
         _check(state)
     except (TypeError, ValueError, LookupError, AttributeError) as problem:
@@ -68,20 +63,6 @@ def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield path, read(path)
         except CheckpointError as problem:
             _log.warning("skipped a checkpoint: %s", problem)
-
-
-def upgraded(state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state in the current layout: runs before populations had one learner and no members."""
-    state = dict(state)
-    if "members" not in state:
-        member = {"learner": state.pop("learner"), "accumulator": state.pop("accumulator")}
-        if "actors" in state:
-            # The actor's state was at the top level with --local, and under member 0 with Ray.
-            state["actors"] = [actor if 0 in actor else {0: actor} for actor in state["actors"]]
-        state |= {"members": [member | {"copies": 0, "own_from": 0, "failing": 0}], "population": None}
-    if state["best"] is not None:
-        state["best"] = Best(*state["best"])
-    return state
 
 
 def _check(state: dict[str, Any]) -> None:

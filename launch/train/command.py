@@ -100,7 +100,6 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     """Text on the outcome, and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
-    from ..run.presets.lookup import is_easier_than_paper
 
     path, unsaved = outcome.path, outcome.unsaved
     run = shlex.quote(str(path))
@@ -128,8 +127,6 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     if config.population:
         population = f"{shell_command('rl-population')} {run}; {tensorboard} --logdir {run}"
         lines.append(f"  population      {population}, page #custom_scalars")
-    if is_easier_than_paper(config.env, config.agent.core, config.env_args):
-        lines.append(f"  paper's task    {rl_train} --env {config.env} --core {config.agent.core}")
     return "\n".join(lines)
 
 

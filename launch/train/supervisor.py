@@ -5,8 +5,7 @@ code), or an exception, the parent starts it again from the newest checkpoint. I
 or after a user's mistake, and it forwards the signals that request a stop.
 
 Restarts are bounded like those of actors: N in a row; a new checkpoint resets the count. So a run of days
-survives failures, and one that cannot reach its next checkpoint stops. One that always dies, with a checkpoint in
-between, stops after IN_ALL * N.
+survives failures, and one that cannot reach its next checkpoint stops.
 """
 
 import signal
@@ -29,8 +28,6 @@ from ..run.urls import is_url
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a restart; doubled for each further one in a row."""
-IN_ALL = 10
-"""Restarts in all, as a multiple of those in a row."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -59,12 +56,9 @@ def supervise(arguments: Sequence[str]) -> int:
     return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, int(number))
 
 
-def _keep_alive(
-    arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, most: int | None = None
-) -> int:
+def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int) -> int:
     """Run `arguments`, after a failure `resume_arguments`, until no restart is due; returns the exit code."""
-    in_a_row, in_all, reached = 0, 0, newest_step(run)
-    most = most or IN_ALL * restarts
+    in_a_row, reached = 0, newest_step(run)
     with _Child() as child:
         while True:
             again = in_a_row > 0 and (run / CONFIG).exists()
@@ -74,11 +68,8 @@ def _keep_alive(
             now_at = newest_step(run)
             in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            in_all += in_a_row <= restarts
-            if in_a_row > restarts or in_all > most:
-                enough = f"{restarts} restarts in a row came to no checkpoint, that is enough"
-                most_in_all = f"{most} restarts in all are the most with --restarts {restarts}"
-                _show(f"the run was {how}; {enough if in_a_row > restarts else most_in_all}")
+            if in_a_row > restarts:
+                _show(f"the run was {how}; {restarts} restarts in a row came to no checkpoint, that is enough")
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")

@@ -226,7 +226,6 @@ class Trainer:
         self._saved_at = time.monotonic()
         step, best, folder = self.steps, self._best_now(), self.directory.checkpoints
         try:
-            self.directory.restore(to_dict(self.config))
             path = checkpoints.save(folder, step, self.state(best))
         except EngramError as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")

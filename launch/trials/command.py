@@ -58,7 +58,7 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     jobs = min(jobs or usual_jobs(runs[0].config), len(runs))
     if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
-        runs = [replace(run, words=(*run.words, *threads)) for run in runs]
+        runs = [replace(run, flags=(*run.flags, *threads)) for run in runs]
     return _train(folder, plan, runs, jobs, stop)
 
 
@@ -72,7 +72,7 @@ def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequ
     runs: list[TrialRun] = []
     for trial, seed, place in plan.runs():
         config = resumed_by_words(RunDirectory.open(folder / place, lock=False), changed)
-        runs.append(TrialRun(folder, place, trial, seed, config, tuple(arguments)))
+        runs.append(TrialRun(folder / place, place, trial, seed, config, tuple(arguments)))
     return runs
 
 

@@ -1,11 +1,10 @@
 """One of several runs of a directory, as a job of the scheduler."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, tool
-from ..metrics.rows import final_value, last_step, read_log, series, table_of
+from ..metrics.rows import final_value, read_log, series, table_of
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 
@@ -15,32 +14,14 @@ METRIC = "episode/return"
 
 @dataclass(frozen=True, eq=False)
 class TrialRun(Job):
-    """A run directory inside the directory of several runs."""
+    """A run directory inside the directory of several runs; its label is the path there."""
 
-    group: Path
-    place: str
-    """Path relative to `group`."""
     trial: int
     seed: int
     config: RunConfig
     """Configuration for resuming the run."""
-    words: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     """Flags of `rl-train --resume`."""
-
-    @property
-    def folder(self) -> Path:
-        """Run directory."""
-        return self.group / self.place
-
-    @property
-    def label(self) -> str:
-        """Path in the directory."""
-        return self.place
-
-    @property
-    def log(self) -> Path:
-        """Log file next to the run directory."""
-        return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def total_steps(self) -> int:
@@ -53,16 +34,9 @@ class TrialRun(Job):
         newest = checkpoints.latest(RunDirectory(self.folder).checkpoints)
         return newest is not None and checkpoints.step_of(newest) >= self.total_steps
 
-    def steps(self) -> int:
-        """Steps of the newest row of metrics."""
-        return last_step(RunDirectory(self.folder).metrics_file)
-
     def command(self) -> list[str]:
         """The command to resume; a run without a checkpoint starts from its configuration."""
-        return [tool("rl-train"), "--resume", str(self.folder), *self.words]
-
-    def complete(self) -> None:
-        """No work follows training."""
+        return [tool("rl-train"), "--resume", str(self.folder), *self.flags]
 
     def final(self) -> float:
         """Mean of METRIC over the last tenth of the run's steps; nan if no episode has ended."""

@@ -9,7 +9,6 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.launch.train import command as train
-from engram.launch.train import supervisor
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 
 
@@ -122,44 +121,3 @@ def test_sigint_reaches_the_run_once(tmp_path: Path) -> None:
 def test_restarts_is_no_setting_of_a_run() -> None:
     with pytest.raises(EngramError, match=r"--restarts is 'many'"):
         train.main(["--restarts", "many"])
-
-
-DEADLY = """
-import ctypes, gymnasium, numpy
-class Environment(gymnasium.Env):
-    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
-    steps = 0
-    def reset(self, *, seed=None, options=None):
-        return numpy.zeros(2, numpy.float32), {}
-    def step(self, action):
-        Environment.steps += 1
-        if Environment.steps > 200:
-            ctypes.string_at(0)
-        return numpy.zeros(2, numpy.float32), 0.0, False, False, {}
-"""
-
-
-def test_an_environment_that_always_crashes_is_named_and_given_up_although_checkpoints_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "deadly.py").write_text(DEADLY)
-    monkeypatch.chdir(tmp_path)
-    words = [
-        "--env",
-        "deadly:Environment",
-        "--core",
-        "gru",
-        "--local",
-        "--envs-per-actor",
-        "2",
-        "--envs-per-update",
-        "2",
-    ]
-    words += ["--unroll-length", "4", "--checkpoint-every", "0.01", *FOREVER, "--run-dir", "run"]
-    assert supervisor._keep_alive(words, ["--resume", "run"], Path("run"), 1, most=1) == 1
-    said = capfd.readouterr().err
-    assert said.count("Fatal Python error: Segmentation fault") == 2
-    assert f'File "{tmp_path}/deadly.py", line 11 in step' in said
-    assert said.count("ended by SIGSEGV; restart 1 of 1 in a row follows") == 1
-    assert "ended by SIGSEGV; 1 restarts in all are the most with --restarts 1" in said
-    assert len(steps_saved(Path("run"))) > 1

@@ -1,14 +1,12 @@
 """The configuration of a preset."""
 
-from typing import Any
-
 from ....base.errors import refuse
-from ....envs.registration import environment_parameters, find_environment, is_environment
+from ....envs.registration import find_environment, is_environment
 from ..config import RunConfig
 from ..settings.plain import from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES
-from .paper import CORES, OTHERS, PAPER, POPGYM, Preset
+from .paper import CORES, OTHERS, PAPER, Preset
 
 _VARIANTS = {"easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, CURRICULUM_CORES)}
 
@@ -34,21 +32,6 @@ def environment_of(env: str) -> str:
     name."""
     name = env.removeprefix("engram:")
     return find_environment(name)[0].name if is_environment(name) else env
-
-
-def is_easier_than_paper(env: str, core: str, env_args: dict[str, Any]) -> bool:
-    """Whether an environment of the papers has other parameters than there; its explicit defaults are the paper's."""
-    if environment_of(env) not in PAPER or environment_of(env) in POPGYM:  # every difficulty of POPGym is the paper's
-        return False
-    defaults = {
-        name: parameter.default
-        for name, parameter in environment_parameters(find_environment(environment_of(env))[0]).items()
-    }
-
-    def whole(parameters: dict[str, Any]) -> dict[str, Any]:
-        return defaults | {key: tuple(each) if isinstance(each, list) else each for key, each in parameters.items()}
-
-    return whole(env_args) != whole(preset(PRESETS[0], env, core).env_args)
 
 
 def merge(base: Preset, over: Preset) -> Preset:

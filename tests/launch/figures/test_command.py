@@ -329,7 +329,7 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_cha
 def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(tmp_path: Path) -> None:
     small = figure.parse("small", SMALL)
     curve = small.settings["quick"].curves[0]
-    run = FigureRun(small, curve, 3, tmp_path / "lstm-3")
+    run = FigureRun(tmp_path / "lstm-3", "lstm, seed 3", small, curve, 3)
     begun = [str(Path(sys.executable).with_name("rl-train")), *curve.arguments, "--seed", "3", "--run-dir"]
     with subprocess.Popen([*begun, str(run.folder)], stdout=subprocess.DEVNULL) as process:
         wait_for(lambda: (run.folder / "config.toml").exists())
@@ -343,7 +343,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(tmp_path: Pat
 def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path) -> None:
     small = figure.parse("small", SMALL)
     curve = small.settings["full"].curves[0]
-    run = FigureRun(small, curve, 3, tmp_path / "lstm-3")
+    run = FigureRun(tmp_path / "lstm-3", "lstm, seed 3", small, curve, 3)
     run.folder.mkdir()
     row = {"step": 10, "time": 1.0, "wall_s": 1.0, "metrics": {"episode/return": 0.5}}
     (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")

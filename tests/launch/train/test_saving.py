@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -198,26 +196,6 @@ def test_what_could_not_be_saved_is_said(
     assert f"rl-train --resume {run}" in said
 
 
-def test_a_run_directory_removed_in_mid_run_comes_back_with_its_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    update, left = Trainer.update, [3]
-
-    def counted(self: Trainer) -> None:
-        update(self)
-        left[0] -= 1
-        if not left[0]:
-            shutil.rmtree(run)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Trainer, "update", counted)
-    assert run_train(*LOCAL, "--total-steps", 10**6, "--run-dir", run) == 0
-    monkeypatch.undo()
-    assert (run / ".lock").exists()
-    assert run_train("--resume", run, "--total-steps", 300) == 0
-
-
 # -- what resuming reads ----------------------------------------------------------------------------------------------
 
 
@@ -317,19 +295,6 @@ def test_what_stands_behind_the_best_is_in_the_checkpoint(three: Path) -> None:
     best = newest(three)["best"]
     assert best == saved.Best(5.0, steps_saved(three)[0], 0, 1000, 0.1)
     assert str(best) == "mean return 5.000 +- 0.196 of the last 1,000 training episodes"
-
-
-def test_the_best_of_an_older_run_gives_way_to_a_mean_of_enough_episodes(three: Path, tmp_path: Path) -> None:
-    """Older runs noted the mean of a hundred episodes: the highest of many such is mostly luck."""
-    run = tmp_path / "run"
-    shutil.copytree(three, run)
-    last = steps_saved(run)[-1]
-    seal(run / "checkpoints" / f"step-{last:012d}", lambda state: {**state, "best": (99.0, steps_saved(three)[0])})
-    assert newest(run)["best"] == saved.Best(99.0, steps_saved(three)[0], 0, None, None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Accumulator, "settled", lambda _: Settled(2.0, 1000, 0.1))
-        run_train("--resume", run, "--total-steps", 240)
-    assert newest(run)["best"].mean == 2.0
 
 
 def test_none_among_the_cores_options_comes_back(tmp_path: Path) -> None:
