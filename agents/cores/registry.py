@@ -3,14 +3,11 @@
 Third parties add cores with an entry point in the group `engram.cores` or name them as `module:Class`.
 """
 
-import difflib
-import importlib
 import inspect
-from functools import partial
-from importlib.metadata import entry_points
 from typing import Any
 
-from ...base.messages import calling, check_flag, check_range
+from ...base.messages import calling, check_flag, check_keys, check_range
+from ...base.registry import Registry
 from .contract.first_call import OUTSIDE, check_core
 from .core import Core
 from .learned_start import learn_initial_state
@@ -49,22 +46,8 @@ LEARNED = "learn_initial_state"
 """Option of every core: the initial state is a parameter."""
 
 
-def core_names() -> list[str]:
-    """Names of all registered cores."""
-    return sorted({*CORES, *(point.name for point in entry_points(group="engram.cores"))})
-
-
-def core_class(name: str) -> type[Core]:
-    """The class of a core: a registered name or `module:Class`. Raises ValueError naming the nearest valid names."""
-    if name in CORES:
-        module, attribute = CORES[name].split(":")
-        return getattr(importlib.import_module(module, __package__), attribute)
-    for point in entry_points(group="engram.cores", name=name):
-        return calling(f"importing core {name}", point.load, OUTSIDE)
-    if ":" in name:
-        return _foreign_class(name)
-    near = difflib.get_close_matches(name, core_names(), n=3) or core_names()
-    raise ValueError(f"unknown core {name!r}; did you mean: {', '.join(near)}?")
+_REGISTRY = Registry("core", Core, CORES, __package__, OUTSIDE)
+core_names, core_class = _REGISTRY.names, _REGISTRY.find
 
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
@@ -76,10 +59,8 @@ def core_parameters(name: str) -> dict[str, inspect.Parameter]:
 def make_core(name: str, input_size: int, **options: Any) -> Core:
     """Create a core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
     allowed = core_parameters(name)
+    check_keys(f"core {name!r}", "option", options, allowed)
     for key in options:
-        if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
-            raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
         default = allowed[key].default
         if isinstance(default, int | float) and not isinstance(default, bool):
             check_range(key, options[key], None)
@@ -98,15 +79,3 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
     if not hasattr(core, "input_size"):
         core.input_size = input_size
     return learn_initial_state(core, name) if learned else core
-
-
-def _foreign_class(name: str) -> type[Core]:
-    module, _, attribute = name.partition(":")
-    try:
-        loaded = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
-        loaded = getattr(loaded, attribute)
-    except (ImportError, AttributeError) as problem:
-        raise ValueError(f"cannot load core {name!r}: {problem}") from problem
-    if not (isinstance(loaded, type) and issubclass(loaded, Core)):
-        raise ValueError(f"core {name!r} is not a subclass of engram.agents.cores.Core")
-    return loaded

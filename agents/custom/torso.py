@@ -1,9 +1,7 @@
 """Custom torsos: `--torso module:Class` or an entry point in the group `engram.torsos`, checked by two calls."""
 
-import importlib
 import inspect
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...base.errors import EngramError
 from ...base.messages import advice, calling, check_keys
+from ...base.registry import Registry
 from ..specs import ArraySpec, ObservationSpec
 from ..values import ObservationTensor, map_leaves
 
@@ -39,42 +39,24 @@ class Torso(nn.Module):
         """Add observations [N, *shape] to running statistics, which are buffers; called once per batch."""
 
 
-def torso_names() -> list[str]:
-    """Names of all registered torsos."""
-    return [*TORSOS, *sorted(point.name for point in entry_points(group="engram.torsos"))]
+_REGISTRY = Registry("torso", Torso, dict.fromkeys(TORSOS, ""), None, OUTSIDE)
 
 
 def check_torso_name(name: str) -> None:
-    """Raise ValueError with the nearest names for a torso that is neither registered nor `module:Class`."""
-    if name not in TORSOS and ":" not in name and name not in torso_names():
-        raise ValueError(f"unknown torso {name!r}; {advice(name, torso_names())} Or module:Class")
+    """Raise EngramError with the nearest names for a torso that is neither registered nor `module:Class`."""
+    if ":" not in name and name not in (names := _REGISTRY.names()):
+        raise EngramError(f"unknown torso {name!r}; {advice(name, names)} Or module:Class")
 
 
 def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> Torso:
     """Create and check a torso of an entry point or `module:Class`. Raises ValueError naming class and problem."""
-    cls = _torso_class(name)
+    cls = _REGISTRY.find(name)
     check_keys(f"torso {name!r}", "option", options, list(inspect.signature(cls).parameters)[1:])
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
     what = f"cannot make torso {name!r} with {arguments}: __init__"
     torso = calling(what, lambda: cls(spec, **options), OUTSIDE, (ValueError,))  # pyright: ignore[reportCallIssue]
     _check(torso, name, spec)
     return torso
-
-
-def _torso_class(name: str) -> type[Torso]:
-    for point in entry_points(group="engram.torsos", name=name):
-        loaded = calling(f"importing torso {name}", point.load, OUTSIDE)
-        break
-    else:
-        module, _, attribute = name.partition(":")
-        try:
-            loaded = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
-            loaded = getattr(loaded, attribute)
-        except (ImportError, AttributeError) as problem:
-            raise ValueError(f"cannot load torso {name!r}: {problem}") from problem
-    if not (isinstance(loaded, type) and issubclass(loaded, Torso)):
-        raise ValueError(f"torso {name!r} is not a subclass of engram.agents.custom.torso.Torso")
-    return loaded
 
 
 def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:

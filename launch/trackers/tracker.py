@@ -4,15 +4,13 @@ A third party adds one with an entry point in the group `engram.trackers` or nam
 tracker costs one warning, never the run.
 """
 
-import difflib
-import importlib
 import math
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import EngramError
+from ...base.registry import Registry
 
 TRACKERS = {"wandb": ".wandb:WandB"}
 
@@ -68,30 +66,16 @@ class Tracking:
                 self._report(f"{self._name} does not take the metrics: {problem}; training goes on without it")
 
 
-def tracker_names() -> list[str]:
-    """Names of all registered trackers."""
-    return sorted({*TRACKERS, *(point.name for point in entry_points(group="engram.trackers"))})
+_REGISTRY = Registry("tracker", Tracker, TRACKERS, __package__)
 
 
 def tracker_class(name: str) -> type[Tracker]:
     """The class of a tracker: a registered name or `module:Class`. Raises EngramError with the nearest names."""
-    points = list(entry_points(group="engram.trackers", name=name))
     try:
-        if name in TRACKERS or not points:
-            module, colon, attribute = TRACKERS.get(name, name).partition(":")
-            if not colon:
-                near = difflib.get_close_matches(name, tracker_names(), n=1)
-                meant = f"; did you mean: {near[0]}?" if near else ""
-                raise EngramError(f"track is {name!r}; allowed: {', '.join(tracker_names())}, or module:Class{meant}")
-            candidate = getattr(importlib.import_module(module, __package__), attribute)
-        else:
-            candidate = points[0].load()
-    except (ImportError, AttributeError) as problem:
-        hint = f", which needs a package: pip install 'engram-rl[{name}]' ({problem})" if name in TRACKERS else ""
-        raise EngramError(f"track is {name!r}" + (hint or f", which cannot be loaded: {problem}")) from problem
-    if not (isinstance(candidate, type) and issubclass(candidate, Tracker)):
-        raise EngramError(f"track is {name!r}, which is no subclass of engram.launch.trackers.tracker.Tracker")
-    return candidate
+        return _REGISTRY.find(name)
+    except ImportError as problem:  # of engram's own
+        what = f"track is {name!r}, which needs a package: pip install 'engram-rl[{name}]' ({problem})"
+        raise EngramError(what) from problem
 
 
 def make_tracking(

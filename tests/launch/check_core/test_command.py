@@ -101,7 +101,7 @@ def test_a_network_without_memory_only_lacks_memory(check):
             "cannot make core 'broken_cores:Toy' with hidden_size=0.5",
         ),
         (["broken_cores:Nobody"], "cannot load core 'broken_cores:Nobody'"),
-        (["broken_cores:ToyState"], "'broken_cores:ToyState' is not a subclass of engram.agents.cores.Core"),
+        (["broken_cores:ToyState"], "'broken_cores:ToyState' is not a subclass of engram.agents.cores.core.Core"),
         (["lstm", "--input-size", "2"], "input_size is 2; allowed: at least 3"),
         (["lstm", "--long-runs", "5"], "--long-run"),
     ],

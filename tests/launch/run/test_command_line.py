@@ -45,7 +45,7 @@ MISTAKES = [
     ("rl-train --lr", "--lr needs a value"),
     ("rl-train --total-steps 1.5", "--total-steps: '1.5' is not a whole number"),
     ("rl-train --num-actors few", "--num-actors is 'few'; allowed: INT|{auto}"),
-    ("rl-train --algorithm sarsa", "algorithm is 'sarsa'; allowed: a2c"),
+    ("rl-train --algorithm sarsa", "unknown algorithm 'sarsa'; there are: a2c"),
     ("rl-train --conv-channels a", "--conv-channels is 'a'; allowed: [INT [INT ...]]"),
     ("rl-train --device gpu", "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
     ("rl-train --env-args grid_size", "--env-args: 'grid_size' is not of the form KEY=VALUE"),

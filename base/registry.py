@@ -1,0 +1,52 @@
+"""Classes by name: engram's own, entry points of third parties, and `module:Class`."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .errors import EngramError, refuse
+from .messages import advice, calling
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Classes of one kind.
+
+    Args:
+        kind: noun in messages, such as core.
+        base: their base class.
+        own: `module:Class` relative to `package`, by name. Entry points are in the group `engram.<kind>s`.
+        outside: folders whose frames do not belong to the user.
+    """
+
+    def __init__(
+        self, kind: str, base: type[T], own: Mapping[str, str], package: str | None, outside: Sequence[Path] = ()
+    ) -> None:
+        self.kind, self.base, self.own, self.package, self.outside = kind, base, own, package, outside
+        self.group = f"engram.{kind}s"
+
+    def names(self) -> list[str]:
+        """All registered names."""
+        return sorted({*self.own, *(point.name for point in entry_points(group=self.group))})
+
+    def find(self, name: str) -> type[T]:
+        """The class of a registered name or `module:Class`. Raises EngramError with the nearest names."""
+        module, colon, attribute = self.own.get(name, name).partition(":")
+        if name in self.own:
+            return getattr(importlib.import_module(module, self.package), attribute)
+        point = next(iter(entry_points(group=self.group, name=name)), None)
+        if point is None and not colon:
+            raise EngramError(f"unknown {self.kind} {name!r}; {advice(name, self.names())}")
+        load: Callable[[], Any] = point.load if point else partial(importlib.import_module, module)
+        try:
+            loaded: Any = calling(f"importing {self.kind} {name}", load, self.outside, (ImportError,))
+            loaded = loaded if point else getattr(loaded, attribute)
+        except (ImportError, AttributeError) as problem:
+            raise EngramError(f"cannot load {self.kind} {name!r}: {problem}") from problem
+        is_one = isinstance(loaded, type) and issubclass(loaded, self.base)
+        refuse(not is_one, f"{self.kind} {name!r} is not a subclass of {self.base.__module__}.{self.base.__qualname__}")
+        return loaded
