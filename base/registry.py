@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import EngramError, refuse
+from .errors import EngramError
 from .messages import advice, calling
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class Registry(Generic[T]):
             loaded = loaded if point else getattr(loaded, attribute)
         except (ImportError, AttributeError) as problem:
             raise EngramError(f"cannot load {self.kind} {name!r}: {problem}") from problem
-        is_one = isinstance(loaded, type) and issubclass(loaded, self.base)
-        refuse(not is_one, f"{self.kind} {name!r} is not a subclass of {self.base.__module__}.{self.base.__qualname__}")
+        if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
+            place = f"{self.base.__module__}.{self.base.__qualname__}"
+            raise EngramError(f"{self.kind} {name!r} is not a subclass of {place}")
         return loaded

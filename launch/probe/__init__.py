@@ -1,1 +1,1 @@
-"""`rl-probe`: supervised tasks that test memory cores, and a leaderboard of cores over tasks."""
+"""`rl-probe`: supervised tasks that test memory cores."""

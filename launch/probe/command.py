@@ -1,4 +1,4 @@
-"""`rl-probe`: train a memory core on a supervised task and test it; `rl-probe suite` compares cores."""
+"""`rl-probe`: train a memory core on a supervised task and test it."""
 
 import shlex
 from collections.abc import Sequence
@@ -20,8 +20,7 @@ _HELP = """Train a memory core on a supervised task and test it on new data.
 
 rl-probe TASK [flags]   one core on one task
 rl-probe --list         all tasks, with chance and published numbers
-rl-probe --resume RUN   resume a run; --minutes and --updates may increase
-rl-probe suite [flags]  every core on every task (see rl-probe suite --help)"""
+rl-probe --resume RUN   resume a run; --minutes and --updates may increase"""
 
 MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))
 """Settings allowed with --resume."""
@@ -33,10 +32,6 @@ def main(arguments: Sequence[str]) -> int:
     if argv[:1] == ["--list"]:
         list_tasks(make_console())
         return 0
-    if argv[:1] == ["suite"]:
-        from .suite import main as suite  # its plots take a second to import
-
-        return suite(argv[1:])
     resume = value_of("--resume", argv)
     if resume is not None:
         with RunDirectory.open(Path(resume)) as directory:

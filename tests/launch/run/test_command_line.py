@@ -231,4 +231,3 @@ def test_help_is_as_wide_as_the_terminal_and_keeps_columns(
         assert run(command, "--help") == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80, command
-        assert command != "rl-probe" or any(line.strip().startswith("rl-probe suite [flags]  every") for line in lines)
