@@ -105,15 +105,11 @@ class TrainedAgent:
         return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
 
     def acted(self, action: Any) -> None:
-        """Set the action that was actually taken, in the network's numbering, if it differs from that of `act`.
-
-        Raises ValueError for an action that does not exist, and before the first `act`.
-        """
+        """Set the action that was actually taken, in the network's numbering, if it differs from that of `act`."""
         if self._state is None:
             raise ValueError(f"action is {action!r} before anything was asked; act() comes first")
         old = self._state.previous_action
-        values = torch.as_tensor(_checked_action(self.network.action_spec, action, tuple(old.shape)), dtype=old.dtype)
-        self._state = self._state._replace(previous_action=values)
+        self._state = self._state._replace(previous_action=torch.as_tensor(action, dtype=old.dtype).reshape(old.shape))
 
     @property
     def memory(self) -> dict[str, Array]:
@@ -249,19 +245,3 @@ def chosen_agent(cls: Any, run: object, checkpoint: object, env_args: object, **
     run = str(run) if isinstance(run, Path) else run
     checkpoint = str(checkpoint) if isinstance(checkpoint, int) else checkpoint
     return from_dict(cls, {"run": run, "checkpoint": checkpoint, "env_args": env_args or {}} | others)
-
-
-def _checked_action(spec: Any, action: Any, shape: tuple[int, ...]) -> Any:
-    """`action` as an array [B] or [B, K] in the network's numbering. Raises ValueError for one that does not exist."""
-    try:
-        values = np.asarray(action).reshape(shape)
-    except ValueError as problem:
-        raise ValueError(f"action is {action!r}; expected an array {list(shape)}") from problem
-    if isinstance(spec, ChoiceSpec):
-        choices = np.array(spec.choices)
-        inside = values.dtype.kind in "iu" and ((values >= 0) & (values < choices)).all()
-        allowed = "integers " + ", ".join(f"0..{n - 1}" for n in spec.choices)
-    else:
-        inside, allowed = values.dtype.kind in "iuf" and np.isfinite(values).all(), "finite numbers"
-    refuse(not inside, f"action is {action!r}; allowed: {allowed}")
-    return values

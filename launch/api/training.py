@@ -38,7 +38,7 @@ from ..run.urls import redacted
 from ..trackers.tracker import check_tracking, make_tracking
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
-from ..train.resume import change_of_schedules, drop_code, is_own, newest_state, refuse_unfit
+from ..train.resume import drop_code, is_own, newest_state, refuse_unfit
 from ..train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def train(
                 panel.message(describe(config, agents[0], device, changed))
                 learners = make_learners(config, agents)
                 if directory:
-                    say_where_it_goes_on(panel, config, saved, begin_anew)
+                    say_where_it_goes_on(panel, saved, begin_anew)
                 outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
             at_end(outcome)
@@ -321,11 +321,9 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
     return "\n".join([*lines, changed] if changed else lines)
 
 
-def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] | None, begin_anew: bool) -> None:
-    """Message on a resumed run: its step, effects of another length, and whether its environments are reset."""
+def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew: bool) -> None:
+    """Message on a resumed run: its step, and whether its environments are reset."""
     panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins again, without a checkpoint")
-    if saved and (changed := change_of_schedules(saved, config)):
-        panel.message(changed)
     if begin_anew:
         panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
 

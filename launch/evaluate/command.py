@@ -34,7 +34,6 @@ from ..run.trainees import chosen_members, described
 from .card import Card, gif_of, write_card
 from .episodes import Summary, summarize
 from .gif import encoded, film
-from .offline import minari_module, write_dataset
 from .study import decoding_study, intervention_study
 from .tables import show, show_members, zoo_table
 
@@ -75,8 +74,6 @@ class EvaluationConfig(ActingAgent):
     card: str = ""
     """Folder or URL for a shared copy of the agent: a Hugging Face model card, weights, configuration, metrics and a
     GIF. Every command accepts it in place of a run directory."""
-    minari: str = ""
-    """Name of a Minari dataset, such as t-maze/gru-v0, for the episodes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +82,7 @@ class EvaluationConfig(ActingAgent):
             f"all and member {self.member} are both given; allowed: one of them": self.all and self.member >= 0,
             "intervene and decode are both given; allowed: one of them": self.intervene and self.decode,
             "all is given with a study of the recurrent state; allowed there: one member": self.all and study,
-            "all is given with card or minari; allowed there: one member": self.all and (self.card or self.minari),
+            "all is given with card; allowed there: one member": self.all and self.card,
             "sweep is given without intervene, which it repeats": self.sweep and not self.intervene,
             f"picture is {self.picture!r}; allowed with sweep or decode": self.picture
             and not (self.sweep or self.decode),
@@ -109,11 +106,6 @@ def main(arguments: Sequence[str]) -> int:
         shown = chosen_members(trainees, config.member, False)[0]
         with closing(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1)) as actor:
             console.print(write_gif(actor, config))
-    if config.minari:
-        minari, count = minari_module(config.minari), evaluation_envs(factory, config.episodes)
-        weights, about = trainees[chosen[0]].weights, f"{factory.env} {factory.env_args} with {trained.agent.core}"
-        with closing(acting(factory, weights, config, num_envs=count, unroll_length=UNROLL_LENGTH)) as actor:
-            console.print(write_dataset(minari, config.minari, actor, config.episodes, about))
     if config.intervene or config.decode:
         study(factory, trainees[chosen[0]].weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0

@@ -10,7 +10,6 @@ from torch import nn
 
 from ...base.errors import EngramError, refuse
 from ...learners import checkpoints
-from ...learners.optimizers import scheduled
 from ..run import saved
 from ..run.command_line import value_of
 from ..run.config import RESUMABLE, RunConfig
@@ -103,24 +102,6 @@ def refuse_unfit(
                 f"{directory.path} cannot be resumed: the observation or action space of the environment, or the code "
                 f"of the core, has changed; {different}"
             )
-
-
-def change_of_schedules(state: dict[str, Any], config: RunConfig) -> str:
-    """Message on linearly decaying settings that another --total-steps changes; empty if there are none.
-
-    `state` is the checkpoint from which the run resumes.
-    """
-    before = state.get("config", {}).get("total_steps", config.total_steps)
-    schedules = {"learning rate": config.learner.lr_schedule, "entropy cost": config.learner.entropy_schedule}
-    falling = [name for name, schedule in schedules.items() if schedule == "linear"]
-    if before == config.total_steps or not falling:
-        return ""
-    steps = state["members"][0]["learner"]["steps"]
-    was, now = (scheduled("linear", 1.0, steps, total) for total in (before, config.total_steps))
-    return (
-        f"{' and '.join(falling)} at {now:.0%} of the first value, {was:.0%} before: "
-        f"falling linearly to 0 over {config.total_steps:,} steps instead of {before:,}"
-    )
 
 
 def drop_code(state: dict[str, Any]) -> bool:

@@ -152,22 +152,6 @@ class Mixed(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-def test_actions_that_there_are_not_are_refused():
-    agent = new_agent()
-    with pytest.raises(ValueError, match=r"act\(\) comes first"):
-        agent.acted(1)
-    seen, _ = observations(CONFIG, 1, 2)
-    agent.act(seen[0])
-    last = agent.action_space.n - 1
-    for wrong in ([0, last + 1], [-1, 0], [1.7, 0], ["x", "y"]):
-        with pytest.raises(ValueError, match=rf"action is .*; allowed: integers 0\.\.{last}"):
-            agent.acted(wrong)
-    for wrong in (1, "x", [1, 2, 3], [[1], [2, 3]]):
-        with pytest.raises(ValueError, match=r"action is .*; expected an array \[2\]"):
-            agent.acted(wrong)
-    agent.acted([0, last])
-
-
 def test_observations_that_would_be_cast_to_others_are_refused():
     seen, _ = observations(CONFIG, 1, 2)
     agent = new_agent()

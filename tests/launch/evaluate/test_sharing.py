@@ -1,4 +1,4 @@
-"""rl-eval --card and --minari: a trained agent and its episodes, read back."""
+"""rl-eval --card: a trained agent, read back."""
 
 import json
 import shutil
@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -106,28 +105,3 @@ def test_an_incomplete_card_is_one_line(
     assert "holds no agent that can be read (FileNotFoundError" in error
     assert error.count("\n") == 1
     shutil.rmtree(copy)
-
-
-def test_a_minari_dataset_has_the_episodes_of_the_evaluation(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    minari = pytest.importorskip("minari")
-    pytest.importorskip("h5py")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    result = tmp_path / "result.json"
-    assert evaluate(trained, "--episodes", 7, "--minari", "boxworld/own-v0", "--json", result) == 0
-    episodes = list(minari.load_dataset("boxworld/own-v0").iterate_episodes())
-    assert len(episodes) == 7
-    measured = json.loads(result.read_text())["all"]
-    assert np.mean([each.rewards.sum() for each in episodes]) == pytest.approx(measured["return"]["mean"], abs=1e-5)
-    assert np.mean([len(each.rewards) for each in episodes]) == pytest.approx(measured["length"]["mean"], abs=1e-5)
-    for each in episodes:
-        over = each.terminations | each.truncations
-        assert over[-1]
-        assert not over[:-1].any()
-        assert len(each.observations) == len(each.actions) + 1
-    capsys.readouterr()
-    assert evaluate(trained, "--minari", "boxworld/own-v0") == 2
-    assert "there is a dataset boxworld/own-v0 already" in capsys.readouterr().err
-    assert evaluate(trained, "--minari", "no name") == 2
-    assert "allowed: [NAMESPACE/]NAME-vVERSION" in capsys.readouterr().err
