@@ -22,8 +22,6 @@ _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")
 POINTS = 120
 """Maximum points of a curve."""
 DPI = 110
-COLORS, LINES = 10, ("-", "--", ":")
-"""Matplotlib's colors, and the lines of the first ten curves, the next ten and those after them."""
 MANY = 6
 """Number of curves above which the legend is next to the plot."""
 
@@ -134,7 +132,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
 
     groups = panels(document["curves"])
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
-    styles = {label: curve_style(number) for number, label in enumerate(labels)}
+    styles = {label: tasks.curve_style(number) for number, label in enumerate(labels)}
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
     size = (7.5, 4.5) if len(groups) == 1 else (10.5, 3.4 * rows)
@@ -201,11 +199,6 @@ def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styl
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     elif axes.lines:
         axes.legend(loc="best", fontsize=8)
-
-
-def curve_style(number: int) -> tuple[str, str]:
-    """Color and line style of a curve, different for the first thirty."""
-    return f"C{number % COLORS}", LINES[number // COLORS % len(LINES)]
 
 
 def _run(run: FigureRun) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
 def _draw_ranking(axes: Any, means: list[tuple[str, Estimate]], cores: list[str]) -> None:
     for place, (core, mean) in enumerate(reversed(means)):
         error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
-        axes.errorbar(mean.value, place, xerr=error, fmt="o", color=_style(cores, core)[0], capsize=3)
+        axes.errorbar(mean.value, place, xerr=error, fmt="o", color=curve_style(cores.index(core))[0], capsize=3)
     axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
     axes.set_title("interquartile mean of MMER", fontsize=10)
 
@@ -110,7 +110,7 @@ def _draw_task(axes: Any, document: dict[str, Any], task: str, cores: list[str])
             continue
         steps = max(runs, key=lambda run: -run["step"][-1])["step"]
         values = np.array([np.interp(steps, run["step"], run[document["measure"]]) for run in runs])
-        color, dashes = _style(cores, curve["core"])
+        color, dashes = curve_style(cores.index(curve["core"]))
         axes.plot(np.array(steps) / 1e6, values.mean(0), dashes, color=color, label=curve["core"], linewidth=1)
         axes.fill_between(np.array(steps) / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
     axes.set_title(task, fontsize=10)
@@ -118,6 +118,6 @@ def _draw_task(axes: Any, document: dict[str, Any], task: str, cores: list[str])
     axes.set_ylabel(f"{document['measure']} in training")
 
 
-def _style(cores: list[str], core: str) -> tuple[str, str]:
-    number = cores.index(core)
+def curve_style(number: int) -> tuple[str, str]:
+    """Color and line style of a curve, different for the first thirty."""
     return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]

@@ -11,16 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
-from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import text
+from torch.utils.tensorboard.summary import custom_scalars, text
 
 _proto: Any = event_pb2  # protobuf creates these classes at import, invisible to type checkers
 _summary: Any = summary_pb2
-_layout: Any = layout_pb2
-_tensor: Any = tensor_pb2
-_types: Any = types_pb2
 
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 """Section -> title of a chart -> regular expressions of the tags in it."""
@@ -67,23 +63,11 @@ def picture(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
 
 def layout(step: int, charts: Charts) -> bytes:
     """Charts of the custom-scalars tab, from top to bottom; sections are open."""
-    categories = [
-        _layout.Category(
-            title=section,
-            chart=[
-                _layout.Chart(title=title, multiline=_layout.MultilineChartContent(tag=list(tags)))
-                for title, tags in of_section.items()
-            ],
-        )
+    content = {
+        section: {title: ["Multiline", list(tags)] for title, tags in of_section.items()}
         for section, of_section in charts.items()
-    ]
-    content = _layout.Layout(category=categories).SerializeToString()
-    value = _summary.Summary.Value(
-        tag=metadata.CONFIG_SUMMARY_TAG,
-        metadata=metadata.create_summary_metadata(),
-        tensor=_tensor.TensorProto(dtype=_types.DT_STRING, string_val=[content]),
-    )
-    return _at(step, _summary.Summary(value=[value]))
+    }
+    return _at(step, custom_scalars(content))
 
 
 def _at(step: int, *summaries: Any) -> bytes:

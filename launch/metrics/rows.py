@@ -1,6 +1,5 @@
 """Rows of a `metrics.jsonl`, read back, and their columns."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -24,23 +23,6 @@ TAIL = 2**17
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 
 
-def read_rows(file: Path) -> list[Row]:
-    """Complete rows of a file; damaged rows and values that are not numbers are left out. Raises OSError."""
-    rows: list[Row] = []
-    for line in file.read_bytes().splitlines():
-        try:
-            row: Any = json.loads(line)
-            step, metrics = row["step"], row["metrics"]
-            rows.append({"step": float(step)} | {k: float(v) for k, v in metrics.items() if _is_number(v)})
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            continue
-    return rows
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def parse_log(content: bytes) -> list[Mapping[str, Any]]:
     """Complete rows with all their fields: the last line may be half written, and a crash leaves parts of others."""
     rows = [parsed_row(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
@@ -53,6 +35,18 @@ def read_log(file: Path) -> list[Mapping[str, Any]]:
         return parse_log(file.read_bytes())
     except FileNotFoundError:
         return []
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Steps and finite metrics of the complete rows of a file. Raises OSError."""
+    return [
+        {"step": float(row["step"])} | {name: x for name, x in row["metrics"].items() if _is_number(x)}
+        for row in parse_log(file.read_bytes())
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def last_step(file: Path) -> int:

@@ -109,7 +109,7 @@ def test_a_learner_that_waits() -> None:
 
 def test_rows_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    good = json.dumps({"step": 3, "metrics": {"a": 1.5, "b": None, "c": "x"}})
+    good = json.dumps({"step": 3, "time": 1.0, "wall_s": 1.0, "metrics": {"a": 1.5, "b": None, "c": "x"}})
     file.write_text(f'{good}\nnull\n[1]\n{{"step": "x", "metrics": {{}}}}\n{"[" * 100_000}\n{{"step": 4')
     assert read_rows(file) == [{"step": 3.0, "a": 1.5}]
 

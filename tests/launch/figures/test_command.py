@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.figures import command, figure, results
+from engram.launch.figures import command, figure, results, tasks
 from engram.launch.figures.runs import FigureRun
 from engram.launch.run import saved
 from engram.launch.run.config import RunConfig
@@ -297,7 +297,7 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
 
 
 def test_no_two_curves_of_a_picture_look_the_same() -> None:
-    assert len({results.curve_style(number) for number in range(30)}) == 30
+    assert len({tasks.curve_style(number) for number in range(30)}) == 30
 
 
 @pytest.mark.parametrize(
