@@ -26,8 +26,7 @@ from .levels.stagger import Stagger
 from .packed import Packer, fetch, take_over
 from .unroll import Unroll
 
-ALL_NEW = LevelsConfig()
-"""Configuration without replay, stages or staggering: every episode samples a new level."""
+ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
 
 
 def _nothing() -> None:
@@ -315,16 +314,12 @@ class Actor:
 class Buffers:
     """Buffers of an unroll in progress."""
 
-    env: Any
-    """Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]."""
-    tensors: EnvOutput
-    """Tensors that share memory with `env`."""
-    initial_state: AgentState
-    """Recurrent state at step 0."""
+    env: Any  # Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]
+    tensors: EnvOutput  # Tensors that share memory with `env`
+    initial_state: AgentState  # Recurrent state at step 0
     initial: AgentState | None
     """Initial state of an episode, computed once for each unroll on a device other than the CPU; else None."""
-    episodes: list[NDArray[np.float32]]
-    """Finished episodes, as `Unroll.episodes`."""
+    episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
     shown: list[Any] = field(default_factory=list[Any])
     """Observations of each step on the network's device, if it is not the CPU."""

@@ -18,8 +18,7 @@ from ..envs.foreign.check import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around
 
-PLAYER, NOVELTY = "player", "novelty"
-"""Names of the extras for a player's actions and for novelty within the episode."""
+PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's actions and for novelty within the episode
 
 
 class Player(Protocol):
@@ -101,8 +100,7 @@ class Extras:
         self._player = make_player(player, batch) if player else None
         own = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
-        self._maps: NDArray[np.uint8] | None = None
-        """Maps of the whole environment, [N, rows, columns, layers]."""
+        self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
         self._map = MAP in names and own is not None
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
         """Digests of the cells or observations of each environment's episode."""

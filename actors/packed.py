@@ -10,17 +10,14 @@ from torch import Tensor, nn
 
 from ..agents.values import flat
 
-ALIGNED = 64
-"""Alignment of leaves in bytes."""
+ALIGNED = 64  # Alignment of leaves in bytes
 
 
 class Sent(NamedTuple):
     """Tensors being copied to a device."""
 
-    leaves: list[Tensor]
-    """Views of one buffer on the device, or tensors that were already on it."""
-    event: Any
-    """Reached when the copy is complete; None on a device without streams."""
+    leaves: list[Tensor]  # Views of one buffer on the device, or tensors that were already on it
+    event: Any  # Reached when the copy is complete; None on a device without streams.
 
 
 class Packer:
@@ -33,8 +30,7 @@ class Packer:
     def __init__(self, device: torch.device) -> None:
         self.device, self._streams = device, stream_module(device)
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._last: Any = None
-        """Event of the last copy out of the buffer."""
+        self._last: Any = None  # Event of the last copy out of the buffer
 
     def send(self, leaves: Sequence[Tensor]) -> Sent:
         """Start copying on the current stream; wait for the previous copy if it is in progress.

@@ -170,8 +170,7 @@ class LocalPool(InProcess):
             actors.prepare()
         self._failures = Failures(max_failures, report)
         self._turn = 0
-        self._made: list[Unroll] = []
-        """Unrolls made together with a requested one."""
+        self._made: list[Unroll] = []  # Unrolls made together with a requested one
 
     @property
     def failures(self) -> int:

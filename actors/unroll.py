@@ -27,22 +27,15 @@ EPISODE_COLUMNS = ("env_index", "return", "length")
 class Unroll(NamedTuple):
     """T steps of B environments."""
 
-    initial_state: AgentState
-    """Recurrent state at step 0, leaves [B, ...]."""
-    env: EnvOutput
-    """Steps 0..T, leaves [T + 1, B, ...]."""
-    agent: AgentOutput
-    """Steps 0..T-1, leaves [T, B, ...]."""
-    weights_version: Tensor
-    """int64 [B]: version of the acting weights."""
-    member: int
-    """Member of the population that acted (0 without a population)."""
-    actor: int
-    """Index of the actor that made this unroll."""
+    initial_state: AgentState  # Recurrent state at step 0, leaves [B, ...]
+    env: EnvOutput  # Steps 0..T, leaves [T + 1, B, ...]
+    agent: AgentOutput  # Steps 0..T-1, leaves [T, B, ...]
+    weights_version: Tensor  # int64 [B]: version of the acting weights
+    member: int  # Member of the population that acted (0 without a population)
+    actor: int  # Index of the actor that made this unroll
     episodes: Tensor
     """float32 [K, 3 + F]: the K episodes that ended here, with EPISODE_COLUMNS and the environment's own fields."""
-    seconds: float
-    """Wall time of acting in seconds."""
+    seconds: float  # Wall time of acting in seconds
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:

@@ -24,8 +24,7 @@ from .actor import Actor
 from .packed import fetch
 from .unroll import Unroll
 
-Group = Sequence[tuple[Actor, Weights]]
-"""Actors of different members, with their weights; all have one unroll length."""
+Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with their weights; all have one unroll length.
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
@@ -95,8 +94,7 @@ class _Networks:
 
         self._actors = actors
         self._call = _Respond(actors[0].agent)
-        self._initial: AgentState | None = None
-        """Initial states of all members, if known."""
+        self._initial: AgentState | None = None  # Initial states of all members, if known
         self._weights = stack_module_state([_Respond(actor.agent) for actor in actors])  # pyright: ignore[reportArgumentType]
 
     @torch.inference_mode()

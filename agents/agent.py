@@ -23,12 +23,9 @@ from .torsos import TorsoConfig, make_torso
 from .unique_observations import Seen, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
-LOG_DEVIATIONS = (-5.0, 2.0)
-"""Bounds of a Gaussian policy's log standard deviations."""
-PRIVILEGED, MAP = "privileged", "map"
-"""Names of extras, or of observation entries that the torso does not read."""
-MOST_STEPS = 2**63 - 1
-"""A count of steps is an int64."""
+LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
+PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
+MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +78,19 @@ class AgentState(NamedTuple):
     """Recurrent state of an agent between steps; leaves [B, ...]."""
 
     core: CoreState
-    previous_action: Tensor
-    """[B, ...] as actions are; `no_action` before the first one of an episode."""
-    elapsed: Tensor
-    """int64 [B]: steps since the start of the episode."""
-    over: Tensor
-    """bool [B]: the last step ended its episode, so the next one starts from the initial state."""
+    previous_action: Tensor  # [B, ...] as actions are; `no_action` before the first one of an episode.
+    elapsed: Tensor  # int64 [B]: steps since the start of the episode
+    over: Tensor  # bool [B]: the last step ended its episode, so the next one starts from the initial state
 
 
 class AgentUnroll(NamedTuple):
     """Outputs of the learner's forward pass over R steps of B environments."""
 
-    logits: Tensor
-    """[R, B, ...] as `AgentOutput.logits`."""
-    value: Tensor
-    """[R, B]."""
-    auxiliary: Tensor | None
-    """[R, B]: the core's own loss (MNM's meta loss), or None."""
-    prediction: Tensor | None
-    """[R - 1, B]: error of the prediction of the next step, or None."""
-    features: Tensor
-    """[R, B, H]: outputs of the core, inputs of the heads."""
+    logits: Tensor  # [R, B, ...] as `AgentOutput.logits`
+    value: Tensor  # [R, B]
+    auxiliary: Tensor | None  # [R, B]: the core's own loss (MNM's meta loss), or None
+    prediction: Tensor | None  # [R - 1, B]: error of the prediction of the next step, or None
+    features: Tensor  # [R, B, H]: outputs of the core, inputs of the heads
 
 
 class Agent(nn.Module):
@@ -145,8 +134,7 @@ class Agent(nn.Module):
                 self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
         self.rounded = False
         """Whether `respond` multiplies with bfloat16 factors on a supporting CPU, as the learner does."""
-        self.greedy = False
-        """Whether `step` takes the most likely action instead of sampling one."""
+        self.greedy = False  # Whether `step` takes the most likely action instead of sampling one
 
     @property
     def units(self) -> RescaledHead | None:

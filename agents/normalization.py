@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LIMIT = 10.0
-"""Normalized observations are clipped to plus or minus this."""
+LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
 RELATIVE_FLOOR = 1e-5
 """Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of it."""
-LEAST_UNIT = 1e-2
-"""Smallest unit of values, relative to the mean magnitude of nonzero rewards."""
+LEAST_UNIT = 1e-2  # Smallest unit of values, relative to the mean magnitude of nonzero rewards
 
 
 def alone(*parts: Any) -> Sequence[Any]:
@@ -149,8 +147,7 @@ class Shares(nn.Module):
         return torch.where(self.weight > 0, factors, 1.0)
 
 
-_BATCHES = 20.0
-"""Number of batches over which moments of returns and magnitudes of rewards are averaged."""
+_BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
 
 
 class RescaledHead(nn.Linear):

@@ -19,8 +19,7 @@ class PictureTorso(nn.Module):
         moments: running moments of the channels; None for none.
     """
 
-    width: int
-    """Units of the linear layer."""
+    width: int  # Units of the linear layer
 
     def __init__(self, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
         super().__init__()
@@ -63,8 +62,7 @@ class NatureTorso(PictureTorso):
     """
 
     width = 512
-    LEAST = 36
-    """Rows and columns of the smallest image for all three convolutions."""
+    LEAST = 36  # Rows and columns of the smallest image for all three convolutions
 
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         if min(rows, cols) < self.LEAST:

@@ -19,14 +19,10 @@ from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
-MOST_NUMBERS = 4096
-"""Largest array that is predicted in full; larger ones are predicted as averages over parts."""
-REWARD = ArraySpec((1,))
-"""Description of the reward as a prediction target."""
-PARTS = 20
-"""Rows and columns of the averages of an image."""
-CELL = 16
-"""Features of each cell of the map, from which one layer shared by all cells predicts its classes."""
+MOST_NUMBERS = 4096  # Largest array that is predicted in full; larger ones are predicted as averages over parts.
+REWARD = ArraySpec((1,))  # Description of the reward as a prediction target
+PARTS = 20  # Rows and columns of the averages of an image
+CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
 class Prediction(nn.Module):

@@ -12,14 +12,12 @@ class ArraySpec(NamedTuple):
     """Array of an observation."""
 
     shape: tuple[int, ...]
-    scale: float = 1.0
-    """The network receives observation * scale (1/255 for bytes of an image)."""
+    scale: float = 1.0  # The network receives observation * scale (1/255 for bytes of an image)
 
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
-LEAST_PICTURE = 16
-"""Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest."""
+LEAST_PICTURE = 16  # Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest
 
 
 class MapSpec(NamedTuple):
@@ -27,8 +25,7 @@ class MapSpec(NamedTuple):
 
     rows: int
     columns: int
-    classes: tuple[int, ...]
-    """Number of classes of each layer."""
+    classes: tuple[int, ...]  # Number of classes of each layer
 
 
 class ChoiceSpec(NamedTuple):

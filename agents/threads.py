@@ -31,17 +31,14 @@ class Done(Generic[R]):
         return self._value
 
 
-Later: TypeAlias = Done[R] | Future[R]
-"""Result of a piece of work, available once it is done."""
+Later: TypeAlias = Done[R] | Future[R]  # Result of a piece of work, available once it is done
 
 _others: ThreadPoolExecutor | None = None
-_count = 0
-"""Threads in addition to the caller's."""
+_count = 0  # Threads in addition to the caller's
 
 
 class _Local(threading.local):
-    helper = False
-    """Whether this is one of the additional threads, which run requested work themselves."""
+    helper = False  # Whether this is one of the additional threads, which run requested work themselves
 
 
 _local = _Local()

@@ -15,8 +15,7 @@ from .drawing import Canvas, Color
 from .loops import ArrayForm, Copies
 from .masks import KEY
 
-HIDDEN = ("num_envs", "first_index", "render_mode")
-"""Parameters of every batch, which say nothing of the environment."""
+HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, which say nothing of the environment
 
 
 class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
@@ -36,8 +35,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()
-    """Colors of the board and what they stand for, for a player."""
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and what they stand for, for a player
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
@@ -48,17 +46,14 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Those of them that may be missing; the environment then draws what they would say."""
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
-    map_classes: tuple[int, ...] = ()
-    """Number of classes of each layer of the map."""
-    replayable: bool = True
-    """Whether a level depends on `streams` alone, whichever copy plays it."""
+    map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
+    replayable: bool = True  # Whether a level depends on `streams` alone, whichever copy plays it
     fixed_levels: int = 0
     """Number of levels if environment i always plays level i modulo this number; 0: every episode has a level of its
     own."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
-    trusted: bool = False
-    """Whether `restore` may run code from a saved state; it has none of this engine's."""
+    trusted: bool = False  # Whether `restore` may run code from a saved state; it has none of this engine's.
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Names and the number of environments are checked before a constructor allocates anything."""

@@ -40,8 +40,7 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 class Loops(NamedTuple):
     """The loops of one environment, compiled."""
 
-    reset: Callable[..., None]
-    """reset(state, params, mask, observation): see `_reset_batch`."""
+    reset: Callable[..., None]  # reset(state, params, mask, observation): see `_reset_batch`
     step: Callable[..., int]
     """step(state, params, num_actions, actions, observation, reward, terminated, truncated): see `_step_batch`."""
 
@@ -112,8 +111,7 @@ def first_outside(values: Array, n: int) -> int:
     return -1
 
 
-MOST_NAMES = 10
-"""Actions that an error names; more are a range."""
+MOST_NAMES = 10  # Actions that an error names; more are a range.
 
 
 class ArrayForm(NamedTuple):

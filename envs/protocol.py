@@ -11,8 +11,7 @@ class BatchedEnvironment(Protocol):
     """N environments with NEXT_STEP autoreset, which write into arrays of the caller."""
 
     num_envs: int
-    trusted: bool
-    """Whether `restore` may run code from a saved state."""
+    trusted: bool  # Whether `restore` may run code from a saved state
 
     @property
     def single_observation_space(self) -> spaces.Space[Any]:

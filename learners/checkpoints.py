@@ -35,11 +35,9 @@ RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
 }
 """Keys saved under another name by older versions."""
 _SUMS = "SHA256SUMS"
-FILES = (*_FILES, _SUMS)
-"""Files of a checkpoint in copying order: it is incomplete without the last one."""
+FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order: it is incomplete without the last one
 _PARTIAL = ".partial-"
-_NAME = re.compile(r"step-(\d{12,})(\.old)?")
-"""`.old` marks a checkpoint of the same step while a new one replaces it."""
+_NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old` marks a checkpoint of the same step while a new one replaces it
 
 Stamp = tuple[tuple[int, ...], ...]
 

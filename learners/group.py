@@ -21,10 +21,8 @@ from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(hours=1)
 """Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
-SHORT = 4096
-"""Largest number of values sent by one learner with which every learner combines all of a tensor."""
-LOOK_SECONDS = 1.0
-"""Interval in seconds at which a waiting learner checks whether to continue waiting."""
+SHORT = 4096  # Largest number of values sent by one learner with which every learner combines all of a tensor
+LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
 
 
 class LearnerLossError(RuntimeError):
@@ -61,8 +59,7 @@ def deal(learners: int, actors: int, environments: int | None, envs_per_actor: i
 class Group:
     """Group of a single learner, whose share is the whole batch, without exchange."""
 
-    rank, size, first = 0, 1, 0
-    """`first`: number of environments of the learners before this one."""
+    rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
 
     def __deepcopy__(self, _: object) -> "Group":
         return self
@@ -124,8 +121,7 @@ class GlooGroup(Group):
         options: Any = ProcessGroupGloo._Options()  # pyright: ignore
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=connect_seconds)
-        self._work: Any = None
-        """Newest exchange."""
+        self._work: Any = None  # Newest exchange
         self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
 
     def all_environments(self, own: int) -> int:

@@ -75,20 +75,15 @@ class RayPool:
     ) -> None:
         share_tensors()
         self._timeout, self._report, self._died = timeout, report, died
-        self._unrolls_from: Counter[str] = Counter()
-        """Received unrolls by machine."""
+        self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self._failures = Failures(max_failures, report)
         self._window = window
         self.device, self.still = torch.device("cpu"), nullcontext()
-        self._open: dict[ObjectRef[Any], Request] = {}
-        """Open requests, oldest first."""
+        self._open: dict[ObjectRef[Any], Request] = {}  # Open requests, oldest first
         self._sent = 0
-        self._answers = 0
-        """Unrolls received."""
-        self._streaming = False
-        """Whether `next` was called last, not `gather`; then new weights trigger requests."""
-        self._unroll_seconds = 0.0
-        """Exponential moving average (factor 1/2) of the duration of responses."""
+        self._answers = 0  # Unrolls received
+        self._streaming = False  # Whether `next` was called last, not `gather`; then new weights trigger requests.
+        self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of responses
         self._blocked: tuple[ActorSlot, float] | None = None
         """Slot for which the responses of others wait, and since when."""
         self._passed_over: set[int] = set()

@@ -6,12 +6,9 @@ from torch import Tensor, nn
 
 from ..cores.core import Core
 
-BATCH = 64
-"""Sequences per update."""
-NOISE = 0.3
-"""Standard deviation of the distraction."""
-SOLVED = 0.95
-"""Fraction of correct answers required for recall; guessing gives 0.5."""
+BATCH = 64  # Sequences per update
+NOISE = 0.3  # Standard deviation of the distraction
+SOLVED = 0.95  # Fraction of correct answers required for recall; guessing gives 0.5.
 
 
 def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Tensor]:

@@ -49,8 +49,7 @@ class Concrete(Core):
     """
 
     loops_over_time = False
-    in_a_row = True
-    """Whether every pool smooths the previous one."""
+    in_a_row = True  # Whether every pool smooths the previous one
 
     def __init__(
         self,

@@ -15,8 +15,7 @@ from .fast.elementwise import Array
 from .fast.routes import stands_for
 from .parts.images import image_size
 
-FORGET_BIAS = 1.0
-"""Added to the forget gate, as in the released Conv2DLSTM."""
+FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
 
 
 class ConvLSTMState(NamedTuple):

@@ -28,8 +28,7 @@ __all__ = [
     "unroll_step_by_step",
 ]
 
-CoreState: TypeAlias = Any
-"""A NamedTuple of tensors [B, ...]; each core has its own."""
+CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
 Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
 """A form of `Core.unroll`, with its arguments and results."""
 
@@ -44,14 +43,11 @@ class Core(nn.Module):
 
     input_size: int
     output_size: int
-    loops_over_time = True
-    """Whether `unroll` computes steps sequentially."""
+    loops_over_time = True  # Whether `unroll` computes steps sequentially
     constant_leaves: tuple[str, ...] = ()
     """Leaves of the state whose initial values are not learned: no step reads them, or they are functions of others."""
-    constant_start = ""
-    """Why the initial state cannot be learned; empty where it can."""
-    kind: type["Core"]
-    """Class that defines the equations: the object's own, or the one whose initial state is learned."""
+    constant_start = ""  # Why the initial state cannot be learned; empty where it can.
+    kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     full_precision = True
     """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
 

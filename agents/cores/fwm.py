@@ -13,8 +13,7 @@ from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
 
-BLOCK = 32
-"""Largest number of steps processed at once in an unroll."""
+BLOCK = 32  # Largest number of steps processed at once in an unroll
 
 
 class FWMState(NamedTuple):

@@ -8,17 +8,14 @@ from torch import Tensor, nn
 
 from .core import Core, Route, at_least_one, map_state, readable, unroll_step_by_step
 
-PIECE = 64
-"""Steps that one pass attends for at once, at most: the table of attention is this by window + this."""
+PIECE = 64  # Steps that one pass attends for at once, at most: the table of attention is this by window + this
 
 
 class GTrXLState(NamedTuple):
     """The last memory_length inputs of every layer, newest last, zero where there were none yet."""
 
-    past: Tensor
-    """[B, num_layers, memory_length, hidden_size]."""
-    length: Tensor
-    """int64 [B]: how many of them there are."""
+    past: Tensor  # [B, num_layers, memory_length, hidden_size]
+    length: Tensor  # int64 [B]: how many of them there are
 
 
 class GTrXL(Core):

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from .contract.conditions import readable
 from .core import Core, CoreState, map_state, reset_state
 
-LARGEST = 1e6
-"""Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant."""
+LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant
 
 
 def learn_initial_state(core: Core, name: str) -> Core:
@@ -40,8 +39,7 @@ class LearnedStart:
     they never use the constant state of a reset.
     """
 
-    gives_no_resets = True
-    """Whether the `unroll` of the classes above is called only without resets."""
+    gives_no_resets = True  # Whether the `unroll` of the classes above is called only without resets
     learned_state: nn.ParameterDict
 
     def initial_state(self, batch_size: int) -> CoreState:

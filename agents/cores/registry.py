@@ -45,8 +45,7 @@ CORES = {
 }
 
 
-LEARNED = "learn_initial_state"
-"""Option of every core: the initial state is a parameter."""
+LEARNED = "learn_initial_state"  # Option of every core: the initial state is a parameter
 
 
 def core_names() -> list[str]:

@@ -18,8 +18,7 @@ Gate = Literal["unit", "memory"]
 
 
 class RMCState(NamedTuple):
-    memory: Tensor
-    """[B, num_slots, num_heads * head_size]."""
+    memory: Tensor  # [B, num_slots, num_heads * head_size]
 
 
 def truncated_linear(in_features: int, out_features: int) -> Linear:
@@ -125,8 +124,7 @@ class RMC(Core):
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.place_size = num_heads * (key_size + head_size)
-        self.image = (0, 0)
-        """Channels and places of the attended image."""
+        self.image = (0, 0)  # Channels and places of the attended image
         if places:
             channels, *sides = image_size("rmc", input_size, height, width, channels)
             self.image = (channels, sides[0] * sides[1])

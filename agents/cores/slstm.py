@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from ..kernels import linear
 from .core import Core, Route, at_least_one, unroll_step_by_step
 
-EMPTY = -1e4
-"""The first m: the logarithm of a value that is 0 in every precision."""
+EMPTY = -1e4  # The first m: the logarithm of a value that is 0 in every precision
 
 
 class SLSTMState(NamedTuple):

@@ -18,14 +18,10 @@ class Blocks(NamedTuple):
 
     steps: Tensor
     """int64 [L, N]: the flat index t * B + b of each step of each block; a short block repeats its first step."""
-    used: Tensor
-    """bool [L, N]: False where a short block only repeats its first step."""
-    slot: Tensor
-    """int64 [T * B]: index of each step in its block."""
-    block: Tensor
-    """int64 [T * B]: the block of each step; environment b's first block is block b."""
-    previous: list[Tensor]
-    """For depth 1, 2, ...: the block before each block of that depth, int64."""
+    used: Tensor  # bool [L, N]: False where a short block only repeats its first step
+    slot: Tensor  # int64 [T * B]: index of each step in its block
+    block: Tensor  # int64 [T * B]: the block of each step; environment b's first block is block b.
+    previous: list[Tensor]  # For depth 1, 2, ...: the block before each block of that depth, int64
 
     def depths(self) -> list[slice]:
         """The blocks of depth 0, 1, 2, ..."""

@@ -23,8 +23,7 @@ from torch import Tensor
 from ..cores.contract.conditions import readable
 from ..cores.fast.scan.unroll import can_compile, scan_compiled
 
-SHORT = 24
-"""Largest number of steps in a block that is processed step by step."""
+SHORT = 24  # Largest number of steps in a block that is processed step by step
 
 
 def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
@@ -70,12 +69,9 @@ def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bpt
 class _Blocks(NamedTuple):
     """T steps as N parallel blocks; steps beyond T have decay and input 0."""
 
-    decay: Tensor
-    """[L, N * B, ...] or [1, 1, ...]."""
-    inputs: Tensor
-    """[L, N * B, ...]."""
-    reset: Tensor
-    """bool [L, N * B]."""
+    decay: Tensor  # [L, N * B, ...] or [1, 1, ...]
+    inputs: Tensor  # [L, N * B, ...]
+    reset: Tensor  # bool [L, N * B]
 
 
 def _fold(decay: Tensor, inputs: Tensor, reset: Tensor, size: int) -> _Blocks:

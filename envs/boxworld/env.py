@@ -14,20 +14,7 @@ from ..loops import batch_loops
 from ..seen_map import layers, mark_window
 from ..single import SingleEnv
 from . import rules
-from .levels import (
-    BAIT,
-    FLOOR,
-    GEM,
-    KEY,
-    LOCK,
-    NOTHING,
-    NUM_COLORS,
-    PLAYER,
-    Params,
-    State,
-    check_fits,
-    new_state,
-)
+from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, check_fits, new_state
 from .rules import PALETTE, WINDOW
 
 _LETTERS = (

@@ -29,28 +29,17 @@ MAX_FAILURES = 200
 class State(NamedTuple):
     """N games; S = grid_size + 4."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    board: Array
-    """int8 [N, S, S]: cell codes, without the player."""
-    row: Array
-    """int64 [N]: position of the player in `board`."""
-    col: Array
-    """int64 [N]: position of the player in `board`."""
-    colors: Array
-    """int8 [N, 20]: the level's order of colors; the path takes them from the first on."""
-    held: Array
-    """int8 [N]: cell code of the key in hand, or NOTHING."""
-    steps: Array
-    """int64 [N]: actions taken in this episode."""
-    solved: Array
-    """bool [N]: the gem has been collected."""
-    path_length: Array
-    """int64 [N]: locks on the way to the gem."""
-    num_distractors: Array
-    """int64 [N]: branches that lead nowhere."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    board: Array  # int8 [N, S, S]: cell codes, without the player
+    row: Array  # int64 [N]: position of the player in `board`
+    col: Array  # int64 [N]: position of the player in `board`
+    colors: Array  # int8 [N, 20]: the level's order of colors; the path takes them from the first on.
+    held: Array  # int8 [N]: cell code of the key in hand, or NOTHING
+    steps: Array  # int64 [N]: actions taken in this episode
+    solved: Array  # bool [N]: the gem has been collected
+    path_length: Array  # int64 [N]: locks on the way to the gem
+    num_distractors: Array  # int64 [N]: branches that lead nowhere
 
 
 class Params(NamedTuple):

@@ -19,8 +19,7 @@ from ..planes import paint, put
 from ..randomness import integer, normal
 
 ROWS, COLS = 7, 12
-CHARACTERS = " PQab"
-"""Nothing, player, cue layer, top ball, bottom ball: the planes of an observation, in this order."""
+CHARACTERS = " PQab"  # Nothing, player, cue layer, top ball, bottom ball: the planes of an observation, in this order
 NOTHING, PLAYER, CUE, BALL_A, BALL_B = range(len(CHARACTERS))
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 UP, DOWN = 0, 1
@@ -34,24 +33,15 @@ CATCH = TRIAL_FRAMES - 1
 class State(NamedTuple):
     """N games; K = num_trials."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    frame: Array
-    """int64 [N]: 0 at the first observation."""
-    row: Array
-    """int64 [N]: the player's row, 0 top or 1 bottom."""
-    balls: Array
-    """int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom."""
-    cues: Array
-    """int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation."""
-    caught: Array
-    """int64 [N]: right balls caught in this episode, rewarded or not."""
-    missed: Array
-    """int64 [N]: right balls missed in rewarded trials."""
-    solved: Array
-    """bool [N]: the episode has ended and every rewarded ball was caught."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    frame: Array  # int64 [N]: 0 at the first observation
+    row: Array  # int64 [N]: the player's row, 0 top or 1 bottom
+    balls: Array  # int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom
+    cues: Array  # int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation.
+    caught: Array  # int64 [N]: right balls caught in this episode, rewarded or not
+    missed: Array  # int64 [N]: right balls missed in rewarded trials
+    solved: Array  # bool [N]: the episode has ended and every rewarded ball was caught
 
 
 class Params(NamedTuple):

@@ -18,8 +18,7 @@ from .check import OUTSIDE, Pace, check_behavior, check_observation, check_space
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
-MOST_SAVED = 4 * 2**20
-"""The most bytes that the pickled environments of one actor may take in a checkpoint."""
+MOST_SAVED = 4 * 2**20  # The most bytes that the pickled environments of one actor may take in a checkpoint
 
 
 class ForeignBatch:
@@ -36,14 +35,10 @@ class ForeignBatch:
         name: what errors call this environment.
     """
 
-    draws_views: bool = False
-    """`draw` returns the whole board, whatever the agent sees of it."""
-    replayable: bool = False
-    """No copy can be told its next level."""
-    trusted: bool = False
-    """Whether `restore` may unpickle."""
-    reset_options: dict[str, Any] | None = None
-    """`options` of the next `reset_into`, for the episodes that it starts."""
+    draws_views: bool = False  # `draw` returns the whole board, whatever the agent sees of it
+    replayable: bool = False  # No copy can be told its next level
+    trusted: bool = False  # Whether `restore` may unpickle
+    reset_options: dict[str, Any] | None = None  # `options` of the next `reset_into`, for the episodes that it starts
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         check_integer("num_envs", num_envs, 1, None)

@@ -61,11 +61,9 @@ def _refuse(wrapper: str, name: str) -> None:
 class Pace(NamedTuple):
     """Seconds that environments take, as measured in one call each."""
 
-    step: float
-    """Of a step of one environment; of a vector environment, of all together."""
+    step: float  # Of a step of one environment; of a vector environment, of all together.
     reset: float
-    cpu: float
-    """CPU time of this process in the step, as a share of the step."""
+    cpu: float  # CPU time of this process in the step, as a share of the step
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:

@@ -22,8 +22,7 @@ from ..arrays import Array, Observation
 from .batch import ForeignBatch
 from .spaces import empty
 
-MakeGroup = Callable[[int, int], ForeignBatch]
-"""make(num_envs, first_index): picklable."""
+MakeGroup = Callable[[int, int], ForeignBatch]  # make(num_envs, first_index): picklable
 
 
 class WorkerBatch(ForeignBatch):
@@ -173,8 +172,7 @@ class _Group(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = spec["observation"], spec["action"]
         self._make, self._size, self._first_index = make, size, first_index
         self._batch: ForeignBatch | None = None
-        self.argument: Any = None
-        """Of the next `run`."""
+        self.argument: Any = None  # Of the next `run`
         if os.getpid() != owner:  # the owner saves on Ctrl-C and SIGTERM, and ends the workers itself
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)

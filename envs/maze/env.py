@@ -69,12 +69,7 @@ class MazeBatch(BatchedEnv):
         "found": ("no", "yes"),
     }
     action_names = rules.ACTION_NAMES
-    symbols = (
-        (AGENT, "you"),
-        (FLOOR, "free cell"),
-        (WALL, "wall or pillar"),
-        (GOAL, "goal (only with v or the twin)"),
-    )
+    symbols = ((AGENT, "you"), (FLOOR, "free cell"), (WALL, "wall or pillar"), (GOAL, "goal (only with v or the twin)"))
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
     drawn_keys = ("teleports",)

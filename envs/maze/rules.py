@@ -15,47 +15,32 @@ from ..randomness import integer
 GOAL_REWARD = 10.0
 ACTION_NAMES = ("up", "down", "left", "right")
 ACTION_NONE = -1
-VIEW = 3
-"""Rows and columns of cells that the agent sees, itself in the middle."""
+VIEW = 3  # Rows and columns of cells that the agent sees, itself in the middle
 _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 
 
 class State(NamedTuple):
     """N agents, T steps per episode. Cells are (row, col)."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    row: Array
-    """int64 [N]: where the agent is."""
-    col: Array
-    """int64 [N]: where the agent is."""
-    goal: Array
-    """uint8 [N, 2]: where the reward is."""
-    teleports: Array
-    """uint8 [N, T, 2]: cells to which the agent is taken from the goal, in order."""
-    last_action: Array
-    """int64 [N]: the previous action, or ACTION_NONE."""
-    last_reward: Array
-    """float64 [N]: the previous reward."""
-    steps: Array
-    """int64 [N]: steps taken in this episode."""
-    successes: Array
-    """int64 [N]: times that the goal was reached."""
-    first_success: Array
-    """int64 [N]: the step that reached the goal for the first time, T if none has."""
-    bumps: Array
-    """int64 [N]: steps into a wall."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    row: Array  # int64 [N]: where the agent is
+    col: Array  # int64 [N]: where the agent is
+    goal: Array  # uint8 [N, 2]: where the reward is
+    teleports: Array  # uint8 [N, T, 2]: cells to which the agent is taken from the goal, in order
+    last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
+    last_reward: Array  # float64 [N]: the previous reward
+    steps: Array  # int64 [N]: steps taken in this episode
+    successes: Array  # int64 [N]: times that the goal was reached
+    first_success: Array  # int64 [N]: the step that reached the goal for the first time, T if none has
+    bumps: Array  # int64 [N]: steps into a wall
 
 
 class Params(NamedTuple):
     """The constructor's arguments as compiled functions take them."""
 
-    walls: Array
-    """uint8 [size, size]: 1 where a wall is."""
-    free: Array
-    """uint8 [F, 2]: the cells that are no wall."""
+    walls: Array  # uint8 [size, size]: 1 where a wall is
+    free: Array  # uint8 [F, 2]: the cells that are no wall
     num_steps: int
     wall_penalty: float
     previous_action: bool

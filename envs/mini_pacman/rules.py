@@ -8,11 +8,9 @@ from ..randomness import integer, mixed, uniform
 from .levels import COLS, EMPTY, FOOD, FULL_BOARD, HEIGHT, ROWS, WALL, WIDTH, Params, State, start_level
 
 WINDOW = 5
-AROUND = 2 * ROWS - 1, 2 * COLS - 1
-"""Rows and columns of a window that shows the whole map wherever Pacman is."""
+AROUND = 2 * ROWS - 1, 2 * COLS - 1  # Rows and columns of a window that shows the whole map wherever Pacman is
 ACTION_NAMES = ("stay", "right", "up", "left", "down")
-MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])
-"""Change of place for every action."""
+MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])  # Change of place for every action
 REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 4, 1, 2]])
 """The unreflected action for every reflection and action."""
 _SALT = np.uint64(0xD1B54A32D192ED03)
@@ -23,8 +21,7 @@ STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
 REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
 
-PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
-"""Colors of EMPTY, FOOD and WALL."""
+PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)  # Colors of EMPTY, FOOD and WALL
 PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 

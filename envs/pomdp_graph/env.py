@@ -73,11 +73,7 @@ class PomdpGraphBatch(BatchedEnv):
     """
 
     action_names = ("0", "1", "2")
-    symbols = (
-        (AGENT, "you are here"),
-        (GOAL, "the goal"),
-        (NODE, "another state"),
-    )
+    symbols = ((AGENT, "you are here"), (GOAL, "the goal"), (NODE, "another state"))
     episode_fields = ("successes", "timeouts", "invalid_actions")
     level_keys = ("adjacency", "goal", "agent", "redraws")
     drawn_keys = ("redraws",)

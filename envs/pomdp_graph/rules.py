@@ -19,51 +19,32 @@ ACTION_NONE = -1
 class State(NamedTuple):
     """N agents on graphs of S states and A actions, T steps per episode."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    graph: Array
-    """int64 [N]: index of the graph in the set, -1 for a given one."""
-    successors: Array
-    """int8 [N, S, A]: where an action leads, -1 where it is invalid."""
-    places: Array
-    """int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again."""
-    place: Array
-    """int64 [N]: the places in use."""
-    goal: Array
-    """int64 [N]: where the reward is."""
-    agent: Array
-    """int64 [N]: where the agent is."""
-    last_action: Array
-    """int64 [N]: the previous action, or ACTION_NONE."""
-    timer: Array
-    """int64 [N]: steps that earn nothing, towards a new placement."""
-    steps: Array
-    """int64 [N]: steps taken in this episode."""
-    total: Array
-    """float64 [N]: rewards of this episode."""
-    successes: Array
-    """int64 [N]: times that the goal was reached."""
-    timeouts: Array
-    """int64 [N]: times that agent and goal were placed again without success."""
-    invalid_actions: Array
-    """int64 [N]: actions that led nowhere."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    graph: Array  # int64 [N]: index of the graph in the set, -1 for a given one
+    successors: Array  # int8 [N, S, A]: where an action leads, -1 where it is invalid
+    places: Array  # int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again
+    place: Array  # int64 [N]: the places in use
+    goal: Array  # int64 [N]: where the reward is
+    agent: Array  # int64 [N]: where the agent is
+    last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
+    timer: Array  # int64 [N]: steps that earn nothing, towards a new placement
+    steps: Array  # int64 [N]: steps taken in this episode
+    total: Array  # float64 [N]: rewards of this episode
+    successes: Array  # int64 [N]: times that the goal was reached
+    timeouts: Array  # int64 [N]: times that agent and goal were placed again without success
+    invalid_actions: Array  # int64 [N]: actions that led nowhere
 
 
 class Params(NamedTuple):
     """The constructor's arguments as compiled functions take them."""
 
-    graphs: Array
-    """int8 [G, S, A]: successors of the graphs of the set."""
-    first_index: int
-    """Index of copy 0, for one graph per copy."""
-    drawn: bool
-    """Sample a new graph for every episode."""
+    graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
+    first_index: int  # Index of copy 0, for one graph per copy
+    drawn: bool  # Sample a new graph for every episode
     num_steps: int
     patience: int
-    paper: bool
-    """Success resets the timer, and the sum of rewards is observed."""
+    paper: bool  # Success resets the timer, and the sum of rewards is observed
     show_graph: bool
 
 

@@ -8,8 +8,7 @@ from ..single import SingleEnv
 from .cards import Params, State, clear, one_hot
 from .game import CLASS, BoardBatch, symbols_of
 
-SHIPS = (2, 3, 3, 4)
-"""Cells of each ship."""
+SHIPS = (2, 3, 3, 4)  # Cells of each ship
 
 
 def _task(side: int) -> Params:

@@ -21,8 +21,7 @@ _CLASSES: tuple[Color, ...] = (
 PALETTE = (_DARK, _BACK, *_CLASSES)
 DARK, BACK, CLASS = 0, 1, 2
 """Colors of a cell that is off, of a card face down, and of class 0; the other classes follow."""
-PACK_WIDTH, SMALLEST = 13, 110
-"""Cards in a row of an image, and pixels of an image's shorter side."""
+PACK_WIDTH, SMALLEST = 13, 110  # Cards in a row of an image, and pixels of an image's shorter side
 
 
 def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
@@ -39,8 +38,7 @@ class PopgymBatch(BatchedEnv):
         first_index, render_mode: see BatchedEnv.
     """
 
-    tasks: ClassVar[Mapping[str, Params]]
-    """By difficulty."""
+    tasks: ClassVar[Mapping[str, Params]]  # By difficulty
     state: State
     params: Params
 

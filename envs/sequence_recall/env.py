@@ -22,8 +22,7 @@ _LIT: tuple[Color, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225,
 _UNLIT: tuple[Color, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
 
 
-FEW = 100_000
-"""Sequences beyond which one hardly occurs again."""
+FEW = 100_000  # Sequences beyond which one hardly occurs again
 
 
 class SequenceRecallBatch(BatchedEnv):

@@ -22,18 +22,7 @@ from ..arrays import Array, zeros_for
 from ..planes import put
 from ..randomness import integer, next_bits
 from ..timeout import NEVER
-from .map import (
-    COLS,
-    ENTRY_COL,
-    LIMBO,
-    PAD_WIDTH,
-    ROWS,
-    SPECKLE_ROW,
-    START,
-    TELEPORTER_COL,
-    TELEPORTER_ROW,
-    WORDS,
-)
+from .map import COLS, ENTRY_COL, LIMBO, PAD_WIDTH, ROWS, SPECKLE_ROW, START, TELEPORTER_COL, TELEPORTER_ROW, WORDS
 
 VIEW_ROWS, VIEW_COLS = 7, 11
 AHEAD, ASIDE = VIEW_ROWS // 2, VIEW_COLS // 2
@@ -44,64 +33,43 @@ ONE_HOT = np.eye(len(CHARACTERS), dtype=np.uint8)
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 _DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
 CUE_ROW, CUE_ROWS, CUE_COLS = 4, 3, 2
-SPECKLE_SHARE = 1229
-"""Of 2048: each cell of the speckle region looks like wall with probability 0.6001."""
+SPECKLE_SHARE = 1229  # Of 2048: each cell of the speckle region looks like wall with probability 0.6001
 STEP_REWARD, PAD_REWARD = -0.001, 1.0
 
 
 class State(NamedTuple):
     """N games."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    frame: Array
-    """int64 [N]: 0 at the first observation."""
-    goal: Array
-    """int64 [N]: the arm that the cue names, 0 left or 1 right."""
-    board: Array
-    """uint64 [N, 77, 4]: bits of the cells that look like wall."""
-    row: Array
-    """int64 [N]: position of the player on the map."""
-    col: Array
-    """int64 [N]: position of the player on the map."""
-    left: Array
-    """int64 [N]: first column of the window."""
-    leftmost: Array
-    """int64 [N]: the window stays within columns leftmost .. leftmost + 190."""
-    arrival: Array
-    """int64 [N]: frame in which the maze comes into view."""
-    deadline: Array
-    """int64 [N]: frame in which the episode, or the trial of an endless one, ends."""
-    finished: Array
-    """bool [N]: a goal pad was reached in time."""
-    solved: Array
-    """bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode."""
-    begun: Array
-    """int64 [N]: frame in which the trial began; 0 unless the episode is endless."""
-    decisions: Array
-    """int64 [N]: pads reached in an endless episode."""
-    correct: Array
-    """int64 [N]: those among them that the cues named."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    frame: Array  # int64 [N]: 0 at the first observation
+    goal: Array  # int64 [N]: the arm that the cue names, 0 left or 1 right
+    board: Array  # uint64 [N, 77, 4]: bits of the cells that look like wall
+    row: Array  # int64 [N]: position of the player on the map
+    col: Array  # int64 [N]: position of the player on the map
+    left: Array  # int64 [N]: first column of the window
+    leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190.
+    arrival: Array  # int64 [N]: frame in which the maze comes into view
+    deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
+    finished: Array  # bool [N]: a goal pad was reached in time
+    solved: Array  # bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode
+    begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
+    decisions: Array  # int64 [N]: pads reached in an endless episode
+    correct: Array  # int64 [N]: those among them that the cues named
 
 
 class Rules(NamedTuple):
     """The values that the compiled functions need to know of the constructor's arguments."""
 
     limbo_time: int
-    journey_time: int
-    """Frames from the teleporter to the maze: max(1, limbo_time)."""
+    journey_time: int  # Frames from the teleporter to the maze: max(1, limbo_time)
     teleport_delay: int
-    timeout_frames: int
-    """NEVER for none."""
+    timeout_frames: int  # NEVER for none
     cue_after_teleport: bool
     entry_row: int
     pad_row: int
-    left_pad: int
-    """First column of the left goal pad."""
-    right_pad: int
-    """First column of the right goal pad."""
+    left_pad: int  # First column of the left goal pad
+    right_pad: int  # First column of the right goal pad
     endless: bool = False
 
 
@@ -109,10 +77,8 @@ class Params(NamedTuple):
     """Numbers, and the map that all environments share."""
 
     rules: Rules
-    walls: Array
-    """uint64 [77, 4]: bits of the walls."""
-    speckle: Array
-    """uint64 [77, 4]: bits of the cells that may be speckled."""
+    walls: Array  # uint64 [77, 4]: bits of the walls
+    speckle: Array  # uint64 [77, 4]: bits of the cells that may be speckled
 
 
 def new_state(num_envs: int) -> State:

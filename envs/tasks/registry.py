@@ -237,12 +237,7 @@ def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
 
 
 def make_task(
-    name: str,
-    num_sequences: int,
-    parameters: Mapping[str, Any] | None = None,
-    *,
-    seed: int = 0,
-    part: str = "train",
+    name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
     """A task by name, with `num_sequences` sequences side by side.
 

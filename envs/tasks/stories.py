@@ -23,10 +23,8 @@ MODES = ("qa", "lm")
 class Line(NamedTuple):
     """A statement, or a question with its answer."""
 
-    words: list[str]
-    """Lower case, "." or "?" last."""
-    answer: str | None
-    """As it stands there, parts of a list joined by commas."""
+    words: list[str]  # Lower case, "." or "?" last
+    answer: str | None  # As it stands there, parts of a list joined by commas
 
 
 Story = list[Line]

@@ -12,8 +12,7 @@ from .token_stream import Document, TokenStream, as_path, numbered, read_text
 
 LEVELS = ("word", "character")
 UNKNOWN, EOS = "<unk>", "<eos>"
-HELD_OUT = 0.05
-"""Share of a single file that is kept for each of validation and test."""
+HELD_OUT = 0.05  # Share of a single file that is kept for each of validation and test
 
 
 def read_parts(path: str | Path) -> dict[str, str]:

@@ -11,11 +11,7 @@ from typing import Any, get_type_hints
 
 from .algorithm import Algorithm
 
-ALGORITHMS = {
-    "a2c": ".a2c:A2C",
-    "ppo": ".ppo:PPO",
-    "vtrace": ".vtrace:VTrace",
-}
+ALGORITHMS = {"a2c": ".a2c:A2C", "ppo": ".ppo:PPO", "vtrace": ".vtrace:VTrace"}
 
 
 def algorithm_names() -> list[str]:

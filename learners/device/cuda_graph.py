@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...actors.unroll import Unroll, tensors, with_tensors
 
-WARM_UP = 3
-"""Updates before the recorded one, in which libraries choose their methods and allocate memory."""
+WARM_UP = 3  # Updates before the recorded one, in which libraries choose their methods and allocate memory
 
 Update: TypeAlias = Callable[[Unroll, Sequence[Tensor]], Tensor]
 """Complete update from a batch on the device and the indices of its minibatches; returns its metrics."""
@@ -57,8 +56,7 @@ def changing(agent: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]
 
 class _Recording(NamedTuple):
     replay: Callable[[], object]
-    leaves: list[Tensor]
-    """Input buffers of the batch and its indices."""
+    leaves: list[Tensor]  # Input buffers of the batch and its indices
     result: Tensor
 
 

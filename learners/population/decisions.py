@@ -18,28 +18,21 @@ from .search_space import Values, first_values, mutated
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
 """Keys of the population's random streams, distinct from those of environments and weights."""
 
-Scores = Sequence[Sequence[float]]
-"""Returns of each member's last episodes in order, at most a window of them."""
+Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes in order, at most a window of them
 
 
 class Decision(NamedTuple):
     """Decision about one member, and its reason."""
 
     member: int
-    opponent: int | None
-    """Member of the comparison, if any."""
-    p_value: float | None
-    """p-value of Welch's t-test between the two; None without a test, or if neither varies."""
-    mean: float | None
-    """Mean score; None without scores."""
+    opponent: int | None  # Member of the comparison, if any
+    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if neither varies.
+    mean: float | None  # Mean score; None without scores.
     opponent_mean: float | None
-    copy: bool
-    """Whether weights and optimizer state of the opponent are copied."""
+    copy: bool  # Whether weights and optimizer state of the opponent are copied
     reason: str
-    old: Values
-    """Settings of the member before."""
-    new: Values
-    """Settings of the member after."""
+    old: Values  # Settings of the member before
+    new: Values  # Settings of the member after
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:

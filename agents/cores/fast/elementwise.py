@@ -13,11 +13,9 @@ from ....base.compiled import compiled
 
 Array: TypeAlias = NDArray[Any]
 
-EPS = 1e-5
-"""Epsilon of `torch.nn.LayerNorm`."""
+EPS = 1e-5  # Epsilon of `torch.nn.LayerNorm`
 
-part = compiled("reassoc", "nsz", inline=True)
-"""Decorator of parts that are inlined into their caller."""
+part = compiled("reassoc", "nsz", inline=True)  # Decorator of parts that are inlined into their caller
 
 
 @part

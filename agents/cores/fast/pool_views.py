@@ -21,14 +21,10 @@ from .routes import arrays
 class Filters(NamedTuple):
     """k low-pass filters p^n_t = gain_n below_t + decay_n p^n_{t-1}; gain_1 is 1."""
 
-    gains: Tensor
-    """[k]."""
-    decays: Tensor
-    """[k]."""
-    in_a_row: bool
-    """Whether each pool filters the previous one; otherwise all pools filter the input."""
-    kept: Tensor
-    """[k, k]: remaining share of the initial pools after T steps."""
+    gains: Tensor  # [k]
+    decays: Tensor  # [k]
+    in_a_row: bool  # Whether each pool filters the previous one; otherwise all pools filter the input.
+    kept: Tensor  # [k, k]: remaining share of the initial pools after T steps
 
 
 class Views(torch.autograd.Function):

@@ -22,17 +22,14 @@ from ..contract.conditions import touched, under_torch_func
 from .blas import gemm
 from .elementwise import Array
 
-enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled functions are used where possible."""
+enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"  # Whether compiled functions are used where possible
 
 GROUP = 8 if on_intel() else 16
 """Environments of a batch that are learned from at once: few enough for two threads to share a batch. MKL is
 as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
-WIDEST_GROUP = 64
-"""Largest `group_size`."""
-GROUP_OF_A_STEP = 128
-"""Environments that act at once: a single step reads the weights again for every group."""
+WIDEST_GROUP = 64  # Largest `group_size`
+GROUP_OF_A_STEP = 128  # Environments that act at once: a single step reads the weights again for every group
 ROWS_AT_ONCE = 256
 """Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 

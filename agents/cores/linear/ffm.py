@@ -12,8 +12,7 @@ from ..core import Core, Route, at_least_one
 
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
-FORGOTTEN = 0.01
-"""Share of an input that remains in the slowest initial trace after max_period steps."""
+FORGOTTEN = 0.01  # Share of an input that remains in the slowest initial trace after max_period steps
 
 
 class FFMState(NamedTuple):

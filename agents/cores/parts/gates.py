@@ -13,8 +13,7 @@ span grows. In a T-maze with 60 steps of limbo a cue then moves the outputs at t
 import torch
 from torch import Tensor, nn
 
-SHORTEST = 3
-"""Smallest span for which biases exist."""
+SHORTEST = 3  # Smallest span for which biases exist
 
 
 def gate_biases(units: int, memory_span: int) -> Tensor:

@@ -10,10 +10,8 @@ from torch import Tensor
 class LinearFilter(NamedTuple):
     """p_t = feedback p_{t-1} + gain x_t, float64."""
 
-    feedback: Tensor
-    """F [k, k]."""
-    gain: Tensor
-    """g [k]."""
+    feedback: Tensor  # F [k, k]
+    gain: Tensor  # g [k]
 
 
 def chained(rates: list[float]) -> LinearFilter:

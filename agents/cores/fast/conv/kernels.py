@@ -37,14 +37,7 @@ def look_backward(grad_seen: Array, places: Array, grad_h: Array) -> None:
 
 @compiled("reassoc", "nsz")
 def forward(
-    gemm: int,
-    first: int,
-    last: int,
-    inputs: Inputs,
-    weight: Array,
-    record: Record,
-    out: Array,
-    cells: Array,
+    gemm: int, first: int, last: int, inputs: Inputs, weight: Array, record: Record, out: Array, cells: Array
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, P, C] in `out`, their last c [B, P, C] in `cells`.
 

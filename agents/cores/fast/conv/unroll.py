@@ -12,8 +12,7 @@ from ..routes import arrays, by_groups, check, matrix_gradients, refuse_second_d
 from .arrays import Gradients, Inputs, Record
 from .kernels import backward, forward
 
-PLACES_AT_ONCE = 400
-"""Rows per matrix multiplication: fewer need too many calls, more do not fit into a core's cache."""
+PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit into a core's cache
 
 
 def run(

@@ -19,17 +19,12 @@ from .products import add_outer, times, turned_times
 class Room(NamedTuple):
     """Gradients of one environment at one step."""
 
-    to_keys: Array
-    """[2 H, d]."""
-    to_values: Array
-    """[H, d]: of v^w, without what comes through q."""
+    to_keys: Array  # [2 H, d]
+    to_values: Array  # [H, d]: of v^w, without what comes through q
     y: Array
-    below: Array
-    """[2 H, d]: of z^l and z^{l-1} of all keys, on the way down."""
-    to_d: Array
-    """[3, H, d]: of D^1 .. D^3."""
-    to_z: Array
-    """[3, H, d]: of z^0 .. z^2 of the write keys."""
+    below: Array  # [2 H, d]: of z^l and z^{l-1} of all keys, on the way down
+    to_d: Array  # [3, H, d]: of D^1 .. D^3.
+    to_z: Array  # [3, H, d]: of z^0 .. z^2 of the write keys.
 
 
 @compiled("reassoc", "nsz")
