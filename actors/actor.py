@@ -90,10 +90,8 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Call `call` after every step of the batch and, where environments step in turn, of each environment.
-
-        An exception raised by it ends the unroll.
-        """
+        """Call `call` after every step of the batch and, where environments step in turn, of each environment. An
+        exception raised by it ends the unroll."""
         self._at_step = call
         batch: Any = self.batch
         if hasattr(batch, "at_step"):
@@ -104,11 +102,9 @@ class Actor:
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on (nothing to do if this version is loaded).
-
-        Weights copied from another member begin with new episodes: they cannot read the recurrent state of episodes
-        of other weights, and should not get their score. A new stage of the curriculum begins with other environments.
-        """
+        """Act with these weights from now on (nothing to do if this version is loaded). Weights copied from another
+        member begin with new episodes: they cannot read the recurrent state of episodes of other weights, and should
+        not get their score. A new stage of the curriculum begins with other environments."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)

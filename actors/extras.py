@@ -22,11 +22,9 @@ PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's acti
 
 
 class Player(Protocol):
-    """Scripted player of N environments: a class whose only argument is the batch of environments.
-
-    It may read the batch, but should base its actions only on information in the observations of this episode.
-    Optional `save() -> dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly.
-    """
+    """Scripted player of N environments: a class whose only argument is the batch of environments. It may read the
+    batch, but should base its actions only on information in the observations of this episode. Optional `save() ->
+    dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly."""
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
         """Return actions [N, ...] for observations [N, ...], independent of the actions that were taken.

@@ -54,10 +54,8 @@ class Failures:
         self._reported: set[str] = set()
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
-        """Record a failure of actor `number`.
-
-        Raises ActorFailureError if there are too many, or for a ContractError, with which every replacement would fail.
-        """
+        """Record a failure of actor `number`. Raises ActorFailureError if there are too many, or for a ContractError,
+        with which every replacement would fail."""
         if isinstance(cause, ContractError):
             raise ActorFailureError(str(cause))
         self.total += 1

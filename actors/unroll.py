@@ -40,9 +40,7 @@ class Unroll(NamedTuple):
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
     """Apply `function(axis, *leaves)` to the tensors that a learner reads, in a fixed order; finished episodes stay.
-
-    The axis is the batch axis.
-    """
+    The axis is the batch axis."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
         initial_state=map_leaves(per_environment, *(unroll.initial_state for unroll in unrolls)),
@@ -53,10 +51,8 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 
 
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
-    """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy.
-
-    The result contains the finished episodes only for a slice that begins at environment 0.
-    """
+    """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy. The result contains the
+    finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     first = isinstance(chosen, slice) and not chosen.start
     return selected if first else selected._replace(episodes=unroll.episodes[:0])

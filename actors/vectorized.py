@@ -28,10 +28,8 @@ Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with the
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
-    """Return one unroll of every actor of every group, by index of the group, in the order of its actors.
-
-    A group in which an actor raises an exception is left out; `failed` is called with its index and the exception.
-    """
+    """Return one unroll of every actor of every group, by index of the group, in the order of its actors. A group in
+    which an actor raises an exception is left out; `failed` is called with its index and the exception."""
     steps = next(iter(groups.values()))[0][0].unroll_length
     under_way = {number: _GroupUnroll(group) for number, group in groups.items()}
     for t in range(steps + 1):

@@ -163,10 +163,8 @@ class Agent(nn.Module):
         )
 
     def begin_unroll(self) -> None:
-        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before.
-
-        The cache begins empty, so that an unroll depends only on its weights and its start.
-        """
+        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before. The
+        cache begins empty, so that an unroll depends only on its weights and its start."""
         self._encoder.forget()
         self._unrolling = self.policy.weight.device.type == "cpu"
 
@@ -188,9 +186,7 @@ class Agent(nn.Module):
         initial: AgentState | None = None,
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
-
-        `initial` is the initial state, if already computed.
-        """
+        `initial` is the initial state, if already computed."""
         logits, value, after = self.respond(env, state, self.features(env.observation), initial)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
@@ -211,10 +207,8 @@ class Agent(nn.Module):
         return *self._heads(output, env), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
-
-        `state` is the actor's state at step 0; gradients are truncated every `bptt_length` steps.
-        """
+        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last. `state`
+        is the actor's state at step 0; gradients are truncated every `bptt_length` steps."""
         steps, batch = env.reward.shape
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; `state` contains the flag of the step before step 0.

@@ -55,13 +55,10 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
-        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none.
-
-        Weights of several learners are added; None is a weight of 1 for the values of all.
-
-        Only values where `valid` (bool [N]) is set are used. A feature with a non-finite new moment, since squares
-        overflow above about 1e19, is unchanged. Nothing is read from the device.
-        """
+        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none. Weights of
+        several learners are added; None is a weight of 1 for the values of all. Only values where `valid` (bool [N]) is
+        set are used. A feature with a non-finite new moment, since squares overflow above about 1e19, is unchanged.
+        Nothing is read from the device."""
         count: Tensor | float = float(len(values))
         if valid is not None:
             values, count = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()

@@ -40,7 +40,6 @@ class PictureTorso(nn.Module):
         return torch.relu(self.linear(self.layers(x).flatten(1)))
 
     def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
         if self.moments is not None:
             self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
 

@@ -73,21 +73,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
-    """Start `work` concurrently with the caller.
-
-    The caller must not change the arguments before the result is available. Work that needs a graph of autograd runs
-    immediately, since other threads record no gradients. So does work that torch.compile traces.
-    """
+    """Start `work` concurrently with the caller. The caller must not change the arguments before the result is
+    available. Work that needs a graph of autograd runs immediately, since other threads record no gradients. So does
+    work that torch.compile traces."""
     if torch.compiler.is_compiling() or _others is None or _local.helper or torch.is_grad_enabled():
         return Done(work(*args, **kwargs))
     return _others.submit(work, *args, **kwargs)
 
 
 def share(work: Callable[[int], R], count: int) -> list[R]:
-    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread.
-
-    The work must release the interpreter's lock and need no gradients.
-    """
+    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread. The work must release the
+    interpreter's lock and need no gradients."""
     results: dict[int, R] = {}
     turns = iter(range(count))
 

@@ -39,10 +39,8 @@ class AgentOutput(NamedTuple):
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls.
-
-    A leaf is any value except a tuple or a dict; None stays None.
-    """
+    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls. A leaf is any
+    value except a tuple or a dict; None stays None."""
     first = values[0]
     if first is None:
         return None
@@ -54,11 +52,9 @@ def map_leaves(function: Any, *values: Any) -> Any:
 
 
 class Weights(NamedTuple):
-    """One version of one population member's weights, as one flat vector.
-
-    One contiguous float32 buffer is passed through an object store without pickling or copy; parameters and persistent
-    buffers are laid out in the order of `state_dict`.
-    """
+    """One version of one population member's weights, as one flat vector. One contiguous float32 buffer is passed
+    through an object store without pickling or copy; parameters and persistent buffers are laid out in the order of
+    `state_dict`."""
 
     version: int  # Number of updates that produced these weights
     member: int  # Member of the population that they belong to (0 without a population)

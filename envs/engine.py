@@ -23,7 +23,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
     Args:
         num_envs: number of environments, at least 1.
-        observation_space, action_space: spaces of one environment.
+        observation_space: space of one environment; the actions are `action_names`.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
         params: NamedTuple of scalars that the compiled functions read.
         first_index: index of the first environment in a larger batch that is split over several engines.
@@ -68,20 +68,19 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         num_envs: int,
         *,
         observation_space: spaces.Box,
-        action_space: spaces.Discrete,
         state: Any,
         params: NamedTuple,
         first_index: int,
         render_mode: str | None,
     ) -> None:
         form = ArrayForm(observation_space.shape, observation_space.dtype)
-        super().__init__(num_envs, form, int(action_space.n), state, params, first_index)
+        super().__init__(num_envs, form, len(self.action_names), state, params, first_index)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
         self.single_observation_space = observation_space
-        self.single_action_space = action_space
+        self.single_action_space = spaces.Discrete(len(self.action_names))
         self.observation_space = batch_space(observation_space, num_envs)
-        self.action_space = batch_space(action_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
         self.render_mode = render_mode
 
     # -- Gymnasium's vector interface --------------------------------------------------------------------------------
@@ -142,10 +141,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first.
-
-        Raises ValueError naming what is wrong with a level; then copy `index` is as it was.
-        """
+        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first. Raises
+        ValueError naming what is wrong with a level; then copy `index` is as it was."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
         self.check_level("level", level)

@@ -47,10 +47,8 @@ class BatchedEnvironment(Protocol):
         ...
 
     def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Step all environments with actions [N, ...].
-
-        Writes observations [N, ...], reward float32 [N], terminated and truncated bool [N].
-        """
+        """Step all environments with actions [N, ...]. Writes observations [N, ...], reward float32 [N], terminated and
+        truncated bool [N]."""
         ...
 
     def cut(self, where: Array) -> None:

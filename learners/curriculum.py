@@ -45,9 +45,7 @@ class Curriculum:
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
         """Record episodes of this stage [K, 3 + F], as in `Unroll.episodes`; return whether the next stage begins.
-
-        `steps` is the number of learned steps so far, over all stages.
-        """
+        `steps` is the number of learned steps so far, over all stages."""
         reported = episodes[np.isfinite(episodes[:, self._column])]
         self.unknown = 0 if len(reported) else self.unknown + len(episodes)
         self._window.extend(reported[:, self._column].tolist())

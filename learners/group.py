@@ -42,10 +42,8 @@ class Share(NamedTuple):
 
 
 def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
-    """Split actors and environments among learners, as equally as possible.
-
-    `environments` is the batch size; None if a batch is one unroll of every actor.
-    """
+    """Split actors and environments among learners, as equally as possible. `environments` is the batch size; None if a
+    batch is one unroll of every actor."""
     shares: list[Share] = []
     for rank in range(learners):
         own = actors // learners + (rank < actors % learners)
@@ -160,11 +158,9 @@ class GlooGroup(Group):
         return [x if exists else None for x, exists in zip(sums, present.tolist(), strict=True)], metrics
 
     def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere.
-
-        All send to all others at once, so the latency of a link counts once or twice for any N; in a ring it
-        would count 2 (N - 1) times. For a long tensor, every learner combines 1/N of it and sends that to the others.
-        """
+        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
+        all others at once, so the latency of a link counts once or twice for any N; in a ring it would count 2 (N - 1)
+        times. For a long tensor, every learner combines 1/N of it and sends that to the others."""
         short = self.size * flat.numel() <= SHORT
         sent = flat.repeat(self.size) if short else pad(flat, (0, -flat.numel() % self.size))
         combined = functools.reduce(combine, self._swap(sent).chunk(self.size))

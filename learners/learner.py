@@ -280,10 +280,8 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update, or in the next one before the first update.
-
-        It is the optimizer's value if there is one; the learning rate is the value before its schedule.
-        """
+        """Value of a numeric setting in the last update, or in the next one before the first update. It is the
+        optimizer's value if there is one; the learning rate is the value before its schedule."""
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
@@ -331,10 +329,8 @@ class Learner:
 
 
 def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
-    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change.
-
-    The device skips the step itself, so that the CPU need not wait for the value.
-    """
+    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change. The
+    device skips the step itself, so that the CPU need not wait for the value."""
     if readable(valid):
         if bool(valid):
             optimizer.step()

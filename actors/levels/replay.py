@@ -106,11 +106,8 @@ class Replay:
         solved: Flags | None = None,
     ) -> None:
         """Process a step [N] and its values; where an episode has ended, set `streams` to the level of the next one.
-
-        For learnability, `solved` marks which of the episodes that ended at this step were solved.
-        Call it after the agent's step and before the environments' step, since the latter begins
-        new episodes.
-        """
+        For learnability, `solved` marks which of the episodes that ended at this step were solved. Call it after the
+        agent's step and before the environments' step, since the latter begins new episodes."""
         state = self.state
         within = state.steps >= 0
         target = np.clip(reward, -self.most, self.most) + self.discount * np.where(terminated, 0.0, values)

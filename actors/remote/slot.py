@@ -122,11 +122,9 @@ class ActorSlots:
         return sum(slot.at_work for slot in self._slots)
 
     def fill(self) -> None:
-        """Start a process for each empty slot whose pause has ended.
-
-        An elastic pool always has one starting process, in an empty or a new slot, which Ray places once there is
-        room. So it uses new resources, and an autoscaling cluster sees the demand.
-        """
+        """Start a process for each empty slot whose pause has ended. An elastic pool always has one starting process,
+        in an empty or a new slot, which Ray places once there is room. So it uses new resources, and an autoscaling
+        cluster sees the demand."""
         empty = [slot for slot in self._slots if slot.handle is None]
         ready = [slot for slot in empty if slot.since <= time.monotonic()]
         if not self.elastic:
@@ -140,10 +138,8 @@ class ActorSlots:
                 self._start(ready[0])
 
     def silent(self, awaited: "Mapping[ObjectRef[Any], ActorSlot]") -> Iterator[tuple[ActorSlot, str]]:
-        """Yield the slots whose process has not responded or started within its limit, with the reason.
-
-        `awaited` maps the next expected response to its slot.
-        """
+        """Yield the slots whose process has not responded or started within its limit, with the reason. `awaited` maps
+        the next expected response to its slot."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -224,10 +220,8 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Create the first actor, so that importing and compiling its environment adds to no unroll's time.
-
-        Returns the location of this process.
-        """
+        """Create the first actor, so that importing and compiling its environment adds to no unroll's time. Returns the
+        location of this process."""
         self.prepare()
         return place_of_this_process(ray.util.get_node_ip_address())
 

@@ -79,9 +79,12 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=3) or list(allowed) or ["(it has none)"]
             raise ValueError(f"core {name!r} has no option {key!r}; did you mean: {', '.join(near)}?")
-        default = allowed[key].default
-        if isinstance(default, int | float) and not isinstance(default, bool):
-            check_range(key, options[key], None)
+        default, value = allowed[key].default, options[key]
+        if isinstance(default, int) and default >= 1 and not isinstance(default, bool):
+            if not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")
+        elif isinstance(default, int | float) and not isinstance(default, bool):
+            check_range(key, value, None)
     make = core_class(name)
     learned = (
         options.pop(LEARNED) if LEARNED in options and LEARNED not in inspect.signature(make).parameters else False

@@ -32,9 +32,7 @@ class Blocks(NamedTuple):
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
     """Split T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
-
-    With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence.
-    """
+    With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence."""
     batch = reset.shape[1]
     time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
     fresh = reset | (time == 0)

@@ -90,10 +90,8 @@ def _from_zero(blocks: _Blocks) -> Tensor:
 
 
 def _products(blocks: _Blocks) -> Tensor:
-    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant.
-
-    After a reset it is unused, and 0 if a varies between steps, so that nan before the reset does not pass.
-    """
+    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant. After a reset it is
+    unused, and 0 if a varies between steps, so that nan before the reset does not pass."""
     decay, _, reset = blocks
     if _constant(decay):
         return decay.expand(len(reset), *decay.shape[1:]).cumprod(0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import paint, put
 from ..randomness import integer, normal
 
@@ -57,24 +57,11 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_trials: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        row=zeros(np.int64),
-        balls=zeros(np.int8, NUM_CUES),
-        cues=zeros(np.int8, num_trials + 1),
-        caught=zeros(np.int64),
-        missed=zeros(np.int64),
-        solved=zeros(np.bool_),
-    )
+    return zeroed(State, num_envs, balls=(np.int8, NUM_CUES), cues=(np.int8, num_trials + 1))
 
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, i)
 
@@ -109,10 +96,8 @@ def clock(params: Params, frame: int) -> tuple[int, int]:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated).
-
-    The player moves first, so its last move before the catch still counts.
-    """
+    """One frame of environment i: (reward, whether it was the last, never truncated). The player moves first, so its
+    last move before the catch still counts."""
     state.frame[i] += 1
     if action == UP or action == DOWN:
         state.row[i] = action

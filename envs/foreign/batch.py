@@ -133,10 +133,8 @@ class ForeignBatch:
         return facts.read(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> Pace:
-        """Reset and step the first environment before a run, and return the seconds that they took.
-
-        Raises ValueError naming what is wrong.
-        """
+        """Reset and step the first environment before a run, and return the seconds that they took. Raises ValueError
+        naming what is wrong."""
         return check_behavior(self.vector.envs[0], self.name)
 
     def draw(self, index: int, full: bool = True) -> Array:
@@ -150,11 +148,8 @@ class ForeignBatch:
         return image.astype(np.uint8)
 
     def save(self) -> dict[str, Array]:
-        """The exact state of all environments as pickled bytes, uint8.
-
-        Raises ValueError if the environment cannot be copied. Randomness that it draws from a global generator is not
-        in it.
-        """
+        """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
+        copied. Randomness that it draws from a global generator is not in it."""
         for env in self.vector.envs:
             while True:
                 if isinstance(env, EzPickle):
@@ -181,10 +176,8 @@ class ForeignBatch:
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`.
-
-        It is unpickled, which runs whatever code is in it: ValueError unless `trusted` is set.
-        """
+        """Return to a state made by `save`. It is unpickled, which runs whatever code is in it: ValueError unless
+        `trusted` is set."""
         if not self.trusted:
             raise ValueError(f"saved state of {self.name} is code, and not trusted")
         count = len(saved.get("sizes", ()))

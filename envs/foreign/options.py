@@ -1,6 +1,6 @@
 """Check that a Gymnasium environment's `reset` reads the options that are passed to it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...base.messages import advice, calling
@@ -11,12 +11,19 @@ _OF_BATCHES = "reset_mask"
 """Option that Gymnasium's vector environments read; it is not passed on to single environments."""
 
 
-class RecordedOptions(dict[str, Any]):
-    """Reset options that record which keys are read.
+def _reads_all(name: str) -> Callable[[Any], Any]:
+    """A method of `dict` after which all options may have been read."""
 
-    `read` contains the keys read by name. `all_read` is True after an access that may read every key: iteration, a
-    copy, or pickling for another process, which receives a plain dict.
-    """
+    def method(self: Any) -> Any:
+        self.all_read = True
+        return getattr(dict, name)(self)
+
+    return method
+
+
+class RecordedOptions(dict[str, Any]):
+    """Reset options that record which keys are `read` by name; `all_read` is set by an access that may read every key:
+    iteration, a copy, or pickling for another process, which receives a plain dict."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -31,39 +38,16 @@ class RecordedOptions(dict[str, Any]):
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """`dict.get`; records the key."""
         return self[key] if key in self else default
 
     def pop(self, key: str, *default: Any) -> Any:
-        """`dict.pop`; records the key."""
         self.read.add(key)
         return super().pop(key, *default)
 
-    def __iter__(self) -> Iterator[str]:
-        self.all_read = True
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        """`dict.keys`; records all keys as read."""
-        self.all_read = True
-        return super().keys()
-
-    def items(self) -> Any:
-        """`dict.items`; records all keys as read."""
-        self.all_read = True
-        return super().items()
-
-    def values(self) -> Any:
-        """`dict.values`; records all keys as read."""
-        self.all_read = True
-        return super().values()
-
-    def copy(self) -> dict[str, Any]:
-        """`dict.copy`; records all keys as read."""
-        return dict(self.items())
+    __iter__, keys, items, values, copy = map(_reads_all, ("__iter__", "keys", "items", "values", "copy"))  # pyright: ignore
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (self.copy(),)
+        return dict, (dict(self.items()),)
 
 
 def check_options(batch: ForeignBatch, options: Mapping[str, Any], seed: int) -> None:

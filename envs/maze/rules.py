@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 GOAL_REWARD = 10.0
@@ -48,22 +48,7 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_steps: int) -> State:
-    """Zeroed state of `num_envs` agents."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        goal=zeros(np.uint8, 2),
-        teleports=zeros(np.uint8, num_steps, 2),
-        last_action=zeros(np.int64),
-        last_reward=zeros(np.float64),
-        steps=zeros(np.int64),
-        successes=zeros(np.int64),
-        first_success=zeros(np.int64),
-        bumps=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, goal=(np.uint8, 2), teleports=(np.uint8, num_steps, 2), last_reward=np.float64)
 
 
 def make_walls(size: int) -> Array:
@@ -99,7 +84,6 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     cell = integer(state.random, i, len(params.free))
     state.goal[i, 0], state.goal[i, 1] = params.free[cell, 0], params.free[cell, 1]
     draw_teleports(state, params, i, 0)
@@ -108,7 +92,6 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     successes, first = state.successes[i], state.first_success[i]
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     bump = params.walls[row, col] != 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 MAP = (
@@ -117,24 +117,13 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_pills: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        board=zeros(np.int8, HEIGHT * WIDTH),
-        food_left=zeros(np.int64),
-        pacman=zeros(np.int64),
-        ghosts=zeros(np.int64, MAX_GHOSTS),
-        headings=zeros(np.int64, MAX_GHOSTS),
-        num_ghosts=zeros(np.int64),
-        pills=zeros(np.int64, num_pills),
-        num_pills=zeros(np.int64),
-        power=zeros(np.int64),
-        frame=zeros(np.int64),
-        level_steps=zeros(np.int64),
-        levels_done=zeros(np.int64),
-        reflection=zeros(np.int64),
+    return zeroed(
+        State,
+        num_envs,
+        board=(np.int8, HEIGHT * WIDTH),
+        ghosts=(np.int64, MAX_GHOSTS),
+        headings=(np.int64, MAX_GHOSTS),
+        pills=(np.int64, num_pills),
     )
 
 

@@ -96,10 +96,8 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
 
 @kernel
 def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
-    """Let every ghost move with the probability of its speed: (reward, whether Pacman died).
-
-    Pacman and a ghost meet before or after its move. An eaten ghost ends the round of the others; a death does not.
-    """
+    """Let every ghost move with the probability of its speed: (reward, whether Pacman died). Pacman and a ghost meet
+    before or after its move. An eaten ghost ends the round of the others; a death does not."""
     reward, died = 0.0, False
     speed = params.ghost_speed + params.ghost_acceleration * state.levels_done[i]
     if state.power[i] > 0:
@@ -149,11 +147,9 @@ def follow_corridor(place: int, heading: int) -> int:
 
 @kernel
 def pursue(state: State, params: Params, i: int, g: int) -> int:
-    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back.
-
-    An exit's score is direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with
-    probability `ghost_randomness`, to any exit with equal chance.
-    """
+    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back. An exit's score is
+    direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with probability
+    `ghost_randomness`, to any exit with equal chance."""
     place, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
     if place == pacman:
         return heading

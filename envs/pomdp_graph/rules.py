@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05
@@ -49,24 +49,12 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_states: int, num_actions: int, num_steps: int) -> State:
-    """Zeroed state of `num_envs` agents."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        graph=zeros(np.int64),
-        successors=zeros(np.int8, num_states, num_actions),
-        places=zeros(np.int8, num_steps + 1, 2),
-        place=zeros(np.int64),
-        goal=zeros(np.int64),
-        agent=zeros(np.int64),
-        last_action=zeros(np.int64),
-        timer=zeros(np.int64),
-        steps=zeros(np.int64),
-        total=zeros(np.float64),
-        successes=zeros(np.int64),
-        timeouts=zeros(np.int64),
-        invalid_actions=zeros(np.int64),
+    return zeroed(
+        State,
+        num_envs,
+        successors=(np.int8, num_states, num_actions),
+        places=(np.int8, num_steps + 1, 2),
+        total=np.float64,
     )
 
 
@@ -105,7 +93,6 @@ def begin(state: State, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     count = len(params.graphs)
     graph = integer(state.random, i, count) if params.drawn else (params.first_index + i) % count
     state.graph[i] = graph
@@ -118,7 +105,6 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     agent, place, timer = state.agent[i], state.place[i], state.timer[i]
     end = state.successors[i, agent, action]
     success, invalid = end == state.goal[i], end < 0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 DECK = 52  # Cards in a deck
@@ -65,18 +65,7 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, size: int, num_marks: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        step=zeros(np.int64),
-        hidden=zeros(np.int16, size),
-        marks=zeros(np.int16, num_marks),
-        shown=zeros(np.int64, 2),
-        pending=zeros(np.int64),
-        left=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, hidden=(np.int16, size), marks=(np.int16, num_marks), shown=(np.int64, 2))
 
 
 @kernel

@@ -51,7 +51,6 @@ class PopgymBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (sum(self.groups(params)),), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, params.size, self.num_marks(params)),
             params=params,
             first_index=first_index,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import paint
 from ..randomness import integer
 
@@ -80,21 +80,7 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, sequence_length: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        sequence=zeros(np.int8, sequence_length),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        lit=zeros(np.int64),
-        entered=zeros(np.int64),
-        correct=zeros(np.int64),
-        deadline=zeros(np.int64),
-        solved=zeros(np.bool_),
-    )
+    return zeroed(State, num_envs, sequence=(np.int8, sequence_length))
 
 
 @kernel
@@ -115,7 +101,6 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     frame, row, col, lit = state.frame[i] + 1, state.row[i], state.col[i], state.lit[i]
     entered, correct, deadline = state.entered[i], state.correct[i], state.deadline[i]
     over = frame >= deadline

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import put
 from ..randomness import integer, next_bits
 from ..timeout import NEVER
@@ -82,31 +82,11 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        goal=zeros(np.int64),
-        board=zeros(np.uint64, ROWS, WORDS),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        left=zeros(np.int64),
-        leftmost=zeros(np.int64),
-        arrival=zeros(np.int64),
-        deadline=zeros(np.int64),
-        finished=zeros(np.bool_),
-        solved=zeros(np.bool_),
-        begun=zeros(np.int64),
-        decisions=zeros(np.int64),
-        correct=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, board=(np.uint64, ROWS, WORDS), finished=np.bool_)
 
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, params.rules, i)
 
@@ -136,11 +116,8 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
 
 @kernel
 def speckled(random: Array, i: int) -> Any:
-    """64 bits, each set with probability SPECKLE_SHARE / 2048.
-
-    A random bit OR (AND) a bit of probability p has probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the
-    share, the lowest digit first.
-    """
+    """64 bits, each set with probability SPECKLE_SHARE / 2048. A random bit OR (AND) a bit of probability p has
+    probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the share, the lowest digit first."""
     bits = np.uint64(0)
     for digit in range(11):
         sampled = next_bits(random, i)
@@ -166,7 +143,6 @@ def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     rules = params.rules
     frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
     arrival, deadline, leftmost = state.arrival[i], state.deadline[i], state.leftmost[i]

@@ -31,10 +31,8 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 
 @kernel
 def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
-    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch.
-
-    The first 13 letters of the shuffled alphabet are sources, the other 13 what they are translated to.
-    """
+    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch. The first 13 letters of the shuffled
+    alphabet are sources, the other 13 what they are translated to."""
     for i in range(inputs.shape[1]):
         draw_order(random, i, alphabet)
         for k in range(SOURCES):

@@ -89,10 +89,8 @@ class Algorithm:
         self.settings = settings
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Return the environments [K] of each update from a batch, in order; None means all of them.
-
-        Updates use whole unrolls, since a recurrent state is exact only from the start of an unroll.
-        """
+        """Return the environments [K] of each update from a batch, in order; None means all of them. Updates use whole
+        unrolls, since a recurrent state is exact only from the start of an unroll."""
         del num_envs, generator
         return [None]
 

@@ -34,10 +34,8 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
-    """Create the settings of an algorithm with these values, and defaults for the rest.
-
-    Raises ValueError naming an unknown setting, a value of another type, or one out of range.
-    """
+    """Create the settings of an algorithm with these values, and defaults for the rest. Raises ValueError naming an
+    unknown setting, a value of another type, or one out of range."""
     cls = algorithm_class(name).Settings
     hints = get_type_hints(cls)
     names = [each.name for each in fields(cls)]

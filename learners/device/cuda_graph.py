@@ -26,11 +26,9 @@ Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object],
 
 
 def cuda_graph(device: torch.device) -> Record:
-    """Return a function that records work on this device as a CUDA graph.
-
-    A graph contains the kernels of one device's stream, so the device is the current one while the graph is recorded
-    and replayed. Other threads may call CUDA during the capture; their work is not part of it.
-    """
+    """Return a function that records work on this device as a CUDA graph. A graph contains the kernels of one device's
+    stream, so the device is the current one while the graph is recorded and replayed. Other threads may call CUDA
+    during the capture; their work is not part of it."""
 
     def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         graph = torch.cuda.CUDAGraph()
@@ -140,10 +138,8 @@ def _alike(replayed: Tensor, expected: Tensor) -> bool:
 
 
 def _near(before: Sequence[Tensor], replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Whether tensors were changed as expected.
-
-    An error of half the change is allowed: Adam's first steps have full length even if the gradient is only rounding.
-    """
+    """Whether tensors were changed as expected. An error of half the change is allowed: Adam's first steps have full
+    length even if the gradient is only rounding."""
     change, error = (
         sum(float((a - b).double().square().sum()) for a, b in zip(pair, expected, strict=True))
         for pair in (before, replayed)

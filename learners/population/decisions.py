@@ -76,12 +76,9 @@ def replace_failing(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one.
-
-    The best has the highest mean score; a member without scores is ranked last. Settings mutate in a
-    truncation population, where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the
-    randomness.
-    """
+    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one. The best
+    has the highest mean score; a member without scores is ranked last. Settings mutate in a truncation population,
+    where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the randomness."""
     if not healthy:
         return []
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
@@ -105,10 +102,8 @@ def replace_failing(
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies.
-
-    t = (m1 - m2) / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite.
-    """
+    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies. t = (m1 - m2)
+    / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
         test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack its fields

@@ -49,11 +49,8 @@ class Score(NamedTuple):
         return math.exp(min(self.mean_nats, 700.0)) if self.asked else math.nan
 
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy.
-
-        Answers of one sequence depend on each other, so the interval uses as many independent answers as there are
-        sequences, which makes it conservative.
-        """
+        """Wilson's 95% interval of the accuracy. Answers of one sequence depend on each other, so the interval uses as
+        many independent answers as there are sequences, which makes it conservative."""
         return wilson(self.accuracy, min(self.asked, self.sequences))
 
 

@@ -42,11 +42,9 @@ class Views(torch.autograd.Function):
         viewports: Tensor,
         bias: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P].
-
-        The embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
-        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone.
-        """
+        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. The
+        embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
+        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone."""
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide

@@ -69,9 +69,7 @@ def refuse_second_derivative() -> None:
 
 def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
     """Raise ValueError unless tensors have their shapes, the type of `like` (`reset`: bool), and are on the CPU.
-
-    Compiled functions take addresses: with another shape or type they would access invalid memory.
-    """
+    Compiled functions take addresses: with another shape or type they would access invalid memory."""
     for name, (tensor, shape) in expected.items():
         dtype = torch.bool if name == "reset" else like.dtype
         if tensor.dtype != dtype or tensor.shape != tuple(shape) or tensor.device.type != "cpu":
@@ -86,10 +84,8 @@ def arrays(*tensors: Tensor) -> list[Array]:
 
 def group_size(batch: int) -> int:
     """Number of environments per group if each has one row in a multiplication: half of a wide batch, at most 64.
-
     SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so that results do not
-    depend on the number of threads.
-    """
+    depend on the number of threads."""
     return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
 
 
@@ -120,10 +116,8 @@ def turned(matrices: Array) -> Array:
 
 
 def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient.
-
-    Several of one shape are stacked.
-    """
+    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient. Several of
+    one shape are stacked."""
     if not weights[0].numel():  # a part that is absent in this core
         return weights[0].detach().numpy()
     packed_weights = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
@@ -131,10 +125,8 @@ def packed(*weights: Tensor, turn: bool = False) -> Array:
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:
-    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I].
-
-    With `rounded` the factors are bfloat16.
-    """
+    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I]. With
+    `rounded` the factors are bfloat16."""
     rows = [tuple(torch.from_numpy(part.reshape(-1, part.shape[-1])) for part in pair) for pair in pairs]
     if rounded:
         return [bf16.product(grad.t(), x.t()) for grad, x in rows]
