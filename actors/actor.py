@@ -26,8 +26,7 @@ from .levels.stagger import Stagger
 from .packed import Packer, fetch, take_over
 from .unroll import Unroll
 
-ALL_NEW = LevelsConfig()
-"""Configuration without replay, stages or staggering: every episode samples a new level."""
+ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
 
 
 def _nothing() -> None:
@@ -91,10 +90,8 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Call `call` after every step of the batch and, where environments step in turn, of each environment.
-
-        An exception raised by it ends the unroll.
-        """
+        """Call `call` after every step of the batch and, where environments step in turn, of each environment. An
+        exception raised by it ends the unroll."""
         self._at_step = call
         batch: Any = self.batch
         if hasattr(batch, "at_step"):
@@ -105,11 +102,9 @@ class Actor:
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on (nothing to do if this version is loaded).
-
-        Weights copied from another member begin with new episodes: they cannot read the recurrent state of episodes
-        of other weights, and should not get their score. A new stage of the curriculum begins with other environments.
-        """
+        """Act with these weights from now on (nothing to do if this version is loaded). Weights copied from another
+        member begin with new episodes: they cannot read the recurrent state of episodes of other weights, and should
+        not get their score. A new stage of the curriculum begins with other environments."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)
@@ -315,16 +310,12 @@ class Actor:
 class Buffers:
     """Buffers of an unroll in progress."""
 
-    env: Any
-    """Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]."""
-    tensors: EnvOutput
-    """Tensors that share memory with `env`."""
-    initial_state: AgentState
-    """Recurrent state at step 0."""
+    env: Any  # Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]
+    tensors: EnvOutput  # Tensors that share memory with `env`
+    initial_state: AgentState  # Recurrent state at step 0
     initial: AgentState | None
     """Initial state of an episode, computed once for each unroll on a device other than the CPU; else None."""
-    episodes: list[NDArray[np.float32]]
-    """Finished episodes, as `Unroll.episodes`."""
+    episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
     shown: list[Any] = field(default_factory=list[Any])
     """Observations of each step on the network's device, if it is not the CPU."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from .actor import Actor
 from .unroll import EPISODE_COLUMNS
 
-Episodes = NDArray[np.float32]
-"""[K, 3 + F]: K episodes with EPISODE_COLUMNS and the environment's own fields."""
+Episodes = NDArray[np.float32]  # [K, 3 + F]: K episodes with EPISODE_COLUMNS and the environment's own fields
 
 
 class UnfinishedError(RuntimeError):
@@ -19,10 +18,7 @@ class UnfinishedError(RuntimeError):
 
 
 def play(
-    actor: Actor,
-    episodes: int,
-    report: Callable[[int], None] = lambda _: None,
-    most_steps: float = math.inf,
+    actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None, most_steps: float = math.inf
 ) -> Episodes:
     """Return `episodes` finished episodes of an actor, an unbiased sample of all episodes.
 

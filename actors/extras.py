@@ -18,16 +18,13 @@ from ..envs.foreign.check import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around
 
-PLAYER, NOVELTY = "player", "novelty"
-"""Names of the extras for a player's actions and for novelty within the episode."""
+PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's actions and for novelty within the episode
 
 
 class Player(Protocol):
-    """Scripted player of N environments: a class whose only argument is the batch of environments.
-
-    It may read the batch, but should base its actions only on information in the observations of this episode.
-    Optional `save() -> dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly.
-    """
+    """Scripted player of N environments: a class whose only argument is the batch of environments. It may read the
+    batch, but should base its actions only on information in the observations of this episode. Optional `save() ->
+    dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly."""
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
         """Return actions [N, ...] for observations [N, ...], independent of the actions that were taken.
@@ -101,8 +98,7 @@ class Extras:
         self._player = make_player(player, batch) if player else None
         own = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
-        self._maps: NDArray[np.uint8] | None = None
-        """Maps of the whole environment, [N, rows, columns, layers]."""
+        self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
         self._map = MAP in names and own is not None
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
         """Digests of the cells or observations of each environment's episode."""

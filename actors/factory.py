@@ -21,34 +21,22 @@ from .levels.mixture import MixtureBatch, Shares, widths
 class ActorFactory:
     """Everything that determines an actor except its index."""
 
-    env: str
-    """Environment: short name, Gymnasium id or module:Class."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment."""
-    imitate: str = ""
-    """Player whose actions are recorded in unrolls, module:Class."""
-    novelty: bool = False
-    """Whether unrolls record what is new in its episode."""
-    levels: LevelsConfig = LevelsConfig()
-    """Configuration of levels."""
-    discount: float = 1.0
-    """Discount of the returns that values estimate, for the scores of levels."""
+    env: str  # Environment: short name, Gymnasium id or module:Class
+    env_args: dict[str, Any] = field(default_factory=dict[str, Any])  # Parameters of the environment
+    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class
+    novelty: bool = False  # Whether unrolls record what is new in its episode
+    levels: LevelsConfig = LevelsConfig()  # Configuration of levels
+    discount: float = 1.0  # Discount of the returns that values estimate, for the scores of levels
     reward_clip: float = 0.0
     """Rewards are clipped to plus or minus this when levels are scored, as in learning; 0 does not clip."""
-    agent: AgentConfig
-    """The network."""
-    num_envs: int
-    """Environments per actor."""
-    env_workers: int = 0
-    """Processes that step the environments of an actor; 0: the actor's process."""
-    unroll_length: int
-    """Steps per unroll."""
-    seed: int
-    """Seed of the run."""
+    agent: AgentConfig  # The network
+    num_envs: int  # Environments per actor
+    env_workers: int = 0  # Processes that step the environments of an actor; 0: the actor's process.
+    unroll_length: int  # Steps per unroll
+    seed: int  # Seed of the run
     precision: str = "float32"
     """The learner's precision; with bf16, a network on a CPU that supports it acts with bfloat16 factors."""
-    device: str = "cpu"
-    """Device of the network."""
+    device: str = "cpu"  # Device of the network
     resumed_at: int = 0
     """Steps of the run before it was resumed; a resumed run samples other levels than at its beginning."""
     trust_checkpoint: bool = False

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 
 from ..envs.arrays import ContractError
 
-FORGIVEN_AFTER = 50
-"""Unrolls after which an actor's failures are forgotten."""
-IN_ALL = 10
-"""Allowed failures of one actor in total, as a multiple of those in a row."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before a replacement starts; doubled with each failure in a row."""
+FORGIVEN_AFTER = 50  # Unrolls after which an actor's failures are forgotten
+IN_ALL = 10  # Allowed failures of one actor in total, as a multiple of those in a row
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # Seconds before a replacement starts; doubled with each failure in a row.
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
 """Parts that differ between two reports of the same failure: addresses, process ids, times."""
 
@@ -36,11 +33,9 @@ class TransportDiedError(RuntimeError):
 class _Row:
     """Failures of one actor in a row."""
 
-    first: str
-    """Traceback of the first failure."""
+    first: str  # Traceback of the first failure
     count: int = 0
-    unrolls: int = 0
-    """Unrolls since the last failure."""
+    unrolls: int = 0  # Unrolls since the last failure
 
 
 class Failures:
@@ -55,15 +50,12 @@ class Failures:
         self.allowed, self.total = allowed, 0
         self._report = report
         self._rows: dict[int, _Row] = {}
-        self._of_each: Counter[int] = Counter()
-        """Total failures of each actor."""
+        self._of_each: Counter[int] = Counter()  # Total failures of each actor
         self._reported: set[str] = set()
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
-        """Record a failure of actor `number`.
-
-        Raises ActorFailureError if there are too many, or for a ContractError, with which every replacement would fail.
-        """
+        """Record a failure of actor `number`. Raises ActorFailureError if there are too many, or for a ContractError,
+        with which every replacement would fail."""
         if isinstance(cause, ContractError):
             raise ActorFailureError(str(cause))
         self.total += 1

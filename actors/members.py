@@ -13,8 +13,7 @@ from .unroll import Unroll, join
 
 _log = logging.getLogger(__name__)
 
-MakeActor = Callable[[int, int, int], Actor]
-"""(number, member, life) -> Actor."""
+MakeActor = Callable[[int, int, int], Actor]  # (number, member, life) -> Actor
 
 
 class WeightsVersion(NamedTuple):
@@ -36,10 +35,8 @@ class MemberActors:
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
         self._actors: dict[int, Actor] = {}
-        self._versions: dict[int, int] = {}
-        """Version of the latest weights of each member passed to `unrolls`."""
-        self.progress = 0
-        """Counter that increases while the environments step, also within an unroll."""
+        self._versions: dict[int, int] = {}  # Version of the latest weights of each member passed to `unrolls`
+        self.progress = 0  # Counter that increases while the environments step, also within an unroll
 
     def prepare(self) -> None:
         """Create the first actor, so that importing and compiling its environment adds to no unroll's time."""

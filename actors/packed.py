@@ -10,17 +10,14 @@ from torch import Tensor, nn
 
 from ..agents.values import flat
 
-ALIGNED = 64
-"""Alignment of leaves in bytes."""
+ALIGNED = 64  # Alignment of leaves in bytes
 
 
 class Sent(NamedTuple):
     """Tensors being copied to a device."""
 
-    leaves: list[Tensor]
-    """Views of one buffer on the device, or tensors that were already on it."""
-    event: Any
-    """Reached when the copy is complete; None on a device without streams."""
+    leaves: list[Tensor]  # Views of one buffer on the device, or tensors that were already on it
+    event: Any  # Reached when the copy is complete; None on a device without streams.
 
 
 class Packer:
@@ -33,14 +30,11 @@ class Packer:
     def __init__(self, device: torch.device) -> None:
         self.device, self._streams = device, stream_module(device)
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._last: Any = None
-        """Event of the last copy out of the buffer."""
+        self._last: Any = None  # Event of the last copy out of the buffer
 
     def send(self, leaves: Sequence[Tensor]) -> Sent:
-        """Start copying on the current stream; wait for the previous copy if it is in progress.
-
-        Leaves that are not on the CPU are not copied.
-        """
+        """Start copying on the current stream; wait for the previous copy if it is in progress. Leaves that are not on
+        the CPU are not copied."""
         if self._last is not None:
             self._last.synchronize()
         begins, end = list[int](), 0
@@ -84,10 +78,8 @@ def record_event(device: torch.device) -> Any:
 
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
-    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
-
-    For actors on the agent's device they stay on it.
-    """
+    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them. For
+    actors on the agent's device they stay on it."""
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None
@@ -96,9 +88,7 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
     """Let the current stream use another stream's tensors after this event; their memory is not reused before that.
-
-    Tensors of other devices are ignored; an event of None (a device without streams) has no effect.
-    """
+    Tensors of other devices are ignored; an event of None (a device without streams) has no effect."""
     if event is None:
         return
     current = stream_module(device).current_stream(device)

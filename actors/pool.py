@@ -21,11 +21,8 @@ from .vectorized import unroll_groups
 
 
 def least_max_lag(batch_size: int, num_envs: int) -> int:
-    """Smallest bound on policy lag that is possible with this number of environments per actor.
-
-    An unroll of several batches is used in several updates, and begins in the middle of a batch if the sizes do
-    not divide each other.
-    """
+    """Smallest bound on policy lag that is possible with this number of environments per actor. An unroll of several
+    batches is used in several updates, and begins in the middle of a batch if the sizes do not divide each other."""
     return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
 
 
@@ -76,10 +73,8 @@ class ActorPool(Protocol):
         ...
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Set the newest weights of their member, for which unrolls are made from now on.
-
-        They result from an update that has learned from `learned` environments.
-        """
+        """Set the newest weights of their member, for which unrolls are made from now on. They result from an update
+        that has learned from `learned` environments."""
         ...
 
     def retire(self, member: int) -> None:
@@ -87,17 +82,13 @@ class ActorPool(Protocol):
         ...
 
     def next(self) -> Unroll | None:
-        """Return the next unroll of any member; members take turns.
-
-        Returns None if there was none for a while, so that the caller can check signals and the clock.
-        """
+        """Return the next unroll of any member; members take turns. Returns None if there was none for a while, so that
+        the caller can check signals and the clock."""
         ...
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
-
-        Returns None if some are missing after a while; the next call, for the same member, keeps the arrived ones.
-        """
+        Returns None if some are missing after a while; the next call, for the same member, keeps the arrived ones."""
         ...
 
     def save(self) -> list[Any]:
@@ -170,8 +161,7 @@ class LocalPool(InProcess):
             actors.prepare()
         self._failures = Failures(max_failures, report)
         self._turn = 0
-        self._made: list[Unroll] = []
-        """Unrolls made together with a requested one."""
+        self._made: list[Unroll] = []  # Unrolls made together with a requested one
 
     @property
     def failures(self) -> int:
@@ -224,10 +214,8 @@ class LocalPool(InProcess):
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
         """Return one unroll of each of these actors for each of these members; one call evaluates all their networks.
-
         On a separate device, actors take turns at every step, so that the environments of one are stepped while the
-        device evaluates another.
-        """
+        device evaluates another."""
         if len(weights) == 1 and (self.device.type == "cpu" or len(numbers) == 1):
             return [self._unroll(number, weights[0]) for number in numbers]
         return self._in_turn(numbers, weights)

@@ -18,8 +18,7 @@ from .packed import record_event, stream_module, take_over
 from .pool import InProcess, LocalPool
 from .unroll import Unroll, tensors
 
-WAIT_SECONDS = 1.0
-"""Seconds for which `next` waits for an unroll."""
+WAIT_SECONDS = 1.0  # Seconds for which `next` waits for an unroll
 
 
 class _Request(NamedTuple):
@@ -67,10 +66,8 @@ class ThreadPool(InProcess):
         self.device, self.still = self._actors.device, threading.Lock()
         self._streams = stream_module(self.device)
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
-        self._unlearned: Counter[int] = Counter()
-        """Environments requested and not yet learned from, by member."""
-        self._turns: Counter[int] = Counter()
-        """First actor of each member's next request."""
+        self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
+        self._turns: Counter[int] = Counter()  # First actor of each member's next request
         self._streaming = self._over = False
         self._ready: list[Unroll] = []
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()

@@ -27,29 +27,20 @@ EPISODE_COLUMNS = ("env_index", "return", "length")
 class Unroll(NamedTuple):
     """T steps of B environments."""
 
-    initial_state: AgentState
-    """Recurrent state at step 0, leaves [B, ...]."""
-    env: EnvOutput
-    """Steps 0..T, leaves [T + 1, B, ...]."""
-    agent: AgentOutput
-    """Steps 0..T-1, leaves [T, B, ...]."""
-    weights_version: Tensor
-    """int64 [B]: version of the acting weights."""
-    member: int
-    """Member of the population that acted (0 without a population)."""
-    actor: int
-    """Index of the actor that made this unroll."""
+    initial_state: AgentState  # Recurrent state at step 0, leaves [B, ...]
+    env: EnvOutput  # Steps 0..T, leaves [T + 1, B, ...]
+    agent: AgentOutput  # Steps 0..T-1, leaves [T, B, ...]
+    weights_version: Tensor  # int64 [B]: version of the acting weights
+    member: int  # Member of the population that acted (0 without a population)
+    actor: int  # Index of the actor that made this unroll
     episodes: Tensor
     """float32 [K, 3 + F]: the K episodes that ended here, with EPISODE_COLUMNS and the environment's own fields."""
-    seconds: float
-    """Wall time of acting in seconds."""
+    seconds: float  # Wall time of acting in seconds
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
     """Apply `function(axis, *leaves)` to the tensors that a learner reads, in a fixed order; finished episodes stay.
-
-    The axis is the batch axis.
-    """
+    The axis is the batch axis."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
         initial_state=map_leaves(per_environment, *(unroll.initial_state for unroll in unrolls)),
@@ -60,10 +51,8 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 
 
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
-    """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy.
-
-    The result contains the finished episodes only for a slice that begins at environment 0.
-    """
+    """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy. The result contains the
+    finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     first = isinstance(chosen, slice) and not chosen.start
     return selected if first else selected._replace(episodes=unroll.episodes[:0])

@@ -24,15 +24,12 @@ from .actor import Actor
 from .packed import fetch
 from .unroll import Unroll
 
-Group = Sequence[tuple[Actor, Weights]]
-"""Actors of different members, with their weights; all have one unroll length."""
+Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with their weights; all have one unroll length.
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
-    """Return one unroll of every actor of every group, by index of the group, in the order of its actors.
-
-    A group in which an actor raises an exception is left out; `failed` is called with its index and the exception.
-    """
+    """Return one unroll of every actor of every group, by index of the group, in the order of its actors. A group in
+    which an actor raises an exception is left out; `failed` is called with its index and the exception."""
     steps = next(iter(groups.values()))[0][0].unroll_length
     under_way = {number: _GroupUnroll(group) for number, group in groups.items()}
     for t in range(steps + 1):
@@ -95,8 +92,7 @@ class _Networks:
 
         self._actors = actors
         self._call = _Respond(actors[0].agent)
-        self._initial: AgentState | None = None
-        """Initial states of all members, if known."""
+        self._initial: AgentState | None = None  # Initial states of all members, if known
         self._weights = stack_module_state([_Respond(actor.agent) for actor in actors])  # pyright: ignore[reportArgumentType]
 
     @torch.inference_mode()

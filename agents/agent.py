@@ -23,12 +23,9 @@ from .torsos import TorsoConfig, make_torso
 from .unique_observations import Seen, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
-LOG_DEVIATIONS = (-5.0, 2.0)
-"""Bounds of a Gaussian policy's log standard deviations."""
-PRIVILEGED, MAP = "privileged", "map"
-"""Names of extras, or of observation entries that the torso does not read."""
-MOST_STEPS = 2**63 - 1
-"""A count of steps is an int64."""
+LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
+PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
+MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +78,19 @@ class AgentState(NamedTuple):
     """Recurrent state of an agent between steps; leaves [B, ...]."""
 
     core: CoreState
-    previous_action: Tensor
-    """[B, ...] as actions are; `no_action` before the first one of an episode."""
-    elapsed: Tensor
-    """int64 [B]: steps since the start of the episode."""
-    over: Tensor
-    """bool [B]: the last step ended its episode, so the next one starts from the initial state."""
+    previous_action: Tensor  # [B, ...] as actions are; `no_action` before the first one of an episode.
+    elapsed: Tensor  # int64 [B]: steps since the start of the episode
+    over: Tensor  # bool [B]: the last step ended its episode, so the next one starts from the initial state
 
 
 class AgentUnroll(NamedTuple):
     """Outputs of the learner's forward pass over R steps of B environments."""
 
-    logits: Tensor
-    """[R, B, ...] as `AgentOutput.logits`."""
-    value: Tensor
-    """[R, B]."""
-    auxiliary: Tensor | None
-    """[R, B]: the core's own loss (MNM's meta loss), or None."""
-    prediction: Tensor | None
-    """[R - 1, B]: error of the prediction of the next step, or None."""
-    features: Tensor
-    """[R, B, H]: outputs of the core, inputs of the heads."""
+    logits: Tensor  # [R, B, ...] as `AgentOutput.logits`
+    value: Tensor  # [R, B]
+    auxiliary: Tensor | None  # [R, B]: the core's own loss (MNM's meta loss), or None
+    prediction: Tensor | None  # [R - 1, B]: error of the prediction of the next step, or None
+    features: Tensor  # [R, B, H]: outputs of the core, inputs of the heads
 
 
 class Agent(nn.Module):
@@ -145,8 +134,7 @@ class Agent(nn.Module):
                 self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
         self.rounded = False
         """Whether `respond` multiplies with bfloat16 factors on a supporting CPU, as the learner does."""
-        self.greedy = False
-        """Whether `step` takes the most likely action instead of sampling one."""
+        self.greedy = False  # Whether `step` takes the most likely action instead of sampling one
 
     @property
     def units(self) -> RescaledHead | None:
@@ -175,10 +163,8 @@ class Agent(nn.Module):
         )
 
     def begin_unroll(self) -> None:
-        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before.
-
-        The cache begins empty, so that an unroll depends only on its weights and its start.
-        """
+        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before. The
+        cache begins empty, so that an unroll depends only on its weights and its start."""
         self._encoder.forget()
         self._unrolling = self.policy.weight.device.type == "cpu"
 
@@ -200,9 +186,7 @@ class Agent(nn.Module):
         initial: AgentState | None = None,
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
-
-        `initial` is the initial state, if already computed.
-        """
+        `initial` is the initial state, if already computed."""
         logits, value, after = self.respond(env, state, self.features(env.observation), initial)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
@@ -223,10 +207,8 @@ class Agent(nn.Module):
         return *self._heads(output, env), after
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last.
-
-        `state` is the actor's state at step 0; gradients are truncated every `bptt_length` steps.
-        """
+        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last. `state`
+        is the actor's state at step 0; gradients are truncated every `bptt_length` steps."""
         steps, batch = env.reward.shape
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; `state` contains the flag of the step before step 0.

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from .normalization import Moments
 
-HIDDEN = 64
-"""Units that combine the core's output with privileged information."""
+HIDDEN = 64  # Units that combine the core's output with privileged information
 
 
 class PrivilegedCritic(nn.Module):

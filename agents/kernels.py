@@ -19,17 +19,14 @@ from .threads import share, submit
 MIN_MULTIPLICATIONS = 2**20
 """A oneDNN call costs about ten microseconds more than MKL's: it does not pay for smaller ones."""
 
-PIECES_FROM = 2**26
-"""Number of multiplications from which threads share a matrix multiplication in pieces."""
-PIECE = 128
-"""Smallest number of rows of a piece; with fewer, reading the weights for each takes longer."""
+PIECES_FROM = 2**26  # Number of multiplications from which threads share a matrix multiplication in pieces
+PIECE = 128  # Smallest number of rows of a piece; with fewer, reading the weights for each takes longer.
 MOST_PIECES = 4
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 
 
-prefer_onednn = _onednn is not None and not on_intel()
-"""Whether oneDNN computes matrix multiplications."""
+prefer_onednn = _onednn is not None and not on_intel()  # Whether oneDNN computes matrix multiplications
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

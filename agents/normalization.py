@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LIMIT = 10.0
-"""Normalized observations are clipped to plus or minus this."""
+LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
 RELATIVE_FLOOR = 1e-5
 """Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of it."""
-LEAST_UNIT = 1e-2
-"""Smallest unit of values, relative to the mean magnitude of nonzero rewards."""
+LEAST_UNIT = 1e-2  # Smallest unit of values, relative to the mean magnitude of nonzero rewards
 
 
 def alone(*parts: Any) -> Sequence[Any]:
@@ -57,13 +55,10 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
-        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none.
-
-        Weights of several learners are added; None is a weight of 1 for the values of all.
-
-        Only values where `valid` (bool [N]) is set are used. A feature with a non-finite new moment, since squares
-        overflow above about 1e19, is unchanged. Nothing is read from the device.
-        """
+        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none. Weights of
+        several learners are added; None is a weight of 1 for the values of all. Only values where `valid` (bool [N]) is
+        set are used. A feature with a non-finite new moment, since squares overflow above about 1e19, is unchanged.
+        Nothing is read from the device."""
         count: Tensor | float = float(len(values))
         if valid is not None:
             values, count = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
@@ -149,8 +144,7 @@ class Shares(nn.Module):
         return torch.where(self.weight > 0, factors, 1.0)
 
 
-_BATCHES = 20.0
-"""Number of batches over which moments of returns and magnitudes of rewards are averaged."""
+_BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
 
 
 class RescaledHead(nn.Linear):

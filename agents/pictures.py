@@ -19,8 +19,7 @@ class PictureTorso(nn.Module):
         moments: running moments of the channels; None for none.
     """
 
-    width: int
-    """Units of the linear layer."""
+    width: int  # Units of the linear layer
 
     def __init__(self, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
         super().__init__()
@@ -41,7 +40,6 @@ class PictureTorso(nn.Module):
         return torch.relu(self.linear(self.layers(x).flatten(1)))
 
     def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
         if self.moments is not None:
             self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
 
@@ -63,8 +61,7 @@ class NatureTorso(PictureTorso):
     """
 
     width = 512
-    LEAST = 36
-    """Rows and columns of the smallest image for all three convolutions."""
+    LEAST = 36  # Rows and columns of the smallest image for all three convolutions
 
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         if min(rows, cols) < self.LEAST:

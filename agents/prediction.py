@@ -19,14 +19,10 @@ from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
-MOST_NUMBERS = 4096
-"""Largest array that is predicted in full; larger ones are predicted as averages over parts."""
-REWARD = ArraySpec((1,))
-"""Description of the reward as a prediction target."""
-PARTS = 20
-"""Rows and columns of the averages of an image."""
-CELL = 16
-"""Features of each cell of the map, from which one layer shared by all cells predicts its classes."""
+MOST_NUMBERS = 4096  # Largest array that is predicted in full; larger ones are predicted as averages over parts.
+REWARD = ArraySpec((1,))  # Description of the reward as a prediction target
+PARTS = 20  # Rows and columns of the averages of an image
+CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
 class Prediction(nn.Module):
@@ -90,10 +86,8 @@ class MapPrediction(nn.Module):
 
     def forward(self, outputs: Tensor, maps: Tensor) -> Tensor:
         """Outputs of the core [T, B, D] and maps [T, B, rows, columns, layers] of the same steps -> the loss [T, B].
-
-        loss = mean over layers of the mean over seen cells i of - log softmax(W_3 f_i + b_3)[seen_i - 1],
-        with f = relu(W_2 relu(W_1 y + b_1) + b_2), CELL features per cell. A layer without seen cells adds 0.
-        """
+        loss = mean over layers of the mean over seen cells i of - log softmax(W_3 f_i + b_3)[seen_i - 1], with f =
+        relu(W_2 relu(W_1 y + b_1) + b_2), CELL features per cell. A layer without seen cells adds 0."""
         cells = self.layers(outputs).unflatten(-1, (self.spec.rows * self.spec.columns, CELL))
         losses: list[Tensor] = []
         for layer, scores in enumerate(self.classes(cells).split(self.spec.classes, -1)):
@@ -121,10 +115,8 @@ def _numbers(spec: ObservationSpec, layout: str, observation: ObservationTensor)
 
 
 def _averages(spec: ArraySpec, layout: str, x: Tensor) -> Tensor:
-    """Images [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns if they have fewer.
-
-    Arrays of other shapes, and images with an ambiguous channel axis, -> [T, B, 4096].
-    """
+    """Images [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns if they have fewer. Arrays of other
+    shapes, and images with an ambiguous channel axis, -> [T, B, 4096]."""
     try:
         first = channels_first(spec.shape, layout) if len(spec.shape) == 3 else None
     except ValueError:

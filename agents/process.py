@@ -20,10 +20,8 @@ def prepare_process(threads: int) -> None:
 
 @contextmanager
 def settings_of_a_command() -> Generator[None]:
-    """Use a command's threads and preserve torch's random state until the end of the `with` statement.
-
-    Irreversible settings of the C library's memory are not changed.
-    """
+    """Use a command's threads and preserve torch's random state until the end of the `with` statement. Irreversible
+    settings of the C library's memory are not changed."""
     threads, learner_threads = torch.get_num_threads(), num_threads()
     with one_thread_per_product(), torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.set_num_threads(1)

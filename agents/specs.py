@@ -12,14 +12,12 @@ class ArraySpec(NamedTuple):
     """Array of an observation."""
 
     shape: tuple[int, ...]
-    scale: float = 1.0
-    """The network receives observation * scale (1/255 for bytes of an image)."""
+    scale: float = 1.0  # The network receives observation * scale (1/255 for bytes of an image)
 
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
-LEAST_PICTURE = 16
-"""Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest."""
+LEAST_PICTURE = 16  # Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest
 
 
 class MapSpec(NamedTuple):
@@ -27,8 +25,7 @@ class MapSpec(NamedTuple):
 
     rows: int
     columns: int
-    classes: tuple[int, ...]
-    """Number of classes of each layer."""
+    classes: tuple[int, ...]  # Number of classes of each layer
 
 
 class ChoiceSpec(NamedTuple):
@@ -54,10 +51,8 @@ class ChoiceSpec(NamedTuple):
 
 class BoxSpec(NamedTuple):
     """K real values, each sampled from a separate Gaussian. The environment's bounds are -1..1 for the agent, or none.
-
     logits are [..., 2 K]: K means, then K logarithms of standard deviations, which are parameters of the agent and do
-    not depend on observations (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D).
-    """
+    not depend on observations (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D)."""
 
     size: int
 
@@ -87,11 +82,9 @@ def scaled(observation: Tensor, scale: float) -> Tensor:
 
 
 def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels].
-
-    A square image determines it; otherwise there are fewer channels than rows and columns. Raises ValueError where that
-    is ambiguous, since a grid of few rows with many features has the same shape as an image of few channels.
-    """
+    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. A square image
+    determines it; otherwise there are fewer channels than rows and columns. Raises ValueError where that is ambiguous,
+    since a grid of few rows with many features has the same shape as an image of few channels."""
     if layout != "auto":
         return layout == "channels-first"
     first, second, third = shape
@@ -107,9 +100,7 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
 
 def picture_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
     """(channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of these.
-
-    Frames of a stack become channels. With `first`, channels come before rows.
-    """
+    Frames of a stack become channels. With `first`, channels come before rows."""
     if len(shape) == 2:
         return 1, *shape
     channels, rows, cols = shape[-3:] if first else (shape[-1], *shape[-3:-1])
@@ -159,10 +150,8 @@ def best(spec: ActionSpec, scores: Tensor) -> Tensor:
 
 
 def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
-    """Log-probabilities [..., num_outputs] of every option of every choice; simultaneous choices are independent.
-
-    For a Box: the logits, which define its Gaussians.
-    """
+    """Log-probabilities [..., num_outputs] of every option of every choice; simultaneous choices are independent. For a
+    Box: the logits, which define its Gaussians."""
     if isinstance(spec, BoxSpec):
         return logits
     if len(spec.choices) == 1:
@@ -193,19 +182,15 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
     """H = - sum_a pi(a) log pi(a) [...] in nats; for a Box the differential entropy, sum_k log s_k + log(2 pi e) / 2.
-
-    Masked options (log-probability -inf) contribute 0, also to the gradient.
-    """
+    Masked options (log-probability -inf) contribute 0, also to the gradient."""
     if isinstance(spec, BoxSpec):
         return (log_policies.chunk(2, -1)[1] + 0.5 + _HALF_LOG_2PI).sum(-1)
     return -(log_policies.exp() * _finite(log_policies)).sum(-1)
 
 
 def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor) -> Tensor:
-    """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice.
-
-    For a Box: sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s).
-    """
+    """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice. For a Box:
+    sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s)."""
     if isinstance(spec, BoxSpec):
         (theirs, their_log), (mean, log_deviation) = log_behaviors.chunk(2, -1), log_policies.chunk(2, -1)
         squares = (2 * their_log).exp() + (theirs - mean).square()

@@ -31,17 +31,14 @@ class Done(Generic[R]):
         return self._value
 
 
-Later: TypeAlias = Done[R] | Future[R]
-"""Result of a piece of work, available once it is done."""
+Later: TypeAlias = Done[R] | Future[R]  # Result of a piece of work, available once it is done
 
 _others: ThreadPoolExecutor | None = None
-_count = 0
-"""Threads in addition to the caller's."""
+_count = 0  # Threads in addition to the caller's
 
 
 class _Local(threading.local):
-    helper = False
-    """Whether this is one of the additional threads, which run requested work themselves."""
+    helper = False  # Whether this is one of the additional threads, which run requested work themselves
 
 
 _local = _Local()
@@ -76,21 +73,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
-    """Start `work` concurrently with the caller.
-
-    The caller must not change the arguments before the result is available. Work that needs a graph of autograd runs
-    immediately, since other threads record no gradients. So does work that torch.compile traces.
-    """
+    """Start `work` concurrently with the caller. The caller must not change the arguments before the result is
+    available. Work that needs a graph of autograd runs immediately, since other threads record no gradients. So does
+    work that torch.compile traces."""
     if torch.compiler.is_compiling() or _others is None or _local.helper or torch.is_grad_enabled():
         return Done(work(*args, **kwargs))
     return _others.submit(work, *args, **kwargs)
 
 
 def share(work: Callable[[int], R], count: int) -> list[R]:
-    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread.
-
-    The work must release the interpreter's lock and need no gradients.
-    """
+    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread. The work must release the
+    interpreter's lock and need no gradients."""
     results: dict[int, R] = {}
     turns = iter(range(count))
 

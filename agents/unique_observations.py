@@ -22,12 +22,9 @@ from .values import ObservationTensor, map_leaves
 Bytes: TypeAlias = NDArray[np.uint8]
 Places: TypeAlias = NDArray[np.int64]
 
-FEW = 64
-"""Number of observations below which a batch is not searched."""
-MOST_DISTINCT = 0.6
-"""Share of distinct observations up to which a search is worthwhile."""
-MOST_KEPT, MOST_BYTES = 2**14, 2**26
-"""Limits of the cache while acting: number of observations, and bytes."""
+FEW = 64  # Number of observations below which a batch is not searched
+MOST_DISTINCT = 0.6  # Share of distinct observations up to which a search is worthwhile
+MOST_KEPT, MOST_BYTES = 2**14, 2**26  # Limits of the cache while acting: number of observations, and bytes
 
 
 def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
@@ -152,13 +149,7 @@ def _same(a: Bytes, b: Bytes) -> bool:
 
 @compiled()
 def look_up(
-    rows: Bytes,
-    factors: NDArray[np.uint32],
-    table: Places,
-    stored: Bytes,
-    count: int,
-    index: Places,
-    fresh: Places,
+    rows: Bytes, factors: NDArray[np.uint32], table: Places, stored: Bytes, count: int, index: Places, fresh: Places
 ) -> int:
     """Fill `index` [N] with each row's place in the store; store new rows and write their numbers to `fresh`."""
     size, mask = count, len(table) - 1

@@ -18,14 +18,10 @@ ObservationTensor: TypeAlias = Any
 class EnvOutput(NamedTuple):
     """Output of the environment at a step, before the agent acts."""
 
-    observation: ObservationTensor
-    """[..., B, *shape], uint8 or float32."""
-    reward: Tensor
-    """[..., B] float32: the reward of the action before this step."""
-    terminated: Tensor
-    """[..., B] bool: the episode ended at this step by the rules of the task."""
-    truncated: Tensor
-    """[..., B] bool: the episode was truncated at this step."""
+    observation: ObservationTensor  # [..., B, *shape], uint8 or float32
+    reward: Tensor  # [..., B] float32: the reward of the action before this step
+    terminated: Tensor  # [..., B] bool: the episode ended at this step by the rules of the task
+    truncated: Tensor  # [..., B] bool: the episode was truncated at this step
     action_mask: Tensor | None = None
     """[..., B, sum of choices] bool: the valid options of every choice; None in an environment where all are valid."""
     extras: dict[str, Tensor] | None = None
@@ -39,15 +35,12 @@ class AgentOutput(NamedTuple):
     """[..., B] int64, or [..., B, K] for K simultaneous choices; [..., B, K] float32 for a Box of K values."""
     logits: Tensor
     """[..., B, sum of choices] float32, unnormalized log-probabilities, -inf where masked; for a Box see specs.py."""
-    value: Tensor
-    """[..., B] float32."""
+    value: Tensor  # [..., B] float32
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls.
-
-    A leaf is any value except a tuple or a dict; None stays None.
-    """
+    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls. A leaf is any
+    value except a tuple or a dict; None stays None."""
     first = values[0]
     if first is None:
         return None
@@ -59,24 +52,19 @@ def map_leaves(function: Any, *values: Any) -> Any:
 
 
 class Weights(NamedTuple):
-    """One version of one population member's weights, as one flat vector.
+    """One version of one population member's weights, as one flat vector. One contiguous float32 buffer is passed
+    through an object store without pickling or copy; parameters and persistent buffers are laid out in the order of
+    `state_dict`."""
 
-    One contiguous float32 buffer is passed through an object store without pickling or copy; parameters and persistent
-    buffers are laid out in the order of `state_dict`.
-    """
-
-    version: int
-    """Number of updates that produced these weights."""
-    member: int
-    """Member of the population that they belong to (0 without a population)."""
+    version: int  # Number of updates that produced these weights
+    member: int  # Member of the population that they belong to (0 without a population)
     values: NDArray[np.float32] | Tensor
     """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
     """Number of restarts of all environments: at every copy of another member's weights and every new stage."""
     stage: int | tuple[float, ...] = 0
     """Stage of the member's curriculum, 0 is the first, or the share of each; it changes only with `beginnings`."""
-    ready: Any = None
-    """Event after which another stream may read `values`; None if they are ready."""
+    ready: Any = None  # Event after which another stream may read `values`; None if they are ready.
 
 
 def flatten(module: nn.Module) -> NDArray[np.float32]:

@@ -28,12 +28,9 @@ def rgb(values: Any) -> Color:
 class Cell(NamedTuple):
     """A cell as a terminal shows it: two characters."""
 
-    floor: Color
-    """Color behind the characters."""
-    sign: str = "  "
-    """The thing that lies there."""
-    ink: Color = BLACK
-    """Color of the characters."""
+    floor: Color  # Color behind the characters
+    sign: str = "  "  # The thing that lies there
+    ink: Color = BLACK  # Color of the characters
 
 
 class Words(NamedTuple):

@@ -15,8 +15,7 @@ from .drawing import Canvas, Color
 from .loops import ArrayForm, Copies
 from .masks import KEY
 
-HIDDEN = ("num_envs", "first_index", "render_mode")
-"""Parameters of every batch, which say nothing of the environment."""
+HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, which say nothing of the environment
 
 
 class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
@@ -24,7 +23,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
     Args:
         num_envs: number of environments, at least 1.
-        observation_space, action_space: spaces of one environment.
+        observation_space: space of one environment; the actions are `action_names`.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
         params: NamedTuple of scalars that the compiled functions read.
         first_index: index of the first environment in a larger batch that is split over several engines.
@@ -36,8 +35,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()
-    """Colors of the board and what they stand for, for a player."""
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and what they stand for, for a player
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Those that say how hard the level was and were settled before it was played; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
@@ -48,17 +46,14 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Those of them that may be missing; the environment then draws what they would say."""
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
-    map_classes: tuple[int, ...] = ()
-    """Number of classes of each layer of the map."""
-    replayable: bool = True
-    """Whether a level depends on `streams` alone, whichever copy plays it."""
+    map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
+    replayable: bool = True  # Whether a level depends on `streams` alone, whichever copy plays it
     fixed_levels: int = 0
     """Number of levels if environment i always plays level i modulo this number; 0: every episode has a level of its
     own."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
-    trusted: bool = False
-    """Whether `restore` may run code from a saved state; it has none of this engine's."""
+    trusted: bool = False  # Whether `restore` may run code from a saved state; it has none of this engine's.
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Names and the number of environments are checked before a constructor allocates anything."""
@@ -73,20 +68,19 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         num_envs: int,
         *,
         observation_space: spaces.Box,
-        action_space: spaces.Discrete,
         state: Any,
         params: NamedTuple,
         first_index: int,
         render_mode: str | None,
     ) -> None:
         form = ArrayForm(observation_space.shape, observation_space.dtype)
-        super().__init__(num_envs, form, int(action_space.n), state, params, first_index)
+        super().__init__(num_envs, form, len(self.action_names), state, params, first_index)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
         self.single_observation_space = observation_space
-        self.single_action_space = action_space
+        self.single_action_space = spaces.Discrete(len(self.action_names))
         self.observation_space = batch_space(observation_space, num_envs)
-        self.action_space = batch_space(action_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
         self.render_mode = render_mode
 
     # -- Gymnasium's vector interface --------------------------------------------------------------------------------
@@ -147,10 +141,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first.
-
-        Raises ValueError naming what is wrong with a level; then copy `index` is as it was.
-        """
+        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first. Raises
+        ValueError naming what is wrong with a level; then copy `index` is as it was."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
         self.check_level("level", level)

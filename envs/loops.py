@@ -40,8 +40,7 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 class Loops(NamedTuple):
     """The loops of one environment, compiled."""
 
-    reset: Callable[..., None]
-    """reset(state, params, mask, observation): see `_reset_batch`."""
+    reset: Callable[..., None]  # reset(state, params, mask, observation): see `_reset_batch`
     step: Callable[..., int]
     """step(state, params, num_actions, actions, observation, reward, terminated, truncated): see `_step_batch`."""
 
@@ -55,10 +54,8 @@ def batch_loops(
 
 
 def _with_rules(loop: Any, rules: dict[str, Any], module: str) -> Any:
-    """`loop` compiled with an environment's rules as globals, and cached on disk under the name of its module.
-
-    Globals, since numba never finds compiled closures over functions again on disk.
-    """
+    """`loop` compiled with an environment's rules as globals, and cached on disk under the name of its module. Globals,
+    since numba never finds compiled closures over functions again on disk."""
     made = FunctionType(loop.__code__, globals() | rules, loop.__name__)
     made.__module__, made.__qualname__ = module, f"{module.replace('.', '_')}{loop.__name__}"
     return kernel(made)
@@ -84,10 +81,8 @@ def _step_batch(
     truncated: Array,
 ) -> int:
     """Step all environments; -1, or the index of the first action outside 0..num_actions - 1, and then nothing has
-    changed.
-
-    actions int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated bool [N] are written.
-    """
+    changed. actions int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated bool [N] are
+    written."""
     bad = first_outside(actions, num_actions)
     if bad >= 0:
         return bad
@@ -112,8 +107,7 @@ def first_outside(values: Array, n: int) -> int:
     return -1
 
 
-MOST_NAMES = 10
-"""Actions that an error names; more are a range."""
+MOST_NAMES = 10  # Actions that an error names; more are a range.
 
 
 class ArrayForm(NamedTuple):

@@ -12,8 +12,7 @@ import numpy as np
 
 from .arrays import Array, ContractError
 
-KEY = "action_mask"
-"""In `info` or a Dict observation."""
+KEY = "action_mask"  # In `info` or a Dict observation
 
 
 def flat_mask(name: str, mask: Any, size: int) -> Array:

@@ -11,8 +11,7 @@ class BatchedEnvironment(Protocol):
     """N environments with NEXT_STEP autoreset, which write into arrays of the caller."""
 
     num_envs: int
-    trusted: bool
-    """Whether `restore` may run code from a saved state."""
+    trusted: bool  # Whether `restore` may run code from a saved state
 
     @property
     def single_observation_space(self) -> spaces.Space[Any]:
@@ -48,10 +47,8 @@ class BatchedEnvironment(Protocol):
         ...
 
     def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Step all environments with actions [N, ...].
-
-        Writes observations [N, ...], reward float32 [N], terminated and truncated bool [N].
-        """
+        """Step all environments with actions [N, ...]. Writes observations [N, ...], reward float32 [N], terminated and
+        truncated bool [N]."""
         ...
 
     def cut(self, where: Array) -> None:

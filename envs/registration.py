@@ -75,9 +75,7 @@ def is_environment(name: str) -> bool:
 
 def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
     """Return the registry entry for a short name or engram id, and the parameters that the name implies (for twins).
-
-    Raises ValueError with the nearest valid names if the name is unknown.
-    """
+    Raises ValueError with the nearest valid names if the name is unknown."""
     short = next((environment.name for environment in ENVIRONMENTS.values() if environment.id == name), name)
     environment = ENVIRONMENTS.get(short.removesuffix("-twin"))
     if environment is None or (short.endswith("-twin") and not environment.twin):

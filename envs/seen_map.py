@@ -6,8 +6,7 @@ import numpy as np
 
 from .arrays import Array
 
-REACH = 6
-"""Cells that the map around the agent shows on each side."""
+REACH = 6  # Cells that the map around the agent shows on each side
 SIDE = 2 * REACH + 1
 
 

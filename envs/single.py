@@ -66,3 +66,10 @@ class SingleEnv(gymnasium.Env[Array, int]):
         mask = self.batch.action_mask
         info = {} if mask is None else {KEY: mask[0]}
         return info | {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}
+
+
+def single(batch: type[BatchedEnv]) -> type[SingleEnv]:
+    """The class of one environment of a batch, with its documentation."""
+    doc = (batch.__doc__ or "").replace("N games", "One game", 1).replace("N agents, each", "One agent", 1)
+    members = {"__doc__": doc, "__module__": batch.__module__, "batch_class": batch}
+    return type(batch.__name__.removesuffix("Batch"), (SingleEnv,), members)

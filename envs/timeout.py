@@ -2,8 +2,7 @@
 
 from ..base.messages import check_integer
 
-NEVER = 2**62
-"""A frame that does not come."""
+NEVER = 2**62  # A frame that does not come
 
 
 def last_frame(timeout_frames: int) -> int:

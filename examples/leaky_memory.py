@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engram.agents.cores.core import Core, at_least_one
+from engram.agents.cores.core import Core
 
 
 class LeakyState(NamedTuple):
@@ -26,7 +26,6 @@ class LeakyMemory(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 64) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.write = nn.Linear(input_size, hidden_size, bias=False)
         self.decay = nn.Parameter(torch.linspace(0.0, 4.0, hidden_size))

@@ -8,9 +8,7 @@ from ..actors.unroll import Unroll, join, some_environments
 
 class Batcher:
     """Split and join unrolls along the batch axis into batches of `batch_size`; every environment is used exactly once.
-
-    Unrolls of different members of a population never mix: use one batcher per member.
-    """
+    Unrolls of different members of a population never mix: use one batcher per member."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size

@@ -19,18 +19,13 @@ class Updates:
     """Updates from one batch in progress."""
 
     batch: Unroll
-    targets: Targets | None
-    """Targets of all updates; None if each update has its own."""
-    cause: Tensor
-    """See `cause_of`."""
-    first: bool
-    """Whether running moments of the inputs start with this batch."""
-    within: Tensor
-    """Whether all updates so far are within the algorithm's `target_kl`."""
+    targets: Targets | None  # Targets of all updates; None if each update has its own.
+    cause: Tensor  # See `cause_of`
+    first: bool  # Whether running moments of the inputs start with this batch
+    within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
     rows: list[Tensor] = field(default_factory=list[Tensor])
     """One row of `Unread.updates` (learners/learner.py) for each update."""
-    stopped: bool = False
-    """Whether the remaining updates are skipped."""
+    stopped: bool = False  # Whether the remaining updates are skipped
 
 
 def with_bonus(batch: Unroll, bonus: float) -> Unroll:

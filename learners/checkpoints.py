@@ -35,11 +35,9 @@ RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
 }
 """Keys saved under another name by older versions."""
 _SUMS = "SHA256SUMS"
-FILES = (*_FILES, _SUMS)
-"""Files of a checkpoint in copying order: it is incomplete without the last one."""
+FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order: it is incomplete without the last one
 _PARTIAL = ".partial-"
-_NAME = re.compile(r"step-(\d{12,})(\.old)?")
-"""`.old` marks a checkpoint of the same step while a new one replaces it."""
+_NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old` marks a checkpoint of the same step while a new one replaces it
 
 Stamp = tuple[tuple[int, ...], ...]
 
@@ -89,10 +87,8 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load a saved state, with tensors on the CPU.
-
-    Raises CheckpointError naming the file and what is wrong with it: missing, damaged, foreign or of a newer format.
-    """
+    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and what is wrong with it:
+    missing, damaged, foreign or of a newer format."""
     verify(path)
     try:
         document = json.loads((path / "state.json").read_bytes())
@@ -193,11 +189,8 @@ class Kept:
         self._checked[path] = (_stamp(path), True)
 
     def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
-        """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones.
-
-        Damaged checkpoints and foreign files are neither counted nor removed. Raises CheckpointError if the disk
-        operation fails.
-        """
+        """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones. Damaged checkpoints
+        and foreign files are neither counted nor removed. Raises CheckpointError if the disk operation fails."""
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
         surplus = [path for path in self._find()[keep_last:] if best is None or path.name != best.name]

@@ -32,15 +32,11 @@ class Curriculum:
         names = (*EPISODE_COLUMNS, *fields)
         check_name("curriculum_measure", config.curriculum_measure, names[1:])
         self._column = names.index(config.curriculum_measure)
-        self.stage = 0
-        """Index of the current stage."""
+        self.stage = 0  # Index of the current stage
         self._window: deque[float] = deque(maxlen=config.curriculum_episodes)
-        self._ended: set[int] = set()
-        """Environments that have ended an episode of this stage."""
-        self.unknown = 0
-        """Consecutive episodes that do not report the measure."""
-        self._began = 0
-        """Learned steps when the stage began."""
+        self._ended: set[int] = set()  # Environments that have ended an episode of this stage
+        self.unknown = 0  # Consecutive episodes that do not report the measure
+        self._began = 0  # Learned steps when the stage began
 
     @property
     def is_last(self) -> bool:
@@ -49,9 +45,7 @@ class Curriculum:
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
         """Record episodes of this stage [K, 3 + F], as in `Unroll.episodes`; return whether the next stage begins.
-
-        `steps` is the number of learned steps so far, over all stages.
-        """
+        `steps` is the number of learned steps so far, over all stages."""
         reported = episodes[np.isfinite(episodes[:, self._column])]
         self.unknown = 0 if len(reported) else self.unknown + len(episodes)
         self._window.extend(reported[:, self._column].tolist())
@@ -79,12 +73,7 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next decision depends on."""
-        return {
-            "stage": self.stage,
-            "began": self._began,
-            "window": list(self._window),
-            "ended": sorted(self._ended),
-        }
+        return {"stage": self.stage, "began": self._began, "window": list(self._window), "ended": sorted(self._ended)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
@@ -119,8 +108,7 @@ class Mixture:
     """
 
     CHANGE = 0.05
-    is_last = False
-    """False: episodes include those of stages other than the configured environment."""
+    is_last = False  # False: episodes include those of stages other than the configured environment
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int, actor_envs: int) -> None:
         names = (*EPISODE_COLUMNS, *fields)
@@ -129,13 +117,11 @@ class Mixture:
         self._column = names.index(config.curriculum_measure)
         first = config.first_stage
         assert not isinstance(first, int)
-        self.stage: Shares = first
-        """Share of each stage."""
+        self.stage: Shares = first  # Share of each stage
         self._windows = [deque[float](maxlen=config.curriculum_episodes) for _ in config.stages]
         self._ended: set[int] = set()
         self._new = 0
-        self.unknown = 0
-        """Consecutive episodes that do not report the measure."""
+        self.unknown = 0  # Consecutive episodes that do not report the measure
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
         """Record episodes [K, 3 + F], as in `Unroll.episodes`; return whether the shares change."""

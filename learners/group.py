@@ -21,10 +21,8 @@ from ..agents.normalization import share_sums
 
 NO_LIMIT = timedelta(hours=1)
 """Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
-SHORT = 4096
-"""Largest number of values sent by one learner with which every learner combines all of a tensor."""
-LOOK_SECONDS = 1.0
-"""Interval in seconds at which a waiting learner checks whether to continue waiting."""
+SHORT = 4096  # Largest number of values sent by one learner with which every learner combines all of a tensor
+LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
 
 
 class LearnerLossError(RuntimeError):
@@ -44,10 +42,8 @@ class Share(NamedTuple):
 
 
 def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
-    """Split actors and environments among learners, as equally as possible.
-
-    `environments` is the batch size; None if a batch is one unroll of every actor.
-    """
+    """Split actors and environments among learners, as equally as possible. `environments` is the batch size; None if a
+    batch is one unroll of every actor."""
     shares: list[Share] = []
     for rank in range(learners):
         own = actors // learners + (rank < actors % learners)
@@ -61,8 +57,7 @@ def deal(learners: int, actors: int, environments: int | None, envs_per_actor: i
 class Group:
     """Group of a single learner, whose share is the whole batch, without exchange."""
 
-    rank, size, first = 0, 1, 0
-    """`first`: number of environments of the learners before this one."""
+    rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
 
     def __deepcopy__(self, _: object) -> "Group":
         return self
@@ -124,8 +119,7 @@ class GlooGroup(Group):
         options: Any = ProcessGroupGloo._Options()  # pyright: ignore
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=connect_seconds)
-        self._work: Any = None
-        """Newest exchange."""
+        self._work: Any = None  # Newest exchange
         self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
 
     def all_environments(self, own: int) -> int:
@@ -164,11 +158,9 @@ class GlooGroup(Group):
         return [x if exists else None for x, exists in zip(sums, present.tolist(), strict=True)], metrics
 
     def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere.
-
-        All send to all others at once, so the latency of a link counts once or twice for any N; in a ring it
-        would count 2 (N - 1) times. For a long tensor, every learner combines 1/N of it and sends that to the others.
-        """
+        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
+        all others at once, so the latency of a link counts once or twice for any N; in a ring it would count 2 (N - 1)
+        times. For a long tensor, every learner combines 1/N of it and sends that to the others."""
         short = self.size * flat.numel() <= SHORT
         sent = flat.repeat(self.size) if short else pad(flat, (0, -flat.numel() % self.size))
         combined = functools.reduce(combine, self._swap(sent).chunk(self.size))

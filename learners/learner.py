@@ -30,8 +30,7 @@ from .replay import Replay
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
 """Settings of the optimizer by its own names, in addition to the learning rate and Adam's betas."""
 
-ADAM_BETA2 = 0.999
-"""Adam's decay of squared gradients."""
+ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
 
 
 MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
@@ -72,13 +71,10 @@ class Learner:
             betas=(config.adam_beta1, ADAM_BETA2),
             recorded=self.recorded is not None,
         )
-        self.updates = 0
-        """Number of learned batches; each results in a new version of the weights."""
-        self.steps = 0
-        """Number of consumed environment steps."""
+        self.updates = 0  # Number of learned batches; each results in a new version of the weights.
+        self.steps = 0  # Number of consumed environment steps
         self._skipped = 0
-        self.cause: str | None = None
-        """Cause of the newest skipped update among the metrics read, one of CAUSES."""
+        self.cause: str | None = None  # Cause of the newest skipped update among the metrics read, one of CAUSES
         self._unread: list[Unread] = []
         self._read: list[dict[str, float]] = []
         self.replay = Replay()
@@ -87,10 +83,8 @@ class Learner:
         self._lr: float | Tensor = config.lr
         if self.recorded is not None:  # values that change between updates are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
-        self._first_returns = self._no_returns()
-        """Whether running units begin with the next batch."""
-        self._unobserved = agent.unobserved
-        """Whether running moments of the inputs begin with the next batch."""
+        self._first_returns = self._no_returns()  # Whether running units begin with the next batch
+        self._unobserved = agent.unobserved  # Whether running moments of the inputs begin with the next batch
         self.group = ALONE
         if config.compile:
             compile_steps(agent.core)
@@ -286,10 +280,8 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update, or in the next one before the first update.
-
-        It is the optimizer's value if there is one; the learning rate is the value before its schedule.
-        """
+        """Value of a numeric setting in the last update, or in the next one before the first update. It is the
+        optimizer's value if there is one; the learning rate is the value before its schedule."""
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
@@ -337,10 +329,8 @@ class Learner:
 
 
 def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
-    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change.
-
-    The device skips the step itself, so that the CPU need not wait for the value.
-    """
+    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change. The
+    device skips the step itself, so that the CPU need not wait for the value."""
     if readable(valid):
         if bool(valid):
             optimizer.step()

@@ -168,12 +168,10 @@ def _laid_out(parameter: Tensor, other: Tensor) -> Tensor:
 
 
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Assign gradients to parameters, each in the memory layout of its parameter and in separate memory.
-
-    `backward()` does both; `torch.autograd.grad` returns gradients in the layout in which they were computed,
-    channels-last for a convolution's kernels, for example, and one tensor for two parameters that are added up, such as
-    the biases of an LSTM, or a view of it. Clipping, which works in place, would scale that memory twice.
-    """
+    """Assign gradients to parameters, each in the memory layout of its parameter and in separate memory. `backward()`
+    does both; `torch.autograd.grad` returns gradients in the layout in which they were computed, channels-last for a
+    convolution's kernels, for example, and one tensor for two parameters that are added up, such as the biases of an
+    LSTM, or a view of it. Clipping, which works in place, would scale that memory twice."""
     taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
@@ -186,10 +184,8 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip.
-
-    Returns the norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is.
-    """
+    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip. Returns the
+    norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is."""
     with_gradient = [p for p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
     if max_norm is not None:

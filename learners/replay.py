@@ -15,8 +15,7 @@ from torch import Tensor
 from ..actors.unroll import Unroll, join, map_tensors, some_environments, tensors, with_tensors
 from .config import LearnerConfig
 
-BURN_IN = "burn_in"
-"""Name of the steps that are left out of the loss, among the extras: bool [T + 1, B]."""
+BURN_IN = "burn_in"  # Name of the steps that are left out of the loss, among the extras: bool [T + 1, B]
 
 
 class Replay:

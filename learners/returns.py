@@ -61,10 +61,8 @@ class Returns(NamedTuple):
 
 
 def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
-    """y_t = terms_t + discounts_t * y_{t+1} with y_T = last: [T, B], [T, B], [B] -> [T, B].
-
-    The backward loop over time that all returns and V-trace use.
-    """
+    """y_t = terms_t + discounts_t * y_{t+1} with y_T = last: [T, B], [T, B], [B] -> [T, B]. The backward loop over time
+    that all returns and V-trace use."""
     following, sums = last, list[Tensor]()
     for term, discount in zip(reversed(terms.unbind()), reversed(discounts.unbind()), strict=True):
         following = torch.addcmul(term, discount, following)
@@ -115,11 +113,9 @@ def generalized_advantages(
 def standardized(
     advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
 ) -> Tensor:
-    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere.
-
-    A deviation below `floor` is replaced by `floor`, so such advantages stay small; so do those that differ only
-    by rounding. `total` sums over the learners that share the batch.
-    """
+    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere. A
+    deviation below `floor` is replaced by `floor`, so such advantages stay small; so do those that differ only by
+    rounding. `total` sums over the learners that share the batch."""
     mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
     mean = mean / count.clamp(min=1)
     (spread,) = total(torch.where(valid, advantages - mean, 0.0).square().sum())
@@ -135,10 +131,8 @@ def next_steps(steps: Tensor, last: Tensor) -> Tensor:
 
 
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
-    """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B].
-
-    Without this check, [T, B, 1] with [T, B] would broadcast to all pairs of environments and still train.
-    """
+    """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B]. Without this check,
+    [T, B, 1] with [T, B] would broadcast to all pairs of environments and still train."""
     shapes = {name: tuple(tensor.shape) for name, tensor in per_step.items()}
     first_name, first = next(iter(shapes.items()))
     if len(first) != 2 or first[0] == 0:
@@ -173,10 +167,8 @@ def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
 
 
 def valid_sum(terms: Tensor, valid: Tensor) -> Tensor:
-    """Sum of terms [T, B] where valid (bool [T, B]) is set.
-
-    Raises ValueError for terms of another shape than the mask, which would broadcast.
-    """
+    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError for terms of another shape than the mask,
+    which would broadcast."""
     if terms.shape != valid.shape:
         raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
     return torch.where(valid, terms, 0.0).sum()

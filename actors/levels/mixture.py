@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from ...agents.values import map_leaves
 from .stagger import GOLDEN
 
-Shares = tuple[float, ...]
-"""Share of the environments in each stage; shares sum to 1."""
+Shares = tuple[float, ...]  # Share of the environments in each stage; shares sum to 1.
 
 
 def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
@@ -63,27 +62,22 @@ class MixtureBatch:
         return None if masks[0] is None else np.concatenate(masks)
 
     def new_observation(self) -> Any:
-        """Allocate the observations of a step."""
         return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part in self.parts))
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
-        """Begin new episodes in all environments."""
         for part, own in zip(self.parts, self._slices, strict=True):
             part.reset_into(_some(observation, own), seed)
 
     def step_into(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Step all environments and write the results into these arrays."""
         for part, own in zip(self.parts, self._slices, strict=True):
             ends = terminated[own], truncated[own]
             part.step_into(actions[own], _some(observation, own), reward[own], *ends)
 
     def cut(self, where: NDArray[np.bool_]) -> None:
-        """End the episodes of some environments, bool [N]."""
         for part, own in zip(self.parts, self._slices, strict=True):
             part.cut(where[own])
 
     def episode_facts(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Episode fields of environments [K], in ascending order: float32 [K, F]."""
         within = [indices[(indices >= own.start) & (indices < own.stop)] - own.start for own in self._slices]
         return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
 
@@ -100,12 +94,10 @@ class MixtureBatch:
         return {"parts": [part.save() for part in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue from a state returned by `save`."""
         for part, state in zip(self.parts, saved["parts"], strict=True):
             part.restore(state)
 
     def close(self) -> None:
-        """Close all environments."""
         for part in self.parts:
             part.close()
 

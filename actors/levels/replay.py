@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-BETA, RHO = 0.1, 0.1
-"""Temperature of the ranks and weight of staleness, as in the paper."""
+BETA, RHO = 0.1, 0.1  # Temperature of the ranks and weight of staleness, as in the paper
 
 Floats = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
@@ -35,34 +34,20 @@ Flags = NDArray[np.bool_]
 class ReplayState(NamedTuple):
     """Everything that the next choice depends on, for K stored levels and N environments."""
 
-    levels: NDArray[np.uint64]
-    """[K]: stored levels."""
-    scores: NDArray[np.float64]
-    """[K]: S."""
-    begun: NDArray[np.int64]
-    """[K]: C; -1 where no level is stored."""
-    playing: NDArray[np.uint64]
-    """[N]: the level of each environment."""
-    known: Flags
-    """[N]: whether the level is known; an environment's first level is not."""
-    own: NDArray[np.uint64]
-    """[N]: state from which the environment's own stream continues after a replayed level."""
-    again: Flags
-    """[N]: whether the level is a replay."""
-    values: NDArray[np.float64]
-    """[N]: V at the previous step."""
-    errors: NDArray[np.float64]
-    """[N]: sum of absolute value errors in this episode."""
-    steps: NDArray[np.int64]
-    """[N]: number of these errors; -1 before the episode's first step."""
-    plays: NDArray[np.int64]
-    """[K]: n."""
-    solves: NDArray[np.int64]
-    """[K]: s."""
-    clock: NDArray[np.int64]
-    """[1]: c."""
-    seed: NDArray[np.uint64]
-    """Generator of the choices."""
+    levels: NDArray[np.uint64]  # [K]: stored levels
+    scores: NDArray[np.float64]  # [K]: S
+    begun: NDArray[np.int64]  # [K]: C; -1 where no level is stored.
+    playing: NDArray[np.uint64]  # [N]: the level of each environment
+    known: Flags  # [N]: whether the level is known; an environment's first level is not.
+    own: NDArray[np.uint64]  # [N]: state from which the environment's own stream continues after a replayed level
+    again: Flags  # [N]: whether the level is a replay
+    values: NDArray[np.float64]  # [N]: V at the previous step
+    errors: NDArray[np.float64]  # [N]: sum of absolute value errors in this episode
+    steps: NDArray[np.int64]  # [N]: number of these errors; -1 before the episode's first step.
+    plays: NDArray[np.int64]  # [K]: n
+    solves: NDArray[np.int64]  # [K]: s
+    clock: NDArray[np.int64]  # [1]: c
+    seed: NDArray[np.uint64]  # Generator of the choices
 
 
 class Replay:
@@ -121,11 +106,8 @@ class Replay:
         solved: Flags | None = None,
     ) -> None:
         """Process a step [N] and its values; where an episode has ended, set `streams` to the level of the next one.
-
-        For learnability, `solved` marks which of the episodes that ended at this step were solved.
-        Call it after the agent's step and before the environments' step, since the latter begins
-        new episodes.
-        """
+        For learnability, `solved` marks which of the episodes that ended at this step were solved. Call it after the
+        agent's step and before the environments' step, since the latter begins new episodes."""
         state = self.state
         within = state.steps >= 0
         target = np.clip(reward, -self.most, self.most) + self.discount * np.where(terminated, 0.0, values)

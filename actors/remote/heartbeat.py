@@ -14,8 +14,7 @@ from contextlib import suppress
 import ray
 from ray.experimental import internal_kv
 
-LONGEST_INTERVAL = 5.0
-"""Longest interval between two heartbeats in seconds."""
+LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
 
 
 def interval(timeout: float) -> float:
@@ -38,8 +37,7 @@ class Heart:
     """
 
     def __init__(self, key: str, progress: Callable[[], int], seconds: float) -> None:
-        self.busy_since: float | None = None
-        """Monotonic time at which the open request arrived; None without one."""
+        self.busy_since: float | None = None  # Monotonic time at which the open request arrived; None without one.
         self._key, self._progress, self._seconds = key, progress, seconds
         threading.Thread(target=self._beat, daemon=True).start()
 

@@ -28,13 +28,10 @@ from .slot import ActorSlot, ActorSlots, Request
 from .window import RequestWindow
 from .wire import share_tensors, stored_bytes, unpack
 
-PATIENCE = 2.0
-"""Seconds without any unroll after which the pool returns None to the learner."""
-STORE_PAUSE_SECONDS = 60.0
-"""Pause after an unanswered question for the size of the object stores: Ray asks every machine, reachable or not."""
-PASS_OVER_SECONDS = 2.0
-"""An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls."""
-SLOWER = 4.0
+PATIENCE = 2.0  # Seconds without any unroll after which the pool returns None to the learner
+STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
+# An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls
+PASS_OVER_SECONDS, SLOWER = 2.0, 4.0
 
 T = TypeVar("T")
 
@@ -53,8 +50,7 @@ class RayPool:
         first: number of the first actor, after those of other pools of the run.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
         timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
-        died: returns the name of a Ray process that has died, or None. A call that copies something into or out of
-            Ray's store would end this process in that case; TransportDiedError is raised instead.
+        died: returns the name of a Ray process that has died, or None; a call of Ray's store would end this process.
     """
 
     def __init__(
@@ -75,20 +71,15 @@ class RayPool:
     ) -> None:
         share_tensors()
         self._timeout, self._report, self._died = timeout, report, died
-        self._unrolls_from: Counter[str] = Counter()
-        """Received unrolls by machine."""
+        self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self._failures = Failures(max_failures, report)
         self._window = window
         self.device, self.still = torch.device("cpu"), nullcontext()
-        self._open: dict[ObjectRef[Any], Request] = {}
-        """Open requests, oldest first."""
+        self._open: dict[ObjectRef[Any], Request] = {}  # Open requests, oldest first
         self._sent = 0
-        self._answers = 0
-        """Unrolls received."""
-        self._streaming = False
-        """Whether `next` was called last, not `gather`; then new weights trigger requests."""
-        self._unroll_seconds = 0.0
-        """Exponential moving average (factor 1/2) of the duration of responses."""
+        self._answers = 0  # Unrolls received
+        self._streaming = False  # Whether `next` was called last, not `gather`; then new weights trigger requests.
+        self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of responses
         self._blocked: tuple[ActorSlot, float] | None = None
         """Slot for which the responses of others wait, and since when."""
         self._passed_over: set[int] = set()

@@ -24,12 +24,9 @@ from .heartbeat import Heart, forget, interval, key_of, last_beat
 from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
 from .wire import Parcel, pack, share_tensors
 
-LOOK_SECONDS = 1.0
-"""Interval in seconds between checks for processes that do not respond."""
-CLOSE_SECONDS = 3.0
-"""Seconds for actors to close their environments at the end, before their processes are ended."""
-START_TIMEOUT = 600.0
-"""Seconds in which a process must have started: it may require booting a node."""
+LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
+CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are ended
+START_TIMEOUT = 600.0  # Seconds in which a process must have started: it may require booting a node
 FIRST_STEP_TIMEOUT = 120.0
 """Smallest timeout in seconds of a new process's first step, which includes loading and compiling networks."""
 
@@ -39,24 +36,16 @@ class ActorSlot:
     """One slot of the pool."""
 
     number: int
-    life: int = -1
-    """Number of earlier processes of this slot."""
-    handle: Any = None
-    """Ray's handle of the active or starting process; None while the slot is empty."""
-    starting: Any = None
-    """Ray's reference to the ready notification of the process; None after it has arrived."""
+    life: int = -1  # Number of earlier processes of this slot
+    handle: Any = None  # Ray's handle of the active or starting process; None while the slot is empty.
+    starting: Any = None  # Ray's reference to the ready notification of the process; None after it has arrived.
     since: float = 0.0
     """Monotonic time of the last response or heartbeat; for an empty slot, the earliest time to fill it again."""
-    place: ProcessPlace | None = None
-    """Location of the active process; None while it is starting or the slot is empty."""
-    beat: bytes | None = None
-    """Newest heartbeat of the process that was read."""
-    stepped: bool = False
-    """Whether the environments of the active process are known to have stepped."""
-    requests: deque["Request"] = field(default_factory=deque["Request"])
-    """Open requests, oldest first."""
-    asked: int = -1
-    """Index of the last request."""
+    place: ProcessPlace | None = None  # Location of the active process; None while it is starting or the slot is empty.
+    beat: bytes | None = None  # Newest heartbeat of the process that was read
+    stepped: bool = False  # Whether the environments of the active process are known to have stepped
+    requests: deque["Request"] = field(default_factory=deque["Request"])  # Open requests, oldest first
+    asked: int = -1  # Index of the last request
     versions: dict[int, int] = field(default_factory=dict[int, int])
     """Latest version of each member's weights sent to the process."""
 
@@ -73,10 +62,8 @@ class Request:
     slot: ActorSlot
     member: int
     unrolls: int
-    index: int
-    """Number of requests sent before."""
-    ref: Any
-    """Ray's reference to the response."""
+    index: int  # Number of requests sent before
+    ref: Any  # Ray's reference to the response
     answer: Unroll | None = None
 
 
@@ -111,8 +98,7 @@ class ActorSlots:
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
         self._failures, self._timeout = failures, timeout
         self._interval = interval(timeout)
-        self.beats = 0
-        """Number of heartbeats read."""
+        self.beats = 0  # Number of heartbeats read
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
@@ -136,11 +122,9 @@ class ActorSlots:
         return sum(slot.at_work for slot in self._slots)
 
     def fill(self) -> None:
-        """Start a process for each empty slot whose pause has ended.
-
-        An elastic pool always has one starting process, in an empty or a new slot, which Ray places once there is
-        room. So it uses new resources, and an autoscaling cluster sees the demand.
-        """
+        """Start a process for each empty slot whose pause has ended. An elastic pool always has one starting process,
+        in an empty or a new slot, which Ray places once there is room. So it uses new resources, and an autoscaling
+        cluster sees the demand."""
         empty = [slot for slot in self._slots if slot.handle is None]
         ready = [slot for slot in empty if slot.since <= time.monotonic()]
         if not self.elastic:
@@ -154,10 +138,8 @@ class ActorSlots:
                 self._start(ready[0])
 
     def silent(self, awaited: "Mapping[ObjectRef[Any], ActorSlot]") -> Iterator[tuple[ActorSlot, str]]:
-        """Yield the slots whose process has not responded or started within its limit, with the reason.
-
-        `awaited` maps the next expected response to its slot.
-        """
+        """Yield the slots whose process has not responded or started within its limit, with the reason. `awaited` maps
+        the next expected response to its slot."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -238,10 +220,8 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Create the first actor, so that importing and compiling its environment adds to no unroll's time.
-
-        Returns the location of this process.
-        """
+        """Create the first actor, so that importing and compiling its environment adds to no unroll's time. Returns the
+        location of this process."""
         self.prepare()
         return place_of_this_process(ray.util.get_node_ip_address())
 

@@ -10,18 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-GRACE_SECONDS = 2.0
-"""Seconds for Ray to end a process itself, including child processes of environments."""
+GRACE_SECONDS = 2.0  # Seconds for Ray to end a process itself, including child processes of environments
 
 
 class ProcessPlace(NamedTuple):
     """Location and identity of a process."""
 
-    machine: str
-    """Address of its machine."""
+    machine: str  # Address of its machine
     pid: int
-    started: str
-    """Start time in ticks since the machine was booted, which distinguishes processes with a reused id."""
+    started: str  # Start time in ticks since the machine was booted, which distinguishes processes with a reused id
 
 
 def place_of_this_process(machine: str) -> ProcessPlace:

@@ -15,12 +15,10 @@ from collections import Counter, deque
 
 from .slot import ActorSlot, Request
 
-MOST_AT_ONCE = 8
-"""Unrolls per request that suffice to amortize its cost."""
+MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
 NARROW = 4
 """Environments per actor up to which transferring an unroll costs far less than its request (half a millisecond)."""
-REQUESTS_PER_SLOT = 2
-"""Smallest limit of open requests per slot: one in progress, and the next one queued."""
+REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
 
 
 class RequestWindow:
@@ -40,8 +38,7 @@ class RequestWindow:
         """Consecutive unrolls per request, with the same weights."""
         self.requests_per_slot = max(REQUESTS_PER_SLOT, ahead // self.unrolls)
         self._width = self.unrolls * num_envs
-        self._unlearned: Counter[int] = Counter()
-        """Environments requested and not yet learned from, by member."""
+        self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
         self._order: dict[int, deque[Request]] = {}
         """Requests whose responses have not been returned, by member, oldest first."""
 

@@ -28,16 +28,14 @@ SMALL_BYTES = 1 << 16
 class Leaf:
     """Placeholder for a tensor."""
 
-    dtype: str
-    """Name of the type in numpy."""
+    dtype: str  # Name of the type in numpy
     shape: tuple[int, ...]
 
 
 class Parcel(NamedTuple):
     """Serialized unroll."""
 
-    form: Any
-    """The unroll with a Leaf for every tensor."""
+    form: Any  # The unroll with a Leaf for every tensor
     contents: list[Any]
     """The tensors' bytes in the order of the leaves: PickleBuffers when sent, any readable buffers when received."""
 

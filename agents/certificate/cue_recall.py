@@ -6,20 +6,14 @@ from torch import Tensor, nn
 
 from ..cores.core import Core
 
-BATCH = 64
-"""Sequences per update."""
-NOISE = 0.3
-"""Standard deviation of the distraction."""
-SOLVED = 0.95
-"""Fraction of correct answers required for recall; guessing gives 0.5."""
+BATCH = 64  # Sequences per update
+NOISE = 0.3  # Standard deviation of the distraction
+SOLVED = 0.95  # Fraction of correct answers required for recall; guessing gives 0.5.
 
 
 def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Tensor]:
-    """Sequences [delay + 2, batch_size, input_size] and their first cues, float32 [batch_size] of 0 and 1.
-
-    Feature 0 is the cue (-1 or 1) at the first step, feature 1 is 1 at the last step, the query; the rest is
-    noise at every step.
-    """
+    """Sequences [delay + 2, batch_size, input_size] and their first cues, float32 [batch_size] of 0 and 1. Feature 0 is
+    the cue (-1 or 1) at the first step, feature 1 is 1 at the last step, the query; the rest is noise at every step."""
     cue = torch.randint(2, (batch_size,)).float()
     inputs = NOISE * torch.randn(delay + 2, batch_size, input_size)
     inputs[:, :, :2] = 0
@@ -30,9 +24,7 @@ def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Te
 
 def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learning_rate: float) -> tuple[float, int]:
     """Train `core` (its weights change) to recall a cue over `delay` steps; return accuracy and number of updates.
-
-    Training stops when the accuracy on a new batch is high enough. Guessing gives 0.5.
-    """
+    Training stops when the accuracy on a new batch is high enough. Guessing gives 0.5."""
     head = nn.Linear(core.output_size, 1)
     optimizer = torch.optim.Adam([*core.parameters(), *head.parameters()], learning_rate)
     accuracy = 0.0

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
-STEPS, ENVS = 40, 4
-"""T and B of the checks: more steps than built-in cores process at once."""
+STEPS, ENVS = 40, 4  # T and B of the checks: more steps than built-in cores process at once
 
 
 class Failure(Exception):
@@ -20,20 +19,14 @@ class Failure(Exception):
 class Probe(NamedTuple):
     """Core and random sequences for its checks."""
 
-    make: Callable[[], Core]
-    """Function that creates another core of the same kind, with different weights."""
-    single: Core
-    """Original core."""
-    core: Core
-    """Copy of the core in float64, or `single` if it does not support float64."""
-    inputs: Tensor
-    """[T, B, D], in the precision of `core`."""
+    make: Callable[[], Core]  # Function that creates another core of the same kind, with different weights
+    single: Core  # Original core
+    core: Core  # Copy of the core in float64, or `single` if it does not support float64
+    inputs: Tensor  # [T, B, D], in the precision of `core`
     reset: Tensor
     """bool [T, B]: none in environment 0, at t = 0 in 1, at two successive steps in 2, at the last step in 3."""
-    state: CoreState
-    """State of the core after some steps on other inputs."""
-    tolerance: float
-    """Largest difference attributed to rounding, relative to the largest compared value."""
+    state: CoreState  # State of the core after some steps on other inputs
+    tolerance: float  # Largest difference attributed to rounding, relative to the largest compared value
     long_run: int
     recall_updates: int
 

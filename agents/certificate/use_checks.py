@@ -13,10 +13,8 @@ from ..cores.core import reset_state, state_leaves
 from .cue_recall import SOLVED, recall_accuracy
 from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
 
-DELAY = 10
-"""Steps between the cue and the query."""
-LEARNING_RATES = (3e-3, 1e-2)
-"""Learning rates to try in order: the first suits wide cores, the second narrow ones."""
+DELAY = 10  # Steps between the cue and the query
+LEARNING_RATES = (3e-3, 1e-2)  # Learning rates to try in order: the first suits wide cores, the second narrow ones
 
 
 def shapes_and_types(probe: Probe) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.scan import scan
-from .core import Core, Route, at_least_one
+from .core import Core, Route
 from .fast.pool_views import Filters, Views
 from .fast.routes import check, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
@@ -49,8 +49,7 @@ class Concrete(Core):
     """
 
     loops_over_time = False
-    in_a_row = True
-    """Whether every pool smooths the previous one."""
+    in_a_row = True  # Whether every pool smooths the previous one
 
     def __init__(
         self,
@@ -63,9 +62,6 @@ class Concrete(Core):
         unit_views: bool = False,
     ) -> None:
         super().__init__()
-        at_least_one(
-            pool_size=pool_size, num_pools=num_pools, viewport_size=viewport_size, summarizer_size=summarizer_size
-        )
         if base <= 1:
             raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
         self.input_size, self.output_size = input_size, summarizer_size
@@ -86,7 +82,6 @@ class Concrete(Core):
         self.set_constants()
 
     def set_constants(self) -> None:
-        """Parameters of the filters, float64 until they are used."""
         device = self.embedding.weight.device
         rates = torch.tensor(self._rates, dtype=torch.float64)
         pools = (chained if self.in_a_row else parallel)(self._rates)
@@ -99,7 +94,6 @@ class Concrete(Core):
         self._stages = torch.stack([gains, 1 - rates]).to(device)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
-        """Zeros."""
         return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
 
     def half_lives(self) -> list[float]:
@@ -113,7 +107,6 @@ class Concrete(Core):
         return self.viewport_weight * self._factors.to(self.viewport_weight)
 
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
-        """inputs [B, input_size], state -> output [B, summarizer_size], next state."""
         embedded = self.embedding(inputs).unsqueeze(1)
         pools = self._feedback.to(embedded) @ state.pools + self._gain.to(embedded) * embedded
         pools = torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)
@@ -121,7 +114,6 @@ class Concrete(Core):
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """All T steps at once."""
         return self.unroll_compiled if stands_for(self, inputs) else self.unroll_scan
 
     def unroll_compiled(

@@ -2,21 +2,15 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .contract.conditions import under_torch_func
-from .core import Core, Route, at_least_one, unroll_step_by_step
-from .fast.blas import gemm
-from .fast.conv import unroll as fast
-from .fast.elementwise import Array
-from .fast.routes import stands_for
+from .core import Core, unroll_step_by_step
 from .parts.images import image_size
 
-FORGET_BIAS = 1.0
-"""Added to the forget gate, as in the released Conv2DLSTM."""
+FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
 
 
 class ConvLSTMState(NamedTuple):
@@ -53,7 +47,6 @@ class ConvLSTM(Core):
         kernel_size: int = 2,
     ) -> None:
         super().__init__()
-        at_least_one(hidden_channels=hidden_channels, kernel_size=kernel_size)
         self.channels, self.height, self.width = image_size("conv-lstm", input_size, height, width, channels)
         self.hidden_channels, self.kernel_size = hidden_channels, kernel_size
         self.input_size, self.output_size = input_size, hidden_channels * self.height * self.width
@@ -67,53 +60,24 @@ class ConvLSTM(Core):
             nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
-        self.places = neighborhoods(self.height, self.width, kernel_size)
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
-        """The image's sizes: see Core."""
         return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> ConvLSTMState:
-        """Zeros."""
         zeros = self.state_conv.weight.new_zeros(batch_size, self.height * self.width, self.hidden_channels)
         return ConvLSTMState(zeros, zeros.clone())
 
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
-        """inputs [B, input_size], state -> output [B, height * width * hidden_channels], next state."""
-        gates = self._from_input(inputs)
-        if self.compiles(inputs):
-            outputs, state = self._fast(gates.unsqueeze(0), inputs.new_zeros(1, len(inputs), dtype=torch.bool), state)
-            return outputs[0], state
-        return self._step(gates, state)
-
-    def fast_route(self, inputs: Tensor) -> Route:
-        """Convolve the inputs of all steps at once."""
-        return self.unroll_at_once
-
-    def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts."""
-        return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+        return self._step(self._from_input(inputs), state)
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, None]:
-        """Like `Core.unroll`."""
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-        if self.compiles(inputs):
-            return *self._fast(gates, reset, state, bptt_length), None
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None
-
-    def _fast(
-        self, gates: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConvLSTMState]:
-        """The same steps by compiled functions: gates [T, B, places, 4 channels] as in `_from_input`."""
-        weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
-        assert self.state_conv.bias is not None
-        gates = gates + self.state_conv.bias
-        outputs, *last = fast.run(gates, weight, *state, self.places, reset, bptt_length)
-        return outputs.flatten(2), ConvLSTMState(*last)
 
     def _from_input(self, inputs: Tensor) -> Tensor:
         """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""
@@ -145,12 +109,3 @@ class ConvLSTM(Core):
 def same_padding(kernel_size: int) -> tuple[int, int]:
     """Rows (columns) of zeros before and after, so that a convolution preserves the size."""
     return (kernel_size - 1) // 2, kernel_size // 2
-
-
-def neighborhoods(height: int, width: int, kernel_size: int) -> Array:
-    """int64 [height * width, kernel_size^2]: input place of each place of the kernel; -1 is the zero padding."""
-    before, after = same_padding(kernel_size)
-    places = np.arange(height * width).reshape(height, width)
-    padded = np.pad(places, (before, after), constant_values=-1)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel_size, kernel_size))
-    return np.ascontiguousarray(windows.reshape(height * width, kernel_size**2))

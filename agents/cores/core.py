@@ -19,7 +19,6 @@ __all__ = [
     "Core",
     "CoreState",
     "Route",
-    "at_least_one",
     "map_state",
     "readable",
     "reset_state",
@@ -28,8 +27,7 @@ __all__ = [
     "unroll_step_by_step",
 ]
 
-CoreState: TypeAlias = Any
-"""A NamedTuple of tensors [B, ...]; each core has its own."""
+CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
 Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
 """A form of `Core.unroll`, with its arguments and results."""
 
@@ -44,14 +42,11 @@ class Core(nn.Module):
 
     input_size: int
     output_size: int
-    loops_over_time = True
-    """Whether `unroll` computes steps sequentially."""
+    loops_over_time = True  # Whether `unroll` computes steps sequentially
     constant_leaves: tuple[str, ...] = ()
     """Leaves of the state whose initial values are not learned: no step reads them, or they are functions of others."""
-    constant_start = ""
-    """Why the initial state cannot be learned; empty where it can."""
-    kind: type["Core"]
-    """Class that defines the equations: the object's own, or the one whose initial state is learned."""
+    constant_start = ""  # Why the initial state cannot be learned; empty where it can.
+    kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     full_precision = True
     """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
 
@@ -70,11 +65,8 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def set_constants(self) -> None:
-        """Create exact tensors that are not weights, on the device of the weights.
-
-        Called by the core's own constructor, and again after `.to`, `.bfloat16`, `.to_empty` and the like, which would
-        round tensors.
-        """
+        """Create exact tensors that are not weights, on the device of the weights. Called by the core's own
+        constructor, and again after `.to`, `.bfloat16`, `.to_empty` and the like, which would round tensors."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -96,10 +88,8 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def at_cut(self, state: CoreState) -> CoreState:
-        """State at step 0 of an unroll and after each cut of the gradient, before resets.
-
-        A core may attach its own gradient, as real-time recurrent learning does; values do not change.
-        """
+        """State at step 0 of an unroll and after each cut of the gradient, before resets. A core may attach its own
+        gradient, as real-time recurrent learning does; values do not change."""
         return state
 
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
@@ -111,18 +101,16 @@ class Core(nn.Module):
         return named_leaves(state)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return a faster form of `loop` for these inputs, or None."""
-        return None
+        """Return a faster form of `loop` for these inputs, `unroll_at_once` if the core has it, or None."""
+        return getattr(self, "unroll_at_once", None)
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
-
         Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
-        loss [T, B] is the core's own.
-        """
+        loss [T, B] is the core's own."""
         if not self.full_precision:
             return self.over_time(inputs, reset, state, bptt_length)
         return in_full_precision(self, self.over_time, inputs, reset, state, bptt_length)
@@ -157,10 +145,8 @@ def unroll_step_by_step(
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
 ) -> tuple[Tensor, CoreState, Tensor | None]:
-    """Plain loop over time that defines `Core.unroll`.
-
-    `step` may replace `core.forward`, for a core that has computed part of its work for all T inputs before.
-    """
+    """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has computed
+    part of its work for all T inputs before."""
     step = step or core
     initial = core.initial_state(inputs.shape[1])
     any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
@@ -181,10 +167,8 @@ def unroll_step_by_step(
 
 
 def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
-    """Return `initial` where reset (bool [B]) is set, `state` elsewhere.
-
-    By selection, not by multiplication: an initial state need not be zero, and 0 * nan is nan.
-    """
+    """Return `initial` where reset (bool [B]) is set, `state` elsewhere. By selection, not by multiplication: an
+    initial state need not be zero, and 0 * nan is nan."""
 
     def select(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(reset.reshape(-1, *([1] * (old.dim() - 1))), new, old)
@@ -213,10 +197,3 @@ def named_leaves(state: CoreState, name: str = "") -> dict[str, Tensor]:
     for field, part in zip(state._fields, state, strict=True):
         leaves |= named_leaves(part, f"{name}.{field}" if name else field)
     return leaves
-
-
-def at_least_one(**sizes: object) -> None:
-    """Raise ValueError naming the first of a core's sizes that is not a positive integer."""
-    for name, value in sizes.items():
-        if not (isinstance(value, int) and value >= 1):
-            raise ValueError(f"{name} is {value!r}; allowed: at least 1 (a whole number)")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..kernels import Linear
-from .core import Core, Route, at_least_one
+from .core import Core
 
 
 class FeedforwardState(NamedTuple):
@@ -19,21 +19,15 @@ class Feedforward(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.hidden = Linear(input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> FeedforwardState:
-        """The empty state."""
         return FeedforwardState()
 
     def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
         """inputs [B, input_size] -> output [B, hidden_size]."""
         return self.hidden(inputs).relu(), state
-
-    def fast_route(self, inputs: Tensor) -> Route:
-        """All steps at once."""
-        return self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 from ..kernels import Linear
 from ..unrolling.blocks import Blocks, cut_into_blocks
 from .contract.conditions import under_torch_func
-from .core import Core, Route, at_least_one, readable
+from .core import Core, Route, readable
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
 
-BLOCK = 32
-"""Largest number of steps processed at once in an unroll."""
+BLOCK = 32  # Largest number of steps processed at once in an unroll
 
 
 class FWMState(NamedTuple):
@@ -63,7 +62,6 @@ class FWM(Core):
         memory_span: int = 0,
     ) -> None:
         super().__init__()
-        at_least_one(memory_size=memory_size, num_reads=num_reads)
         if not isinstance(read_tanh, bool) and read_tanh != "keys":
             raise ValueError(f"read_tanh is {read_tanh!r}; allowed: true, false, 'keys'")
         self.input_size, self.output_size = input_size, hidden_size
@@ -79,19 +77,16 @@ class FWM(Core):
         nn.init.uniform_(self.read.weight, -bound, bound)
 
     def initial_state(self, batch_size: int) -> FWMState:
-        """Zeros."""
         shape = (batch_size, *[self.memory_size] * 3)
         return FWMState(self.controller.initial_state(batch_size), self.out.weight.new_zeros(shape))
 
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         hidden, controller = self.controller(inputs, state.controller)
         memory = fast_weights.write(state.memory, self.written(hidden))
         read = fast_weights.read(memory, self.asked(hidden))
         return self._output(hidden, read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Run the LSTM over all T steps, then the memory block by block."""
         if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
             return None
         return self.unroll_blocks if readable(inputs) else self.unroll_pieces

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import linear
-from ..unrolling.trajectories import over_trajectories
 from .contract.conditions import under_torch_func
-from .core import Core, Route, at_least_one, readable, unroll_step_by_step
+from .core import Core, Route, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -36,17 +35,14 @@ class GRU(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.cell = nn.GRUCell(input_size, hidden_size)
         remember(self.cell, memory_span)
 
     def initial_state(self, batch_size: int) -> GRUState:
-        """Zeros."""
         return GRUState(self.cell.weight_hh.new_zeros(batch_size, self.output_size))
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         if under_torch_func() or bf16.active():  # GRUCell has no vmap rule and no rounded factors
             return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
         h = self.cell(inputs, state.h)
@@ -62,37 +58,19 @@ class GRU(Core):
         return h, GRUState(h)
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """A compiled or a library's fused loop on a CPU; elsewhere the same operations for every batch."""
-        if self.compiles(inputs):
-            return self.unroll_compiled
-        return self.unroll_trajectories if readable(inputs) else self.unroll_steps
+        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, None]:
-        """`unroll` by compiled functions (cores/fast/gated)."""
         cell = self.cell
         from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
         outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
         return outputs, GRUState(h), None
-
-    def unroll_trajectories(
-        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GRUState, None]:
-        """`unroll` by the library's fused loop over trajectories."""
-        cell = self.cell
-        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-
-        def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:
-            return torch.gru(rows, sizes, first[0], weights, True, 1, 0.0, self.training, False)
-
-        outputs, last = over_trajectories(fused, inputs, reset, state, bptt_length)
-        return outputs, GRUState(*last), None
 
     def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None

@@ -6,19 +6,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Core, Route, at_least_one, map_state, readable, unroll_step_by_step
+from .core import Core, map_state, readable, unroll_step_by_step
 
-PIECE = 64
-"""Steps that one pass attends for at once, at most: the table of attention is this by window + this."""
+PIECE = 64  # Steps that one pass attends for at once, at most: the table of attention is this by window + this
 
 
 class GTrXLState(NamedTuple):
     """The last memory_length inputs of every layer, newest last, zero where there were none yet."""
 
-    past: Tensor
-    """[B, num_layers, memory_length, hidden_size]."""
-    length: Tensor
-    """int64 [B]: how many of them there are."""
+    past: Tensor  # [B, num_layers, memory_length, hidden_size]
+    length: Tensor  # int64 [B]: how many of them there are
 
 
 class GTrXL(Core):
@@ -59,14 +56,6 @@ class GTrXL(Core):
         gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
-        at_least_one(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            head_size=head_size,
-            mlp_size=mlp_size,
-            memory_length=memory_length,
-        )
         self.input_size, self.output_size, self.memory_length = input_size, hidden_size, memory_length
         self.encoder = nn.Linear(input_size, hidden_size)
         self.layers = nn.ModuleList(
@@ -76,7 +65,6 @@ class GTrXL(Core):
         self.set_constants()
 
     def set_constants(self) -> None:
-        """phi of every lag [M + 1, H], float64."""
         size, device = self.output_size, self.encoder.weight.device
         rates = 10000 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
         lags = torch.arange(self.memory_length + 1, dtype=torch.float64, device=device)
@@ -84,16 +72,13 @@ class GTrXL(Core):
         self._sinusoids = torch.cat([angles.sin(), angles.cos()], 1)[:, :size]
 
     def initial_state(self, batch_size: int) -> GTrXLState:
-        """An empty window."""
         weight = self.encoder.weight
         past = weight.new_zeros(batch_size, len(self.layers), self.memory_length, self.output_size)
         return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
 
     def attention(self, before: GTrXLState, after: GTrXLState) -> list[Tensor]:
-        """Weights by which a step from one state to the next has attended, of every layer [B, heads, M + 1].
-
-        The last place is the present, the one before it the step before, and so on.
-        """
+        """Weights by which a step from one state to the next has attended, of every layer [B, heads, M + 1]. The last
+        place is the present, the one before it the step before, and so on."""
         lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
         visible = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
         weights_by_layer: list[Tensor] = []
@@ -106,19 +91,13 @@ class GTrXL(Core):
         return weights_by_layer
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)
         outputs, state = self._attend(inputs.unsqueeze(0), no_reset, state)
         return outputs[0], state
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """Up to PIECE steps at once."""
-        return self.unroll_at_once
-
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None = None
     ) -> tuple[Tensor, GTrXLState, Tensor | None]:
-        """Like `Core.unroll`, up to PIECE steps at once."""
         first, outputs = state, list[Tensor]()
         size = min(PIECE, bptt_length or PIECE)
         starts = [t for t in range(len(inputs)) if t % (bptt_length or len(inputs)) % size == 0]

@@ -9,16 +9,13 @@ from torch import Tensor, nn
 from .contract.conditions import readable
 from .core import Core, CoreState, map_state, reset_state
 
-LARGEST = 1e6
-"""Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant."""
+LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant
 
 
 def learn_initial_state(core: Core, name: str) -> Core:
-    """Make the initial state of `core` a parameter, with its current values; return `core`.
-
-    Integer leaves, such as counts of steps, stay constant. Raises ValueError for a core without a state, and for one
-    whose initial state is empty.
-    """
+    """Make the initial state of `core` a parameter, with its current values; return `core`. Integer leaves, such as
+    counts of steps, stay constant. Raises ValueError for a core without a state, and for one whose initial state is
+    empty."""
     leaves: dict[str, Tensor] = {}
     _each(core.initial_state_form(), lambda leaf, path: leaves.update({path: leaf}))
     names = [path for path, leaf in leaves.items() if path not in core.constant_leaves and _real(leaf)]
@@ -34,14 +31,11 @@ def learn_initial_state(core: Core, name: str) -> Core:
 
 
 class LearnedStart:
-    """Mixin of cores with a learned initial state, which precedes the core's own class.
+    """Mixin of cores with a learned initial state, which precedes the core's own class. An unroll is split where any
+    environment resets. Pieces have no resets, so the core's faster routes remain exact: they never use the constant
+    state of a reset."""
 
-    An unroll is split where any environment resets. Pieces have no resets, so the core's faster routes remain exact:
-    they never use the constant state of a reset.
-    """
-
-    gives_no_resets = True
-    """Whether the `unroll` of the classes above is called only without resets."""
+    gives_no_resets = True  # Whether the `unroll` of the classes above is called only without resets
     learned_state: nn.ParameterDict
 
     def initial_state(self, batch_size: int) -> CoreState:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from ..unrolling.trajectories import over_trajectories
-from .core import Core, Route, at_least_one, readable, unroll_step_by_step
+from .core import Core, Route, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -46,51 +45,30 @@ class LSTM(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.cell = Cell(input_size, hidden_size)
         remember(self.cell, memory_span)
 
     def initial_state(self, batch_size: int) -> LSTMState:
-        """Zeros."""
         zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
 
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         state = self.cell(inputs, state)
         return state.h, state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """A compiled or a library's fused loop on a CPU; elsewhere the same operations for every batch."""
-        if self.compiles(inputs):
-            return self.unroll_compiled
-        return self.unroll_trajectories if readable(inputs) else self.unroll_steps
+        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, None]:
-        """`unroll` by compiled functions (cores/fast/gated)."""
         cell = self.cell
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
         outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
-        return outputs, LSTMState(*last), None
-
-    def unroll_trajectories(
-        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LSTMState, None]:
-        """`unroll` by the library's fused loop over trajectories."""
-        cell = self.cell
-        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-
-        def fused(rows: Tensor, sizes: Tensor, first: list[Tensor]) -> tuple[Tensor, ...]:
-            return torch.lstm(rows, sizes, first, weights, True, 1, 0.0, self.training, False)
-
-        outputs, last = over_trajectories(fused, inputs, reset, state, bptt_length)
         return outputs, LSTMState(*last), None
 
     def unroll_steps(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, Route, at_least_one, unroll_step_by_step
+from .core import Core, Route, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.mnm import unroll as fast
 from .fast.mnm.arrays import NORM_EPS
@@ -76,6 +76,7 @@ class MNM(Core):
     """
 
     constant_leaves = ("meta_error",)
+    local = False  # Whether updates are learned and local, as MNMp's
 
     def __init__(
         self,
@@ -88,7 +89,6 @@ class MNM(Core):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        at_least_one(memory_size=memory_size, num_heads=num_heads)
         self.input_size, self.output_size = input_size, hidden_size
         self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
         self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
@@ -99,31 +99,26 @@ class MNM(Core):
         bound = memory_size**-0.5
         self.initial_memory: Tensor
         self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
+        self.targets = Linear(memory_size, 3 * memory_size) if self.local else None
 
     def initial_state(self, batch_size: int) -> AnyState:
-        """Zeros, and the fixed random memory for every environment."""
         zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
         layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
         return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
 
     def auxiliary_loss(self, state: MNMState) -> Tensor:
-        """The meta error [B] of the step that left `state`."""
         return state.meta_error
 
     def forward(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """Apply the output layer to all T steps at once."""
         return self.unroll_compiled if self.compiles(inputs) else self.unroll_at_once
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts.
-
-        With the paper's literal scale a memory may grow without bound; undoing its writes would then lose digits.
-        """
+        """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale a memory may
+        grow without bound; undoing its writes would then lose digits."""
         norm = self.norm
         usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
         usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
@@ -133,9 +128,8 @@ class MNM(Core):
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        """`unroll` by compiled functions (cores/fast/mnm)."""
         cell, none = self.controller.cell, inputs.new_empty(0)
-        targets = self.targets if isinstance(self, MNMp) else None
+        targets = self.targets
         tensors = fast.Tensors(
             gates=linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh),
             h=state.controller.h,
@@ -216,18 +210,7 @@ class MNMp(MNM):
     All layers are written at once, from activations and targets alone, without a derivative.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 200,
-        memory_size: int = 100,
-        num_heads: int = 3,
-        paper_scale: bool = False,
-        memory_span: int = 0,
-        layer_norm: bool = False,
-    ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span, layer_norm)
-        self.targets = Linear(memory_size, 3 * memory_size)
+    local = True
 
     def scales(self) -> tuple[float, float]:
         """As of `MNM`; with `paper_scale` s is 1."""
@@ -235,6 +218,7 @@ class MNMp(MNM):
         return (1.0 if self.paper_scale else step), error
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
+        assert self.targets is not None
         targets = self.targets(value).chunk(3, dim=2)
         return [z - target for z, target in zip(layers[1:], targets, strict=True)]
 
@@ -278,13 +262,11 @@ class MNMg(MNM):
                 self.carry.bias[-1] = -4.0
 
     def initial_state(self, batch_size: int) -> AnyState:
-        """Zeros, and the fixed random memory for every environment."""
         state = super().initial_state(batch_size)
         zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
         return MomentumState(*state[:4], zeros) if self.momentum else state
 
     def fast_route(self, inputs: Tensor) -> Route:
-        """As of `MNM`, which this class's initial state would otherwise exclude."""
         return super().fast_route(inputs)
 
     def _carried(

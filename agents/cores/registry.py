@@ -42,8 +42,7 @@ CORES = {
 }
 
 
-LEARNED = "learn_initial_state"
-"""Option of every core: the initial state is a parameter."""
+LEARNED = "learn_initial_state"  # Option of every core: the initial state is a parameter
 
 
 _REGISTRY = Registry("core", Core, CORES, __package__, OUTSIDE)
@@ -61,9 +60,12 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
     allowed = core_parameters(name)
     check_keys(f"core {name!r}", "option", options, allowed)
     for key in options:
-        default = allowed[key].default
-        if isinstance(default, int | float) and not isinstance(default, bool):
-            check_range(key, options[key], None)
+        default, value = allowed[key].default, options[key]
+        if isinstance(default, int) and default >= 1 and not isinstance(default, bool):
+            if not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")
+        elif isinstance(default, int | float) and not isinstance(default, bool):
+            check_range(key, value, None)
     make = core_class(name)
     learned = (
         options.pop(LEARNED) if LEARNED in options and LEARNED not in inspect.signature(make).parameters else False

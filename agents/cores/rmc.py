@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, Route, at_least_one, unroll_step_by_step
+from .core import Core, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
@@ -18,8 +18,7 @@ Gate = Literal["unit", "memory"]
 
 
 class RMCState(NamedTuple):
-    memory: Tensor
-    """[B, num_slots, num_heads * head_size]."""
+    memory: Tensor  # [B, num_slots, num_heads * head_size]
 
 
 def truncated_linear(in_features: int, out_features: int) -> Linear:
@@ -44,10 +43,8 @@ class RelationalBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(width)
 
     def forward(self, slots: Tensor, places: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
-        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all.
-
-        places [B, P, H (K + V)] are keys and values of P additional rows.
-        """
+        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all. places [B, P, H
+        (K + V)] are keys and values of P additional rows."""
         projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
         if places.shape[1]:
@@ -110,8 +107,6 @@ class RMC(Core):
     ) -> None:
         super().__init__()
         key_size = head_size if key_size is None else key_size
-        at_least_one(num_slots=num_slots, num_heads=num_heads, head_size=head_size)
-        at_least_one(key_size=key_size, num_blocks=num_blocks, mlp_layers=mlp_layers)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.num_slots, self.num_heads, self.width = num_slots, num_heads, num_heads * head_size
@@ -125,8 +120,7 @@ class RMC(Core):
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.place_size = num_heads * (key_size + head_size)
-        self.image = (0, 0)
-        """Channels and places of the attended image."""
+        self.image = (0, 0)  # Channels and places of the attended image
         if places:
             channels, *sides = image_size("rmc", input_size, height, width, channels)
             self.image = (channels, sides[0] * sides[1])
@@ -135,7 +129,6 @@ class RMC(Core):
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
-        """The image's sizes: see Core."""
         return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> RMCState:
@@ -145,16 +138,10 @@ class RMC(Core):
         return RMCState(identity.repeat(batch_size, 1, 1))
 
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """inputs [B, input_size], state -> output [B, N F], next state."""
         outputs, state, _ = self.unroll_at_once(inputs.unsqueeze(0), None, state, None)
         return outputs[0], state
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """Compute everything that depends only on the inputs for all steps at once."""
-        return self.unroll_at_once
-
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts: one block of attention, usual norms."""
         if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
             return False
         norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]

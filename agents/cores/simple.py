@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Core, Route, at_least_one, unroll_step_by_step
+from .core import Core, unroll_step_by_step
 
 
 class SimpleState(NamedTuple):
@@ -22,21 +22,14 @@ class _Projected(Core):
     from_input: nn.Linear
 
     def initial_state(self, batch_size: int) -> SimpleState:
-        """Zeros."""
         return SimpleState(self.from_input.weight.new_zeros(batch_size, self.output_size))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
-
-    def fast_route(self, inputs: Tensor) -> Route:
-        """One matrix multiplication with the inputs of all steps, then step by step."""
-        return self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
     ) -> tuple[Tensor, SimpleState, None]:
-        """Like `Core.unroll`: one matrix multiplication with the inputs of all steps, then step by step."""
         mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
         outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
         return outputs, state, None
@@ -51,7 +44,6 @@ class Elman(_Projected):
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.from_input = nn.Linear(input_size, hidden_size)
         self.recurrent = nn.Parameter(nn.init.orthogonal_(torch.empty(hidden_size, hidden_size)))
@@ -71,7 +63,6 @@ class MGU(_Projected):
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size)
         self.input_size, self.output_size = input_size, hidden_size
         self.from_input = nn.Linear(input_size, 2 * hidden_size)  # rows: f, n
         self.forget = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -94,7 +85,6 @@ class IndRNN(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, num_layers=num_layers)
         if not max_weight > 0:
             raise ValueError(f"max_weight is {max_weight}; allowed: above 0")
         self.input_size, self.output_size, self.max_weight = input_size, hidden_size, max_weight
@@ -102,11 +92,9 @@ class IndRNN(Core):
         self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size) * max_weight)
 
     def initial_state(self, batch_size: int) -> SimpleState:
-        """Zeros."""
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         weights = self.recurrent.clamp(-self.max_weight, self.max_weight)
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
@@ -125,16 +113,13 @@ class FrameStack(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_frames: int = 4) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, num_frames=num_frames)
         self.input_size, self.output_size, self.num_frames = input_size, hidden_size, num_frames
         self.layer = nn.Linear(num_frames * input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> "Frames":
-        """Zeros."""
         return Frames(self.layer.weight.new_zeros(batch_size, self.num_frames - 1, self.input_size))
 
     def forward(self, inputs: Tensor, state: "Frames") -> tuple[Tensor, "Frames"]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         frames = torch.cat([inputs.unsqueeze(1), state.past], 1)
         return F.relu(self.layer(frames.flatten(1))), Frames(frames[:, :-1])
 

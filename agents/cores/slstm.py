@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Core, Route, at_least_one, unroll_step_by_step
+from .core import Core, unroll_step_by_step
 
-EMPTY = -1e4
-"""The first m: the logarithm of a value that is 0 in every precision."""
+EMPTY = -1e4  # The first m: the logarithm of a value that is 0 in every precision
 
 
 class SLSTMState(NamedTuple):
@@ -42,7 +41,6 @@ class SLSTM(Core):
 
     def __init__(self, input_size: int, hidden_size: int = 128, num_heads: int = 4) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, num_heads=num_heads)
         if hidden_size % num_heads:
             raise ValueError(f"num_heads is {num_heads}; allowed: divisors of hidden_size {hidden_size}")
         self.input_size, self.output_size, self.num_heads = input_size, hidden_size, num_heads
@@ -60,17 +58,11 @@ class SLSTM(Core):
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
 
     def forward(self, inputs: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
-
-    def fast_route(self, inputs: Tensor) -> Route:
-        """One matrix multiplication with the inputs of all steps, then step by step."""
-        return self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: SLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, SLSTMState, None]:
-        """Like `Core.unroll`: one matrix multiplication with the inputs of all steps, then step by step."""
         gates = linear(inputs, self.from_input.weight, self.from_input.bias)
         outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
         return outputs, state, None

@@ -63,10 +63,8 @@ def by_time_constant(name: str, series: Values) -> Panel:
 
 
 def time_constants(series: Values) -> NDArray[np.float64]:
-    """First lag of each series [R, T] at which the autocorrelation is below 1/e, interpolated; T if none is.
-
-    The result is T for a constant series.
-    """
+    """First lag of each series [R, T] at which the autocorrelation is below 1/e, interpolated; T if none is. The result
+    is T for a constant series."""
     steps = series.shape[1]
     centered = series.astype(np.float64) - series.mean(1, keepdims=True)
     spectrum = np.fft.rfft(centered, 2 * steps, axis=1)

@@ -17,28 +17,21 @@ from ..cores.core import Core, named_leaves
 from .trace import Trace
 
 Values = NDArray[np.float32]
-MOST_ROWS = 128
-"""Largest number of rows of a heat map, for legibility and loading time."""
+MOST_ROWS = 128  # Largest number of rows of a heat map, for legibility and loading time
 
 
 class Panel(NamedTuple):
     """R quantities at T steps."""
 
     title: str
-    note: str
-    """Explanation of the panel."""
+    note: str  # Explanation of the panel
     kind: Literal["heat", "lines", "matrix"]
     """heat: a row of colors for each quantity; lines: a curve for each; matrix: small tables of the current step."""
-    values: Values
-    """[R, T]; for a matrix, R = groups x rows x columns in C order."""
-    labels: tuple[str, ...]
-    """Labels of the R quantities; empty for a matrix."""
-    scale: Literal["share", "signed", "positive"] = "positive"
-    """Range: 0 to 1; symmetric around 0; at least 0."""
-    tables: tuple[tuple[str, ...], ...] = ()
-    """Names of a matrix's groups, rows and columns."""
-    bands: tuple[tuple[str, int], ...] = ()
-    """Names of a heat map's bands of rows and the first row of each."""
+    values: Values  # [R, T]; for a matrix, R = groups x rows x columns in C order.
+    labels: tuple[str, ...]  # Labels of the R quantities; empty for a matrix.
+    scale: Literal["share", "signed", "positive"] = "positive"  # Range: 0 to 1; symmetric around 0; at least 0.
+    tables: tuple[tuple[str, ...], ...] = ()  # Names of a matrix's groups, rows and columns
+    bands: tuple[tuple[str, int], ...] = ()  # Names of a heat map's bands of rows and the first row of each
 
 
 def values(tensor: Tensor) -> Values:

@@ -7,10 +7,8 @@ from ..cores.core import CoreState, state_leaves
 from .trace import Trace
 
 STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank", "state/staleness")
-SATURATED = 0.95
-"""Magnitude from which a value between -1 and 1 is considered saturated."""
-MOST_STATES = 128
-"""Number of evenly chosen states of an episode for the effective rank."""
+SATURATED = 0.95  # Magnitude from which a value between -1 and 1 is considered saturated
+MOST_STATES = 128  # Number of evenly chosen states of an episode for the effective rank
 
 
 def statistics(trace: Trace) -> dict[str, float]:

@@ -13,12 +13,9 @@ from ..cores.core import CoreState, map_state
 class Trace(NamedTuple):
     """T steps of one environment, with time on the batch axis, so that a core's modules process all at once."""
 
-    inputs: Tensor
-    """[T, D]."""
-    before: CoreState
-    """Leaves [T, ...]."""
-    after: CoreState
-    """Leaves [T, ...]."""
+    inputs: Tensor  # [T, D]
+    before: CoreState  # Leaves [T, ...]
+    after: CoreState  # Leaves [T, ...]
 
 
 @contextmanager

@@ -35,12 +35,10 @@ def _(core: FWM, trace: Trace) -> list[Panel]:
 
 
 def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
-    """The last read of each step by writes: shares [T, T], sizes of the writes [T], norms of F [T].
-
-    Since F_t = sum_j w_tj k1_j (x) k2_j (x) u_j, with u_j = rate_j (v_j - F_{j-1} (k1_j (x) k2_j)) and w_tj the product
-    of all rescalings from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is
-    the norm of that over the sum of norms. The episode must begin with an empty memory.
-    """
+    """The last read of each step by writes: shares [T, T], sizes of the writes [T], norms of F [T]. Since F_t = sum_j
+    w_tj k1_j (x) k2_j (x) u_j, with u_j = rate_j (v_j - F_{j-1} (k1_j (x) k2_j)) and w_tj the product of all rescalings
+    from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is the norm of that
+    over the sum of norms. The episode must begin with an empty memory."""
     hidden = trace.after.controller.h
     new, queries = core.written(hidden), core.asked(hidden)
     before, after = trace.before.memory, trace.after.memory

@@ -18,14 +18,10 @@ class Blocks(NamedTuple):
 
     steps: Tensor
     """int64 [L, N]: the flat index t * B + b of each step of each block; a short block repeats its first step."""
-    used: Tensor
-    """bool [L, N]: False where a short block only repeats its first step."""
-    slot: Tensor
-    """int64 [T * B]: index of each step in its block."""
-    block: Tensor
-    """int64 [T * B]: the block of each step; environment b's first block is block b."""
-    previous: list[Tensor]
-    """For depth 1, 2, ...: the block before each block of that depth, int64."""
+    used: Tensor  # bool [L, N]: False where a short block only repeats its first step
+    slot: Tensor  # int64 [T * B]: index of each step in its block
+    block: Tensor  # int64 [T * B]: the block of each step; environment b's first block is block b.
+    previous: list[Tensor]  # For depth 1, 2, ...: the block before each block of that depth, int64
 
     def depths(self) -> list[slice]:
         """The blocks of depth 0, 1, 2, ..."""
@@ -36,9 +32,7 @@ class Blocks(NamedTuple):
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
     """Split T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
-
-    With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence.
-    """
+    With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence."""
     batch = reset.shape[1]
     time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
     fresh = reset | (time == 0)

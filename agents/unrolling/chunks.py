@@ -21,8 +21,7 @@ Chunk: TypeAlias = Callable[[tuple[Tensor, ...], Tensor, States], tuple[Tensor, 
 A step that is not used must leave the state as it is; its output is not read. Unused steps come last.
 """
 
-LENGTH = 32
-"""Steps per chunk, at most."""
+LENGTH = 32  # Steps per chunk, at most
 
 
 def unroll_chunks(

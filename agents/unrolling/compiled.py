@@ -17,12 +17,9 @@ from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_b
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
-    """Make `core.unroll`, when gradients are recorded, the plain loop over the compiled step.
-
-    Compilation happens at the first unroll and again for another number of environments. Any failure is reported on
-    the standard error stream, in one line, and from then on the core's own unroll is used. The backend is one of
-    torch.compile's.
-    """
+    """Make `core.unroll`, when gradients are recorded, the plain loop over the compiled step. Compilation happens at
+    the first unroll and again for another number of environments. Any failure is reported on the standard error stream,
+    in one line, and from then on the core's own unroll is used. The backend is one of torch.compile's."""
     name = type(core).__name__
     if core.loops_over_time:
         core.unroll = CompiledUnroll(core, backend)

@@ -23,8 +23,7 @@ from torch import Tensor
 from ..cores.contract.conditions import readable
 from ..cores.fast.scan.unroll import can_compile, scan_compiled
 
-SHORT = 24
-"""Largest number of steps in a block that is processed step by step."""
+SHORT = 24  # Largest number of steps in a block that is processed step by step
 
 
 def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
@@ -70,12 +69,9 @@ def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bpt
 class _Blocks(NamedTuple):
     """T steps as N parallel blocks; steps beyond T have decay and input 0."""
 
-    decay: Tensor
-    """[L, N * B, ...] or [1, 1, ...]."""
-    inputs: Tensor
-    """[L, N * B, ...]."""
-    reset: Tensor
-    """bool [L, N * B]."""
+    decay: Tensor  # [L, N * B, ...] or [1, 1, ...]
+    inputs: Tensor  # [L, N * B, ...]
+    reset: Tensor  # bool [L, N * B]
 
 
 def _fold(decay: Tensor, inputs: Tensor, reset: Tensor, size: int) -> _Blocks:
@@ -94,10 +90,8 @@ def _from_zero(blocks: _Blocks) -> Tensor:
 
 
 def _products(blocks: _Blocks) -> Tensor:
-    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant.
-
-    After a reset it is unused, and 0 if a varies between steps, so that nan before the reset does not pass.
-    """
+    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant. After a reset it is
+    unused, and 0 if a varies between steps, so that nan before the reset does not pass."""
     decay, _, reset = blocks
     if _constant(decay):
         return decay.expand(len(reset), *decay.shape[1:]).cumprod(0)

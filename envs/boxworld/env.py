@@ -12,22 +12,9 @@ from ..drawing import BLACK, WHITE, Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..seen_map import layers, mark_window
-from ..single import SingleEnv
+from ..single import single
 from . import rules
-from .levels import (
-    BAIT,
-    FLOOR,
-    GEM,
-    KEY,
-    LOCK,
-    NOTHING,
-    NUM_COLORS,
-    PLAYER,
-    Params,
-    State,
-    check_fits,
-    new_state,
-)
+from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, check_fits, new_state
 from .rules import PALETTE, WINDOW
 
 _LETTERS = (
@@ -140,7 +127,6 @@ class BoxWorldBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 255, shape, np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, grid_size),
             params=Params(*paths, *branches, branch_length, max_steps, full),
             first_index=first_index,
@@ -148,11 +134,9 @@ class BoxWorldBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The position of copy `index`: `{"board", "solution_locks", "distractor_locks"}`.
-
-        The board is a list of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a key
-        in hand is drawn at (0, 0). Read right after a reset, it is the level from its start. Locks are (row, col).
-        """
+        """The position of copy `index`: `{"board", "solution_locks", "distractor_locks"}`. The board is a list of
+        strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a key in hand is drawn at (0,
+        0). Read right after a reset, it is the level from its start. Locks are (row, col)."""
         board = self.state.board[index, 1:-1, 1:-1].copy()
         board[0, 0] = self.state.held[index]
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
@@ -166,7 +150,6 @@ class BoxWorldBatch(BatchedEnv):
         }
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` into a position."""
         board, (row, col) = _parse(level, self.grid_size)
         state = self.state
         state.held[index], board[0, 0] = board[0, 0], NOTHING
@@ -188,7 +171,6 @@ class BoxWorldBatch(BatchedEnv):
 
     @property
     def privileged_size(self) -> int:
-        """Values of `privileged`."""
         return 6
 
     def privileged(self) -> Array:
@@ -230,7 +212,6 @@ class BoxWorldBatch(BatchedEnv):
         return places
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index`: the whole board, or what the agent observes; a key in hand is shown below."""
         full = full or self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
         row, col = int(self.state.row[index]), int(self.state.col[index])
         reach = WINDOW // 2
@@ -249,9 +230,7 @@ class BoxWorldBatch(BatchedEnv):
         return canvas
 
 
-class BoxWorld(SingleEnv):
-    __doc__ = (BoxWorldBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = BoxWorldBatch
+BoxWorld = single(BoxWorldBatch)
 
 
 def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 NUM_COLORS = 20
@@ -29,28 +29,17 @@ MAX_FAILURES = 200
 class State(NamedTuple):
     """N games; S = grid_size + 4."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    board: Array
-    """int8 [N, S, S]: cell codes, without the player."""
-    row: Array
-    """int64 [N]: position of the player in `board`."""
-    col: Array
-    """int64 [N]: position of the player in `board`."""
-    colors: Array
-    """int8 [N, 20]: the level's order of colors; the path takes them from the first on."""
-    held: Array
-    """int8 [N]: cell code of the key in hand, or NOTHING."""
-    steps: Array
-    """int64 [N]: actions taken in this episode."""
-    solved: Array
-    """bool [N]: the gem has been collected."""
-    path_length: Array
-    """int64 [N]: locks on the way to the gem."""
-    num_distractors: Array
-    """int64 [N]: branches that lead nowhere."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    board: Array  # int8 [N, S, S]: cell codes, without the player
+    row: Array  # int64 [N]: position of the player in `board`
+    col: Array  # int64 [N]: position of the player in `board`
+    colors: Array  # int8 [N, 20]: the level's order of colors; the path takes them from the first on.
+    held: Array  # int8 [N]: cell code of the key in hand, or NOTHING
+    steps: Array  # int64 [N]: actions taken in this episode
+    solved: Array  # bool [N]: the gem has been collected
+    path_length: Array  # int64 [N]: locks on the way to the gem
+    num_distractors: Array  # int64 [N]: branches that lead nowhere
 
 
 class Params(NamedTuple):
@@ -66,29 +55,14 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, grid_size: int) -> State:
-    """Zeroed state of `num_envs` games in rooms of grid_size x grid_size cells."""
-    zeros = zeros_for(num_envs)
-    side = grid_size + 4
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        board=zeros(np.int8, side, side),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        colors=zeros(np.int8, NUM_COLORS),
-        held=zeros(np.int8),
-        steps=zeros(np.int64),
-        solved=zeros(np.bool_),
-        path_length=zeros(np.int64),
-        num_distractors=zeros(np.int64),
+    return zeroed(
+        State, num_envs, board=(np.int8, grid_size + 4, grid_size + 4), colors=(np.int8, NUM_COLORS), held=np.int8
     )
 
 
 def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
-    """Raise ValueError where the largest level that may be sampled has too few colors or too little room.
-
-    The limits on room were measured: within them at least one problem in 200 finds its places.
-    """
+    """Raise ValueError where the largest level that may be sampled has too few colors or too little room. The limits on
+    room were measured: within them at least one problem in 200 finds its places."""
     if num_distractors and NUM_COLORS - 1 - path_length < min(branch_length, 2):
         most = NUM_COLORS - 1 - min(branch_length, 2)
         raise ValueError(f"path_lengths up to {path_length} leave no colors for distractors; allowed: up to {most}")
@@ -162,10 +136,8 @@ def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
 
 @kernel
 def place(state: State, i: int, content: int, lock: int, failures: int) -> int:
-    """Put a box (or a loose key, lock = NOTHING) where it touches nothing; return the failures counted so far.
-
-    Content rows are drawn from 2..grid_size - 1 and columns from 1..grid_size - 3 (the original's bounds).
-    """
+    """Put a box (or a loose key, lock = NOTHING) where it touches nothing; return the failures counted so far. Content
+    rows are drawn from 2..grid_size - 1 and columns from 1..grid_size - 3 (the original's bounds)."""
     board, room = state.board[i], state.board.shape[1] - 4
     while failures <= MAX_FAILURES:
         row, col = 3 + integer(state.random, i, room - 2), 2 + integer(state.random, i, room - 3)

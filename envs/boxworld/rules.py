@@ -61,14 +61,12 @@ def move(state: State, i: int, action: int) -> tuple[float, bool]:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     new_level(state, params, i)
     state.held[i], state.steps[i], state.solved[i] = NOTHING, 0, False
 
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, terminated, truncated)."""
     reward, decided = move(state, i, action)
     state.steps[i] += 1
     return reward, decided, not decided and state.steps[i] > params.max_steps

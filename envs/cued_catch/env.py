@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..drawing import BLACK, WHITE, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from . import rules
 from .rules import CHARACTERS, COLS, NUM_CUES, ROWS, Params, new_state
 
@@ -108,7 +108,6 @@ class CuedCatchBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (ROWS, COLS, len(CHARACTERS)), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, num_trials),
             params=Params(
                 num_trials,
@@ -124,15 +123,11 @@ class CuedCatchBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"balls", "cues"}`.
-
-        balls: for each of the 4 cues 0 (top ball) or 1 (bottom ball). cues: num_trials + 1 cues, one for each trial and
-        one that shows only in the final observation.
-        """
+        """The level of copy `index`: `{"balls", "cues"}`. balls: for each of the 4 cues 0 (top ball) or 1 (bottom
+        ball). cues: num_trials + 1 cues, one for each trial and one that shows only in the final observation."""
         return {"balls": self.state.balls[index].tolist(), "cues": self.state.cues[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level."""
         balls = check_numbers("level['balls']", level["balls"], NUM_CUES, 2)
         cues = check_numbers("level['cues']", level["cues"], self.params.num_trials + 1, self.params.num_cues)
         self.state.balls[index], self.state.cues[index] = balls, cues
@@ -148,7 +143,6 @@ class CuedCatchBatch(BatchedEnv):
         return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index`; the agent sees the whole board, but `full` also says what the cue means."""
         canvas = Canvas(ROWS, COLS, cell=36, background=_GRAY, caption_rows=1)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -176,6 +170,4 @@ class CuedCatchBatch(BatchedEnv):
         return f"{place}, {cue}, caught {int(self.state.caught[index])}"
 
 
-class CuedCatch(SingleEnv):
-    __doc__ = (CuedCatchBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = CuedCatchBatch
+CuedCatch = single(CuedCatchBatch)

@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import paint, put
 from ..randomness import integer, normal
 
 ROWS, COLS = 7, 12
-CHARACTERS = " PQab"
-"""Nothing, player, cue layer, top ball, bottom ball: the planes of an observation, in this order."""
+CHARACTERS = " PQab"  # Nothing, player, cue layer, top ball, bottom ball: the planes of an observation, in this order
 NOTHING, PLAYER, CUE, BALL_A, BALL_B = range(len(CHARACTERS))
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 UP, DOWN = 0, 1
@@ -34,24 +33,15 @@ CATCH = TRIAL_FRAMES - 1
 class State(NamedTuple):
     """N games; K = num_trials."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    frame: Array
-    """int64 [N]: 0 at the first observation."""
-    row: Array
-    """int64 [N]: the player's row, 0 top or 1 bottom."""
-    balls: Array
-    """int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom."""
-    cues: Array
-    """int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation."""
-    caught: Array
-    """int64 [N]: right balls caught in this episode, rewarded or not."""
-    missed: Array
-    """int64 [N]: right balls missed in rewarded trials."""
-    solved: Array
-    """bool [N]: the episode has ended and every rewarded ball was caught."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    frame: Array  # int64 [N]: 0 at the first observation
+    row: Array  # int64 [N]: the player's row, 0 top or 1 bottom
+    balls: Array  # int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom
+    cues: Array  # int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation.
+    caught: Array  # int64 [N]: right balls caught in this episode, rewarded or not
+    missed: Array  # int64 [N]: right balls missed in rewarded trials
+    solved: Array  # bool [N]: the episode has ended and every rewarded ball was caught
 
 
 class Params(NamedTuple):
@@ -67,24 +57,11 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_trials: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        row=zeros(np.int64),
-        balls=zeros(np.int8, NUM_CUES),
-        cues=zeros(np.int8, num_trials + 1),
-        caught=zeros(np.int64),
-        missed=zeros(np.int64),
-        solved=zeros(np.bool_),
-    )
+    return zeroed(State, num_envs, balls=(np.int8, NUM_CUES), cues=(np.int8, num_trials + 1))
 
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, i)
 
@@ -119,10 +96,8 @@ def clock(params: Params, frame: int) -> tuple[int, int]:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated).
-
-    The player moves first, so its last move before the catch still counts.
-    """
+    """One frame of environment i: (reward, whether it was the last, never truncated). The player moves first, so its
+    last move before the catch still counts."""
     state.frame[i] += 1
     if action == UP or action == DOWN:
         state.row[i] = action

@@ -18,8 +18,7 @@ from .check import OUTSIDE, check_behavior, check_observation, check_spaces, che
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
-MOST_SAVED = 4 * 2**20
-"""The most bytes that the pickled environments of one actor may take in a checkpoint."""
+MOST_SAVED = 4 * 2**20  # The most bytes that the pickled environments of one actor may take in a checkpoint
 
 
 class ForeignBatch:
@@ -36,12 +35,9 @@ class ForeignBatch:
         name: what errors call this environment.
     """
 
-    draws_views: bool = False
-    """`draw` returns the whole board, whatever the agent sees of it."""
-    replayable: bool = False
-    """No copy can be told its next level."""
-    trusted: bool = False
-    """Whether `restore` may unpickle."""
+    draws_views: bool = False  # `draw` returns the whole board, whatever the agent sees of it
+    replayable: bool = False  # No copy can be told its next level
+    trusted: bool = False  # Whether `restore` may unpickle
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         check_integer("num_envs", num_envs, 1, None)
@@ -149,11 +145,8 @@ class ForeignBatch:
         return image.astype(np.uint8)
 
     def save(self) -> dict[str, Array]:
-        """The exact state of all environments as pickled bytes, uint8.
-
-        Raises ValueError if the environment cannot be copied. Randomness that it draws from a global generator is not
-        in it.
-        """
+        """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
+        copied. Randomness that it draws from a global generator is not in it."""
         for env in self.vector.envs:
             while True:
                 if isinstance(env, EzPickle):
@@ -180,10 +173,8 @@ class ForeignBatch:
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`.
-
-        It is unpickled, which runs whatever code is in it: ValueError unless `trusted` is set.
-        """
+        """Return to a state made by `save`. It is unpickled, which runs whatever code is in it: ValueError unless
+        `trusted` is set."""
         if not self.trusted:
             raise ValueError(f"saved state of {self.name} is code, and not trusted")
         count = len(saved.get("sizes", ()))

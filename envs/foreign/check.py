@@ -34,10 +34,8 @@ _ATTRIBUTES = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward
 
 
 def check_wrappers(env: Any, name: str) -> None:
-    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint.
-
-    Also for a vector environment with such a wrapper, or whose environments have one, in whichever process.
-    """
+    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint. Also for a
+    vector environment with such a wrapper, or whose environments have one, in whichever process."""
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         for each in type(env).__mro__:
             _refuse(each.__name__, name)

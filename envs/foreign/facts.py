@@ -14,8 +14,7 @@ from ..arrays import Array, ContractError
 
 SOLVED = ("solved", "success", "is_success")
 """Keys under which environments say whether the goal was reached; all of them become the field `solved`."""
-TAKEN = ("return", "length")
-"""Fields of every episode, which an environment cannot declare."""
+TAKEN = ("return", "length")  # Fields of every episode, which an environment cannot declare
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -31,8 +30,7 @@ class InfoVectorEnv(SyncVectorEnv):
         self._name = name
         self.infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         """The `info` that each environment's last step or reset returned."""
-        self.at_step: Callable[[], None] = lambda: None
-        """Called after the step or reset of each environment."""
+        self.at_step: Callable[[], None] = lambda: None  # Called after the step or reset of each environment
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         if not isinstance(env_info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -31,11 +31,9 @@ class Masks:
         return self.read(observation, infos, np.zeros(len(infos), np.bool_))
 
     def read(self, observation: Any, infos: Sequence[Mapping[str, Any]], ended: Array) -> Array | None:
-        """bool [N, A] of the present step; None for an environment without masks.
-
-        Where an episode `ended` (bool [N]) its action is ignored, and `info` needs no mask. Raises ContractError for a
-        mask that is missing elsewhere, is not of this action space, or first occurs after a step.
-        """
+        """bool [N, A] of the present step; None for an environment without masks. Where an episode `ended` (bool [N])
+        its action is ignored, and `info` needs no mask. Raises ContractError for a mask that is missing elsewhere, is
+        not of this action space, or first occurs after a step."""
         if not self._used:
             if any(KEY in info for info in infos):
                 raise ContractError(f"{self._name}.step returned an {KEY}, {self._name}.reset none; expected: both do")

@@ -20,10 +20,8 @@ EnvMaker = Callable[..., Any]
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
-    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown.
-
-    Raises ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded.
-    """
+    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown. Raises
+    ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded."""
     if name in gymnasium.registry or _registers(name):
         _refuse_old(name)
         return _maker_of_id(name)
@@ -54,11 +52,9 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
 
 
 def environment_maker(function: EnvMaker) -> EnvMaker:
-    """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it.
-
-    A function with the parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of so many environments.
-    Other functions are never called: a configuration may come from elsewhere and name any function there is.
-    """
+    """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it. A function with the
+    parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of so many environments. Other functions are never called:
+    a configuration may come from elsewhere and name any function there is."""
     setattr(function, _MARK, True)
     return function
 

@@ -26,28 +26,22 @@ from ..arrays import Array, ContractError, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
-MOST_ONE_HOT = 1_000_000
-"""Numbers that the one-hots of an observation may have together."""
+MOST_ONE_HOT = 1_000_000  # Numbers that the one-hots of an observation may have together
 
 
 class ObservationForm(NamedTuple):
     """How the observations of N environments become arrays for the agent."""
 
-    space: spaces.Box | spaces.Dict
-    """Space of one environment, as the agent sees it."""
-    write: Callable[[Any, Any], None]
-    """write(batched observations of the environment, arrays [N, ...] to fill)."""
+    space: spaces.Box | spaces.Dict  # Space of one environment, as the agent sees it
+    write: Callable[[Any, Any], None]  # write(batched observations of the environment, arrays [N, ...] to fill)
 
 
 class ActionForm(NamedTuple):
     """How an agent's actions become those of the environment."""
 
-    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
-    """Space of one environment, as the agent sees it."""
-    choices: Array | None
-    """int64 [K]: number of options of each choice; None for a Box."""
-    read: Callable[[Array], Array]
-    """[N, K], int64 in range or finite floats -> the batched actions of the environment."""
+    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box  # Space of one environment, as the agent sees it
+    choices: Array | None  # int64 [K]: number of options of each choice; None for a Box.
+    read: Callable[[Array], Array]  # [N, K], int64 in range or finite floats -> the batched actions of the environment
 
 
 def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:

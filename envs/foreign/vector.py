@@ -71,7 +71,6 @@ class VectorBatch(ForeignBatch):
         """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        """Start an episode in every environment and write all observations."""
         seeds: Any = None
         if seed is not None:
             indices = range(self.first_index, self.first_index + self.num_envs)
@@ -88,7 +87,6 @@ class VectorBatch(ForeignBatch):
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Step all environments with actions int [N] (or [N, K]); write observations, reward and flags."""
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
         taken, waiting = self._checked(actions), self._waiting
@@ -118,16 +116,13 @@ class VectorBatch(ForeignBatch):
         self._waiting = over if self.mode != AutoresetMode.NEXT_STEP else np.zeros_like(over)
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
         self._waiting = self._waiting | where
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan if missing."""
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
         return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
-        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
         info, where = self._reset_info
         own = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
         return facts.read(own, (key,))[:, 0]

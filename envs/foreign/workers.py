@@ -22,8 +22,7 @@ from ..arrays import Array, Observation
 from .batch import ForeignBatch
 from .spaces import empty
 
-MakeGroup = Callable[[int, int], ForeignBatch]
-"""make(num_envs, first_index): picklable."""
+MakeGroup = Callable[[int, int], ForeignBatch]  # make(num_envs, first_index): picklable
 
 
 class WorkerBatch(ForeignBatch):
@@ -62,7 +61,6 @@ class WorkerBatch(ForeignBatch):
         self._end = Finalize(self, _end, (self.vector.processes,), exitpriority=10)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        """Start an episode in every environment and write all observations."""
         rows = self._rows(lambda: self.vector.reset(seed=[seed] * len(self._parts)))
         _write(rows["observation"], observation, self.num_envs)
         self._read_mask(rows)
@@ -71,7 +69,6 @@ class WorkerBatch(ForeignBatch):
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Step all environments with actions int [N] (or [N, K]); write observations, reward and flags."""
         if not self.started:
             raise gymnasium.error.ResetNeeded(f"step of {self.name} before its reset")
         self._checked(actions)
@@ -87,15 +84,12 @@ class WorkerBatch(ForeignBatch):
         self.action_mask = _flat(rows["mask"])[: self.num_envs].astype(np.bool_) if masked else None
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
         self._of_groups("cut", [where[part] for part in self._parts])
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)] of environments whose episode has just ended; nan for what is missing."""
         return _flat(self.vector.observations["facts"])[indices]
 
     def info_scalars(self, key: str) -> Array:
-        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
         return np.concatenate(self._of_groups("info_scalars", [key] * len(self._parts)))
 
     def draw(self, index: int, full: bool = True) -> Array:
@@ -125,7 +119,6 @@ class WorkerBatch(ForeignBatch):
         self.started = True
 
     def close(self) -> None:
-        """Close all environments and end their processes."""
         if self._end.still_active():
             self._call(self.vector.close)
             self._end()
@@ -173,8 +166,7 @@ class _Group(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = spec["observation"], spec["action"]
         self._make, self._size, self._first_index = make, size, first_index
         self._batch: ForeignBatch | None = None
-        self.argument: Any = None
-        """Of the next `run`."""
+        self.argument: Any = None  # Of the next `run`
         if os.getpid() != owner:  # the owner saves on Ctrl-C and SIGTERM, and ends the workers itself
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
@@ -226,7 +218,6 @@ class _Group(gymnasium.Env[Any, Any]):
             return _sendable(problem)
 
     def close(self) -> None:
-        """Close all environments."""
         if self._batch is not None:
             self._batch.close()
 

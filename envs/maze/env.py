@@ -11,7 +11,7 @@ from ..arrays import Array, check_cell
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from . import rules
 
 WALL, FLOOR, AGENT, GOAL, INK = (62, 68, 80), (236, 238, 240), (88, 190, 110), (250, 205, 70), (255, 255, 255)
@@ -69,12 +69,7 @@ class MazeBatch(BatchedEnv):
         "found": ("no", "yes"),
     }
     action_names = rules.ACTION_NAMES
-    symbols = (
-        (AGENT, "you"),
-        (FLOOR, "free cell"),
-        (WALL, "wall or pillar"),
-        (GOAL, "goal (only with v or the twin)"),
-    )
+    symbols = ((AGENT, "you"), (FLOOR, "free cell"), (WALL, "wall or pillar"), (GOAL, "goal (only with v or the twin)"))
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
     drawn_keys = ("teleports",)
@@ -110,7 +105,6 @@ class MazeBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(low, high),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=rules.new_state(num_envs, num_steps),
             params=rules.Params(
                 walls=walls,
@@ -125,15 +119,12 @@ class MazeBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index` from its start: `{"goal": (row, col), "teleports": [(row, col), ...]}`.
-
-        The teleports are the cells to which the goal takes the agent, in order.
-        """
+        """The level of copy `index` from its start: `{"goal": (row, col), "teleports": [(row, col), ...]}`. The
+        teleports are the cells to which the goal takes the agent, in order."""
         row, col = self.state.goal[index].tolist()
         return {"goal": (row, col), "teleports": [(r, c) for r, c in self.state.teleports[index].tolist()]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; missing teleports are sampled."""
         goal = self._free_cell("goal", level["goal"])
         teleports = [self._free_cell("teleport", cell) for cell in level.get("teleports", ())][: self.params.num_steps]
         self.state.goal[index] = goal
@@ -153,7 +144,6 @@ class MazeBatch(BatchedEnv):
         }
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """The whole maze, or the cells around the agent; the goal as far as it is seen."""
         state = self.state
         row, col = int(state.row[index]), int(state.col[index])
         goal_row, goal_col = state.goal[index].tolist()
@@ -177,6 +167,4 @@ class MazeBatch(BatchedEnv):
         return row, col
 
 
-class Maze(SingleEnv):
-    __doc__ = (MazeBatch.__doc__ or "").replace("N agents, each", "One agent", 1)
-    batch_class = MazeBatch
+Maze = single(MazeBatch)

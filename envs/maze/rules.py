@@ -9,53 +9,38 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 GOAL_REWARD = 10.0
 ACTION_NAMES = ("up", "down", "left", "right")
 ACTION_NONE = -1
-VIEW = 3
-"""Rows and columns of cells that the agent sees, itself in the middle."""
+VIEW = 3  # Rows and columns of cells that the agent sees, itself in the middle
 _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 
 
 class State(NamedTuple):
     """N agents, T steps per episode. Cells are (row, col)."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    row: Array
-    """int64 [N]: where the agent is."""
-    col: Array
-    """int64 [N]: where the agent is."""
-    goal: Array
-    """uint8 [N, 2]: where the reward is."""
-    teleports: Array
-    """uint8 [N, T, 2]: cells to which the agent is taken from the goal, in order."""
-    last_action: Array
-    """int64 [N]: the previous action, or ACTION_NONE."""
-    last_reward: Array
-    """float64 [N]: the previous reward."""
-    steps: Array
-    """int64 [N]: steps taken in this episode."""
-    successes: Array
-    """int64 [N]: times that the goal was reached."""
-    first_success: Array
-    """int64 [N]: the step that reached the goal for the first time, T if none has."""
-    bumps: Array
-    """int64 [N]: steps into a wall."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    row: Array  # int64 [N]: where the agent is
+    col: Array  # int64 [N]: where the agent is
+    goal: Array  # uint8 [N, 2]: where the reward is
+    teleports: Array  # uint8 [N, T, 2]: cells to which the agent is taken from the goal, in order
+    last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
+    last_reward: Array  # float64 [N]: the previous reward
+    steps: Array  # int64 [N]: steps taken in this episode
+    successes: Array  # int64 [N]: times that the goal was reached
+    first_success: Array  # int64 [N]: the step that reached the goal for the first time, T if none has
+    bumps: Array  # int64 [N]: steps into a wall
 
 
 class Params(NamedTuple):
     """The constructor's arguments as compiled functions take them."""
 
-    walls: Array
-    """uint8 [size, size]: 1 where a wall is."""
-    free: Array
-    """uint8 [F, 2]: the cells that are no wall."""
+    walls: Array  # uint8 [size, size]: 1 where a wall is
+    free: Array  # uint8 [F, 2]: the cells that are no wall
     num_steps: int
     wall_penalty: float
     previous_action: bool
@@ -63,22 +48,7 @@ class Params(NamedTuple):
 
 
 def new_state(num_envs: int, num_steps: int) -> State:
-    """Zeroed state of `num_envs` agents."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        goal=zeros(np.uint8, 2),
-        teleports=zeros(np.uint8, num_steps, 2),
-        last_action=zeros(np.int64),
-        last_reward=zeros(np.float64),
-        steps=zeros(np.int64),
-        successes=zeros(np.int64),
-        first_success=zeros(np.int64),
-        bumps=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, goal=(np.uint8, 2), teleports=(np.uint8, num_steps, 2), last_reward=np.float64)
 
 
 def make_walls(size: int) -> Array:
@@ -114,7 +84,6 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     cell = integer(state.random, i, len(params.free))
     state.goal[i, 0], state.goal[i, 1] = params.free[cell, 0], params.free[cell, 1]
     draw_teleports(state, params, i, 0)
@@ -123,7 +92,6 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     successes, first = state.successes[i], state.first_success[i]
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     bump = params.walls[row, col] != 0

@@ -12,7 +12,7 @@ from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..seen_map import mark_window
-from ..single import SingleEnv
+from ..single import single
 from . import rules
 from .levels import (
     COLS,
@@ -149,7 +149,6 @@ class MiniPacmanBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 255, (rows, cols, 3), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, num_pills),
             params=Params(
                 **TASKS[task]._asdict(),
@@ -176,10 +175,8 @@ class MiniPacmanBatch(BatchedEnv):
 
     def level(self, index: int) -> dict[str, Any]:
         """Where everybody is in copy `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row, col).
-
         Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not told; read right
-        after a reset, this is the level from its start.
-        """
+        after a reset, this is the level from its start."""
         state, ghosts, pills = self.state, int(self.state.num_ghosts[index]), int(self.state.num_pills[index])
         return {
             "pacman": _cell(state.pacman[index]),
@@ -189,7 +186,6 @@ class MiniPacmanBatch(BatchedEnv):
         }
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put everybody of copy `index` where the level says, and food everywhere."""
         for key in ("ghosts", "directions", "pills"):
             if not isinstance(level[key], list | tuple | np.ndarray):
                 raise ValueError(f"level[{key!r}] is {level[key]!r}; expected a list")
@@ -250,7 +246,6 @@ class MiniPacmanBatch(BatchedEnv):
         return (HEIGHT - 1 - row if flips & 2 else row) * WIDTH + (WIDTH - 1 - col if flips & 1 else col)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index`: the whole map, or what the agent observes; level and power are told below."""
         full = full or self.params.full_view
         state, reach = self.state, WINDOW // 2
         row, col = divmod(self._shown(index, state.pacman[index]), WIDTH)
@@ -281,9 +276,7 @@ class MiniPacmanBatch(BatchedEnv):
         return canvas
 
 
-class MiniPacman(SingleEnv):
-    __doc__ = (MiniPacmanBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = MiniPacmanBatch
+MiniPacman = single(MiniPacmanBatch)
 
 
 def _cell(place: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 MAP = (
@@ -33,8 +33,7 @@ ROWS, COLS = len(MAP), len(MAP[0])
 HEIGHT, WIDTH = ROWS + 2, COLS + 2
 EMPTY, FOOD, WALL = 0, 1, 2
 
-SAFE_DISTANCE = 5
-"""Ghosts start outside the rows r - 5 .. r + 4 and columns c - 5 .. c + 4 around Pacman."""
+SAFE_DISTANCE = 5  # Ghosts start outside the rows r - 5 .. r + 4 and columns c - 5 .. c + 4 around Pacman.
 MAX_GHOSTS = 32
 
 
@@ -75,34 +74,20 @@ TASKS = {
 class State(NamedTuple):
     """N games with at most P power pills."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    board: Array
-    """int8 [N, HEIGHT * WIDTH]: EMPTY, FOOD or WALL."""
-    food_left: Array
-    """int64 [N]: food on the board."""
-    pacman: Array
-    """int64 [N]: Pacman's place."""
-    ghosts: Array
-    """int64 [N, MAX_GHOSTS]: places of the ghosts; the first `num_ghosts` count."""
-    headings: Array
-    """int64 [N, MAX_GHOSTS]: where the ghosts are going, as codes of minipacman_rules.STEP."""
-    num_ghosts: Array
-    """int64 [N]: ghosts alive."""
-    pills: Array
-    """int64 [N, P]: places of the power pills; the first `num_pills` count."""
-    num_pills: Array
-    """int64 [N]: power pills left."""
-    power: Array
-    """int64 [N]: steps for which ghosts can be eaten."""
-    frame: Array
-    """int64 [N]: steps of this episode."""
-    level_steps: Array
-    """int64 [N]: steps of this level."""
-    levels_done: Array
-    """int64 [N]: levels completed in this episode."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    board: Array  # int8 [N, HEIGHT * WIDTH]: EMPTY, FOOD or WALL
+    food_left: Array  # int64 [N]: food on the board
+    pacman: Array  # int64 [N]: Pacman's place
+    ghosts: Array  # int64 [N, MAX_GHOSTS]: places of the ghosts; the first `num_ghosts` count.
+    headings: Array  # int64 [N, MAX_GHOSTS]: where the ghosts are going, as codes of minipacman_rules.STEP
+    num_ghosts: Array  # int64 [N]: ghosts alive
+    pills: Array  # int64 [N, P]: places of the power pills; the first `num_pills` count.
+    num_pills: Array  # int64 [N]: power pills left
+    power: Array  # int64 [N]: steps for which ghosts can be eaten
+    frame: Array  # int64 [N]: steps of this episode
+    level_steps: Array  # int64 [N]: steps of this level
+    levels_done: Array  # int64 [N]: levels completed in this episode
     reflection: Array
     """int64 [N]: 1: the episode is shown and played mirrored left to right; 2: top to bottom; 3: both; 0: neither."""
 
@@ -115,12 +100,10 @@ class Params(NamedTuple):
     pill_reward: float
     ghost_reward: float
     death_reward: float
-    all_food: bool
-    """The level is done when all food is eaten; likewise for pills and ghosts."""
+    all_food: bool  # The level is done when all food is eaten; likewise for pills and ghosts.
     all_pills: bool
     all_ghosts: bool
-    level_limit: int
-    """The level is done after this many steps; -1: never."""
+    level_limit: int  # The level is done after this many steps; -1: never.
     num_ghosts: int
     num_pills: int
     power_steps: int
@@ -129,30 +112,18 @@ class Params(NamedTuple):
     ghost_randomness: float
     frame_cap: int
     full_view: bool
-    centered: bool = False
-    """The full view is centered on Pacman."""
+    centered: bool = False  # The full view is centered on Pacman
     reflect: bool = False
 
 
 def new_state(num_envs: int, num_pills: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        board=zeros(np.int8, HEIGHT * WIDTH),
-        food_left=zeros(np.int64),
-        pacman=zeros(np.int64),
-        ghosts=zeros(np.int64, MAX_GHOSTS),
-        headings=zeros(np.int64, MAX_GHOSTS),
-        num_ghosts=zeros(np.int64),
-        pills=zeros(np.int64, num_pills),
-        num_pills=zeros(np.int64),
-        power=zeros(np.int64),
-        frame=zeros(np.int64),
-        level_steps=zeros(np.int64),
-        levels_done=zeros(np.int64),
-        reflection=zeros(np.int64),
+    return zeroed(
+        State,
+        num_envs,
+        board=(np.int8, HEIGHT * WIDTH),
+        ghosts=(np.int64, MAX_GHOSTS),
+        headings=(np.int64, MAX_GHOSTS),
+        pills=(np.int64, num_pills),
     )
 
 

@@ -8,11 +8,9 @@ from ..randomness import integer, mixed, uniform
 from .levels import COLS, EMPTY, FOOD, FULL_BOARD, HEIGHT, ROWS, WALL, WIDTH, Params, State, start_level
 
 WINDOW = 5
-AROUND = 2 * ROWS - 1, 2 * COLS - 1
-"""Rows and columns of a window that shows the whole map wherever Pacman is."""
+AROUND = 2 * ROWS - 1, 2 * COLS - 1  # Rows and columns of a window that shows the whole map wherever Pacman is
 ACTION_NAMES = ("stay", "right", "up", "left", "down")
-MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])
-"""Change of place for every action."""
+MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])  # Change of place for every action
 REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 4, 1, 2]])
 """The unreflected action for every reflection and action."""
 _SALT = np.uint64(0xD1B54A32D192ED03)
@@ -23,8 +21,7 @@ STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
 REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
 
-PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
-"""Colors of EMPTY, FOOD and WALL."""
+PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)  # Colors of EMPTY, FOOD and WALL
 PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 
@@ -99,10 +96,8 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
 
 @kernel
 def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
-    """Let every ghost move with the probability of its speed: (reward, whether Pacman died).
-
-    Pacman and a ghost meet before or after its move. An eaten ghost ends the round of the others; a death does not.
-    """
+    """Let every ghost move with the probability of its speed: (reward, whether Pacman died). Pacman and a ghost meet
+    before or after its move. An eaten ghost ends the round of the others; a death does not."""
     reward, died = 0.0, False
     speed = params.ghost_speed + params.ghost_acceleration * state.levels_done[i]
     if state.power[i] > 0:
@@ -152,11 +147,9 @@ def follow_corridor(place: int, heading: int) -> int:
 
 @kernel
 def pursue(state: State, params: Params, i: int, g: int) -> int:
-    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back.
-
-    An exit's score is direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with
-    probability `ghost_randomness`, to any exit with equal chance.
-    """
+    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back. An exit's score is
+    direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with probability
+    `ghost_randomness`, to any exit with equal chance."""
     place, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
     if place == pacman:
         return heading

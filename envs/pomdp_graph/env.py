@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..drawing import Canvas
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from . import rules
 from .picture import AGENT, GOAL, NODE, paint_graph, state_name
 from .sets import adjacency, graph_sets
@@ -73,11 +73,7 @@ class PomdpGraphBatch(BatchedEnv):
     """
 
     action_names = ("0", "1", "2")
-    symbols = (
-        (AGENT, "you are here"),
-        (GOAL, "the goal"),
-        (NODE, "another state"),
-    )
+    symbols = ((AGENT, "you are here"), (GOAL, "the goal"), (NODE, "another state"))
     episode_fields = ("successes", "timeouts", "invalid_actions")
     level_keys = ("adjacency", "goal", "agent", "redraws")
     drawn_keys = ("redraws",)
@@ -128,7 +124,6 @@ class PomdpGraphBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(low, high),
-            action_space=spaces.Discrete(num_actions),
             state=rules.new_state(num_envs, num_states, num_actions, num_steps),
             params=rules.Params(
                 graphs=graph_sets(graph_seed, num_graphs, num_states, num_actions)[split],
@@ -146,21 +141,17 @@ class PomdpGraphBatch(BatchedEnv):
         self.fixed_levels = num_graphs if assignment == "fixed" else 0
 
     def level_set(self) -> set[bytes]:
-        """All graphs of the split."""
         return {graph.tobytes() for graph in self.params.graphs}
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`.
-
-        The adjacency is `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) that follow one another at
-        successes and time-outs.
-        """
+        """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`. The adjacency is
+        `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) that follow one another at successes and
+        time-outs."""
         (goal, agent), *redraws = self.state.places[index].tolist()
         graph = adjacency(self.state.successors[index]).tolist()
         return {"adjacency": graph, "goal": goal, "agent": agent, "redraws": [tuple(place) for place in redraws]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; missing redraws are sampled."""
         successors = self._successors(level["adjacency"])
         redraws = level.get("redraws", ())
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in redraws):
@@ -181,7 +172,6 @@ class PomdpGraphBatch(BatchedEnv):
         return moment | {name: ends[:, s, a].copy() for name, (s, a) in self.edges.items()}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """The states, and with `full` the edges between them."""
         return paint_graph(self.state, self.params, index, full)
 
     def _successors(self, values: Any) -> Array:
@@ -205,6 +195,4 @@ class PomdpGraphBatch(BatchedEnv):
         return goal, agent
 
 
-class PomdpGraph(SingleEnv):
-    __doc__ = (PomdpGraphBatch.__doc__ or "").replace("N agents, each", "One agent", 1)
-    batch_class = PomdpGraphBatch
+PomdpGraph = single(PomdpGraphBatch)

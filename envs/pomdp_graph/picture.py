@@ -11,8 +11,7 @@ from .rules import ACTION_NONE, Params, State
 
 PAPER, INK, LINE, NODE = (250, 250, 247), (40, 44, 52), (150, 156, 166), (222, 225, 230)
 AGENT, GOAL = (88, 190, 110), (250, 205, 70)
-_SIDE, _RADIUS, _NODE = 14.0, 5.3, 1.9
-"""Cells of the square, of the circle's radius and of a node's diameter."""
+_SIDE, _RADIUS, _NODE = 14.0, 5.3, 1.9  # Cells of the square, of the circle's radius and of a node's diameter
 
 
 class Point(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05
@@ -19,73 +19,42 @@ ACTION_NONE = -1
 class State(NamedTuple):
     """N agents on graphs of S states and A actions, T steps per episode."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    graph: Array
-    """int64 [N]: index of the graph in the set, -1 for a given one."""
-    successors: Array
-    """int8 [N, S, A]: where an action leads, -1 where it is invalid."""
-    places: Array
-    """int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again."""
-    place: Array
-    """int64 [N]: the places in use."""
-    goal: Array
-    """int64 [N]: where the reward is."""
-    agent: Array
-    """int64 [N]: where the agent is."""
-    last_action: Array
-    """int64 [N]: the previous action, or ACTION_NONE."""
-    timer: Array
-    """int64 [N]: steps that earn nothing, towards a new placement."""
-    steps: Array
-    """int64 [N]: steps taken in this episode."""
-    total: Array
-    """float64 [N]: rewards of this episode."""
-    successes: Array
-    """int64 [N]: times that the goal was reached."""
-    timeouts: Array
-    """int64 [N]: times that agent and goal were placed again without success."""
-    invalid_actions: Array
-    """int64 [N]: actions that led nowhere."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    graph: Array  # int64 [N]: index of the graph in the set, -1 for a given one
+    successors: Array  # int8 [N, S, A]: where an action leads, -1 where it is invalid
+    places: Array  # int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again
+    place: Array  # int64 [N]: the places in use
+    goal: Array  # int64 [N]: where the reward is
+    agent: Array  # int64 [N]: where the agent is
+    last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
+    timer: Array  # int64 [N]: steps that earn nothing, towards a new placement
+    steps: Array  # int64 [N]: steps taken in this episode
+    total: Array  # float64 [N]: rewards of this episode
+    successes: Array  # int64 [N]: times that the goal was reached
+    timeouts: Array  # int64 [N]: times that agent and goal were placed again without success
+    invalid_actions: Array  # int64 [N]: actions that led nowhere
 
 
 class Params(NamedTuple):
     """The constructor's arguments as compiled functions take them."""
 
-    graphs: Array
-    """int8 [G, S, A]: successors of the graphs of the set."""
-    first_index: int
-    """Index of copy 0, for one graph per copy."""
-    drawn: bool
-    """Sample a new graph for every episode."""
+    graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
+    first_index: int  # Index of copy 0, for one graph per copy
+    drawn: bool  # Sample a new graph for every episode
     num_steps: int
     patience: int
-    paper: bool
-    """Success resets the timer, and the sum of rewards is observed."""
+    paper: bool  # Success resets the timer, and the sum of rewards is observed
     show_graph: bool
 
 
 def new_state(num_envs: int, num_states: int, num_actions: int, num_steps: int) -> State:
-    """Zeroed state of `num_envs` agents."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        graph=zeros(np.int64),
-        successors=zeros(np.int8, num_states, num_actions),
-        places=zeros(np.int8, num_steps + 1, 2),
-        place=zeros(np.int64),
-        goal=zeros(np.int64),
-        agent=zeros(np.int64),
-        last_action=zeros(np.int64),
-        timer=zeros(np.int64),
-        steps=zeros(np.int64),
-        total=zeros(np.float64),
-        successes=zeros(np.int64),
-        timeouts=zeros(np.int64),
-        invalid_actions=zeros(np.int64),
+    return zeroed(
+        State,
+        num_envs,
+        successors=(np.int8, num_states, num_actions),
+        places=(np.int8, num_steps + 1, 2),
+        total=np.float64,
     )
 
 
@@ -124,7 +93,6 @@ def begin(state: State, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     count = len(params.graphs)
     graph = integer(state.random, i, count) if params.drawn else (params.first_index + i) % count
     state.graph[i] = graph
@@ -137,7 +105,6 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, whether it was the last, never truncated)."""
     agent, place, timer = state.agent[i], state.place[i], state.timer[i]
     end = state.successors[i, agent, action]
     success, invalid = end == state.goal[i], end < 0

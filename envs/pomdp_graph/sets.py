@@ -30,11 +30,9 @@ def sample_graph(random: np.random.RandomState, num_states: int, num_actions: in
 
 @lru_cache(maxsize=8)
 def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
-    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
-
-    The test graphs are drawn first; a train graph that equals a test graph is resampled. Raises ValueError if there
-    are too few graphs of this size for disjoint sets.
-    """
+    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only. The test graphs
+    are drawn first; a train graph that equals a test graph is resampled. Raises ValueError if there are too few graphs
+    of this size for disjoint sets."""
     random = np.random.RandomState(seed)
     test = [sample_graph(random, num_states, num_actions)[0] for _ in range(count)]
     test_keys = {graph.tobytes() for graph in test}

@@ -3,7 +3,7 @@
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from .cards import DECK, SUITS, Params, State, class_of, deal, one_hot
 from .game import SuitBatch
 
@@ -64,10 +64,7 @@ class PopgymAutoencodeBatch(SuitBatch):
 
     @classmethod
     def groups(cls, params: Params) -> list[int]:
-        """Whether to watch, and a suit."""
         return [2, params.classes]
 
 
-class PopgymAutoencode(SingleEnv):
-    __doc__ = (PopgymAutoencodeBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymAutoencodeBatch
+PopgymAutoencode = single(PopgymAutoencodeBatch)

@@ -4,12 +4,11 @@ from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
 from ..randomness import integer
-from ..single import SingleEnv
+from ..single import single
 from .cards import Params, State, clear, one_hot
 from .game import CLASS, BoardBatch, symbols_of
 
-SHIPS = (2, 3, 3, 4)
-"""Cells of each ship."""
+SHIPS = (2, 3, 3, 4)  # Cells of each ship
 
 
 def _task(side: int) -> Params:
@@ -97,6 +96,4 @@ class PopgymBattleshipBatch(BoardBatch):
     loops = batch_loops(start, advance, observe)
 
 
-class PopgymBattleship(SingleEnv):
-    __doc__ = (PopgymBattleshipBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymBattleshipBatch
+PopgymBattleship = single(PopgymBattleshipBatch)

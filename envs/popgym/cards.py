@@ -8,13 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..randomness import integer
 
-DECK = 52
-"""Cards in a deck."""
-NONE = -1
-"""No card or cell."""
+DECK = 52  # Cards in a deck
+NONE = -1  # No card or cell
 
 
 class Kind(NamedTuple):
@@ -37,64 +35,37 @@ RANKS = Kind(4, 13, ("ace", *map(str, range(2, 11)), "jack", "queen", "king"))
 class State(NamedTuple):
     """N games of one task; L = Params.size."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    step: Array
-    """int64 [N]: 0 at the first observation."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    step: Array  # int64 [N]: 0 at the first observation
     hidden: Array
     """int16 [N, L]: cards in the order in which they are dealt or lie on the table, or 1 for each occupied cell."""
     marks: Array
     """int16 [N, M]: what the episode has changed: cells that were opened, or how often each class was dealt."""
     shown: Array
     """int64 [N, 2]: the result of the last action that the observation shows; Concentration: positions, or NONE."""
-    pending: Array
-    """int64 [N]: Concentration: position of a card that waits for a second one, or NONE."""
-    left: Array
-    """int64 [N]: pairs or cells that remain to be found."""
+    pending: Array  # int64 [N]: Concentration: position of a card that waits for a second one, or NONE
+    left: Array  # int64 [N]: pairs or cells that remain to be found
 
 
 class Params(NamedTuple):
     """The numbers of a task at one difficulty, as compiled functions take them."""
 
-    size: int
-    """L: cards of all packs together, or cells of the board."""
-    num_steps: int
-    """Steps of the longest episode."""
-    right: float
-    """Reward of a right action."""
-    wrong: float
-    """Reward of a wrong one."""
-    lost: float = 0.0
-    """Reward of the action that loses the game."""
-    divisor: int = 1
-    """See Kind."""
-    classes: int = 2
-    """Classes of cards, or values that a cell can show."""
-    lag: int = 1
-    """Repeat Previous: k."""
-    side: int = 1
-    """Rows and columns of the board."""
-    targets: int = 0
-    """Pairs or cells to be found."""
-    occupied: int = 0
-    """Cells with a ship or a mine."""
+    size: int  # L: cards of all packs together, or cells of the board
+    num_steps: int  # Steps of the longest episode
+    right: float  # Reward of a right action
+    wrong: float  # Reward of a wrong one
+    lost: float = 0.0  # Reward of the action that loses the game
+    divisor: int = 1  # See Kind
+    classes: int = 2  # Classes of cards, or values that a cell can show
+    lag: int = 1  # Repeat Previous: k
+    side: int = 1  # Rows and columns of the board
+    targets: int = 0  # Pairs or cells to be found
+    occupied: int = 0  # Cells with a ship or a mine
 
 
 def new_state(num_envs: int, size: int, num_marks: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        step=zeros(np.int64),
-        hidden=zeros(np.int16, size),
-        marks=zeros(np.int16, num_marks),
-        shown=zeros(np.int64, 2),
-        pending=zeros(np.int64),
-        left=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, hidden=(np.int16, size), marks=(np.int16, num_marks), shown=(np.int64, 2))
 
 
 @kernel

@@ -5,7 +5,7 @@ import numpy as np
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from .cards import COLORS, DECK, NONE, RANKS, Kind, Params, State, class_of, clear, shuffle
 from .game import BACK, CLASS, CardBatch, symbols_of
 
@@ -107,17 +107,14 @@ class PopgymConcentrationBatch(CardBatch):
 
     @classmethod
     def actions(cls, params: Params) -> tuple[str, ...]:
-        """The positions."""
         return tuple(map(str, range(params.size)))
 
     @classmethod
     def groups(cls, params: Params) -> list[int]:
-        """The classes and face down, for each position."""
         return [params.classes + 1] * params.size
 
     @classmethod
     def num_marks(cls, params: Params) -> int:
-        """Whether a card is face up, for each position."""
         return params.size
 
     def seen(self, index: int) -> Array:
@@ -130,6 +127,4 @@ class PopgymConcentrationBatch(CardBatch):
         begin(self.state, self.params, index)
 
 
-class PopgymConcentration(SingleEnv):
-    __doc__ = (PopgymConcentrationBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymConcentrationBatch
+PopgymConcentration = single(PopgymConcentrationBatch)

@@ -6,7 +6,7 @@ from typing import Any
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from .cards import COLORS, DECK, RANKS, SUITS, Kind, Params, State, class_of, clear, one_hot, shuffle
 from .game import CLASS, PopgymBatch, symbols_of
 
@@ -85,17 +85,14 @@ class PopgymCountRecallBatch(PopgymBatch):
 
     @classmethod
     def actions(cls, params: Params) -> tuple[str, ...]:
-        """The counts."""
         return tuple(map(str, range(params.size // 2 // params.classes + 1)))
 
     @classmethod
     def groups(cls, params: Params) -> list[int]:
-        """Value and query."""
         return [params.classes, params.classes]
 
     @classmethod
     def num_marks(cls, params: Params) -> int:
-        """A count for each class."""
         return params.classes
 
     def level(self, index: int) -> dict[str, Any]:
@@ -104,13 +101,10 @@ class PopgymCountRecallBatch(PopgymBatch):
         return {"values": values, "queries": queries}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level."""
         half = self.params.size // 2
         self.put_deck(index, level, "values", 0, half)
         self.put_deck(index, level, "queries", half, half)
         begin(self.state, self.params, index)
 
 
-class PopgymCountRecall(SingleEnv):
-    __doc__ = (PopgymCountRecallBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymCountRecallBatch
+PopgymCountRecall = single(PopgymCountRecallBatch)

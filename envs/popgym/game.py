@@ -21,8 +21,7 @@ _CLASSES: tuple[Color, ...] = (
 PALETTE = (_DARK, _BACK, *_CLASSES)
 DARK, BACK, CLASS = 0, 1, 2
 """Colors of a cell that is off, of a card face down, and of class 0; the other classes follow."""
-PACK_WIDTH, SMALLEST = 13, 110
-"""Cards in a row of an image, and pixels of an image's shorter side."""
+PACK_WIDTH, SMALLEST = 13, 110  # Cards in a row of an image, and pixels of an image's shorter side
 
 
 def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
@@ -39,8 +38,7 @@ class PopgymBatch(BatchedEnv):
         first_index, render_mode: see BatchedEnv.
     """
 
-    tasks: ClassVar[Mapping[str, Params]]
-    """By difficulty."""
+    tasks: ClassVar[Mapping[str, Params]]  # By difficulty
     state: State
     params: Params
 
@@ -53,7 +51,6 @@ class PopgymBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (sum(self.groups(params)),), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, params.size, self.num_marks(params)),
             params=params,
             first_index=first_index,

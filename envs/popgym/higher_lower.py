@@ -2,7 +2,7 @@
 
 from ...base.compiled import kernel
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from .cards import DECK, RANKS, Params, State, class_of, deal, show_last
 from .game import CLASS, CardBatch, symbols_of
 
@@ -57,6 +57,4 @@ class PopgymHigherLowerBatch(CardBatch):
     loops = batch_loops(deal, advance, show_last)
 
 
-class PopgymHigherLower(SingleEnv):
-    __doc__ = (PopgymHigherLowerBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymHigherLowerBatch
+PopgymHigherLower = single(PopgymHigherLowerBatch)

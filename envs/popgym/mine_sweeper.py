@@ -4,7 +4,7 @@ from ...base.compiled import kernel
 from ..arrays import Array
 from ..loops import batch_loops
 from ..randomness import integer
-from ..single import SingleEnv
+from ..single import single
 from .cards import Params, State, clear, one_hot
 from .game import BACK, CLASS, BoardBatch, symbols_of
 
@@ -98,6 +98,4 @@ class PopgymMineSweeperBatch(BoardBatch):
     loops = batch_loops(start, advance, observe)
 
 
-class PopgymMineSweeper(SingleEnv):
-    __doc__ = (PopgymMineSweeperBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymMineSweeperBatch
+PopgymMineSweeper = single(PopgymMineSweeperBatch)

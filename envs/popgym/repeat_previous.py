@@ -2,7 +2,7 @@
 
 from ...base.compiled import kernel
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from .cards import DECK, SUITS, Params, State, class_of, deal, show_last
 from .game import SuitBatch
 
@@ -55,6 +55,4 @@ class PopgymRepeatPreviousBatch(SuitBatch):
     loops = batch_loops(deal, advance, show_last)
 
 
-class PopgymRepeatPrevious(SingleEnv):
-    __doc__ = (PopgymRepeatPreviousBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = PopgymRepeatPreviousBatch
+PopgymRepeatPrevious = single(PopgymRepeatPreviousBatch)

@@ -25,10 +25,8 @@ class Game(NamedTuple):
     """How to build a game, and how to read its board."""
 
     make: Callable[..., Engine]
-    characters: str
-    """The characters of the planes, in order."""
-    repaint: dict[str, str]
-    """Characters of the board that look like others."""
+    characters: str  # The characters of the planes, in order
+    repaint: dict[str, str]  # Characters of the board that look like others
 
 
 GAMES = {

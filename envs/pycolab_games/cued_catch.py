@@ -13,15 +13,7 @@ from pycolab.things import Backdrop, Drape, Sprite
 
 from . import art
 
-BOARD = (
-    "            ",
-    "   P    a   ",
-    "        b   ",
-    "            ",
-    "            ",
-    "            ",
-    "            ",
-)
+BOARD = ("            ", "   P    a   ", "        b   ", "            ", "            ", "            ", "            ")
 UP, DOWN = 0, 1
 
 

@@ -13,26 +13,9 @@ from pycolab.things import Backdrop, Drape, Sprite
 from ..arrays import Array
 from . import art
 
-ROOM = (
-    "#####",
-    "#ttt#",
-    "#   #",
-    "#   #",
-    "#####",
-)
-LIMBO = (
-    "##   #   ##",
-    "  ## # ##  ",
-    "    ###    ",
-    "##### #####",
-    "    ###    ",
-    "  ## # ##  ",
-    "##   #   ##",
-)
-CUES = (
-    "QQ         ",
-    "         QQ",
-)
+ROOM = ("#####", "#ttt#", "#   #", "#   #", "#####")
+LIMBO = ("##   #   ##", "  ## # ##  ", "    ###    ", "##### #####", "    ###    ", "  ## # ##  ", "##   #   ##")
+CUES = ("QQ         ", "         QQ")
 REPAINT = {"*": "#", "t": "~", "l": "~", "r": "~"}
 WORLD_ROWS, WORLD_COLS = 77, 191
 VIEW_ROWS, VIEW_COLS = 7, 11
@@ -130,8 +113,7 @@ class Player(Sprite):
         self._first_col = 0
         self.place = self.previous = self.Position(6, 94)
         """Where the player stands in the environment, and where it stood one frame before."""
-        self.window = (3, 89)
-        """Upper left cell of the window in the environment."""
+        self.window = (3, 89)  # Upper left cell of the window in the environment
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.previous = self.place

@@ -12,7 +12,7 @@ from ..arrays import Array
 from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from ..timeout import last_frame
 from . import rules
 from .rules import CHARACTERS, COLS, LIGHTS, NUM_LIGHTS, ROWS, SLOTS, Params, new_state
@@ -22,8 +22,7 @@ _LIT: tuple[Color, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225,
 _UNLIT: tuple[Color, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
 
 
-FEW = 100_000
-"""Sequences beyond which one hardly occurs again."""
+FEW = 100_000  # Sequences beyond which one hardly occurs again
 
 
 class SequenceRecallBatch(BatchedEnv):
@@ -116,7 +115,6 @@ class SequenceRecallBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (ROWS, COLS, len(CHARACTERS)), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs, sequence_length),
             params=Params(
                 sequence_length=sequence_length,
@@ -152,7 +150,6 @@ class SequenceRecallBatch(BatchedEnv):
         }
 
     def level_set(self) -> set[bytes]:
-        """All sequences of lights, up to FEW of them."""
         length = self.params.sequence_length
         if NUM_LIGHTS**length > FEW:
             return set()
@@ -163,13 +160,11 @@ class SequenceRecallBatch(BatchedEnv):
         return {"sequence": self.state.sequence[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level."""
         sequence = check_numbers("level['sequence']", level["sequence"], self.params.sequence_length, NUM_LIGHTS)
         self.state.sequence[index] = sequence
         rules.begin(self.state, self.params, index)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index`; with `full`, the sequence is shown below the board."""
         canvas = Canvas(ROWS, COLS, cell=24, background=BLACK, caption_rows=2 if full else 0)
         board = self.observe(index).argmax(axis=2)
         for row, col in np.ndindex(ROWS, COLS):
@@ -195,6 +190,4 @@ class SequenceRecallBatch(BatchedEnv):
             canvas.disc(ROWS + 0.5, 5.5 + 1.1 * place, _LIT[light], 0.4 if done else 0.9)
 
 
-class SequenceRecall(SingleEnv):
-    __doc__ = (SequenceRecallBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = SequenceRecallBatch
+SequenceRecall = single(SequenceRecallBatch)

@@ -11,21 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import paint
 from ..randomness import integer
 
 ROWS, COLS = 17, 21
 CHARACTERS = " #1234MP"
 """Nothing, wall or pen, the lit lights left, top, right, bottom, an unlit light, player: the planes, in this order."""
-NOTHING, WALL, LIGHT, UNLIT, PLAYER = 0, 1, 2, 6, 7
-"""Planes; LIGHT is that of the left light, the other three follow."""
+NOTHING, WALL, LIGHT, UNLIT, PLAYER = 0, 1, 2, 6, 7  # Planes; LIGHT is that of the left light, the other three follow.
 NUM_LIGHTS = 4
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 _DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
 START = (8, 10)
-SLOTS = COLS - 2
-"""Cells of the upper wall on which the twin shows the sequence."""
+SLOTS = COLS - 2  # Cells of the upper wall on which the twin shows the sequence
 STEP_REWARD, RIGHT_LIGHT_REWARD = -0.005, 1.0
 
 
@@ -56,28 +54,17 @@ _BOARDS = _boards()
 class State(NamedTuple):
     """N games; L = sequence_length."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    frame: Array
-    """int64 [N]: 0 at the first observation."""
-    sequence: Array
-    """int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom."""
-    row: Array
-    """int64 [N]: position of the player."""
-    col: Array
-    """int64 [N]: position of the player."""
-    lit: Array
-    """int64 [N]: the light that the player has put on, 0 none, else 1 + its number."""
-    entered: Array
-    """int64 [N]: lights entered so far, right or wrong."""
-    correct: Array
-    """int64 [N]: lights entered at their place of the sequence."""
-    deadline: Array
-    """int64 [N]: frame in which the episode ends."""
-    solved: Array
-    """bool [N]: the whole sequence was right."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    frame: Array  # int64 [N]: 0 at the first observation
+    sequence: Array  # int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom
+    row: Array  # int64 [N]: position of the player
+    col: Array  # int64 [N]: position of the player
+    lit: Array  # int64 [N]: the light that the player has put on, 0 none, else 1 + its number
+    entered: Array  # int64 [N]: lights entered so far, right or wrong
+    correct: Array  # int64 [N]: lights entered at their place of the sequence
+    deadline: Array  # int64 [N]: frame in which the episode ends
+    solved: Array  # bool [N]: the whole sequence was right
 
 
 class Params(NamedTuple):
@@ -85,33 +72,15 @@ class Params(NamedTuple):
 
     sequence_length: int
     off_frames: int
-    cycle_frames: int
-    """Frames for which all lights are off and then one is on."""
-    demo_frames: int
-    """Frames until the last light of the demonstration has gone off."""
-    free_frame: int
-    """First frame in which the player can move."""
-    timeout_frames: int
-    """`timeout.NEVER` for none."""
+    cycle_frames: int  # Frames for which all lights are off and then one is on
+    demo_frames: int  # Frames until the last light of the demonstration has gone off
+    free_frame: int  # First frame in which the player can move
+    timeout_frames: int  # `timeout.NEVER` for none
     show_sequence: bool
 
 
 def new_state(num_envs: int, sequence_length: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        sequence=zeros(np.int8, sequence_length),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        lit=zeros(np.int64),
-        entered=zeros(np.int64),
-        correct=zeros(np.int64),
-        deadline=zeros(np.int64),
-        solved=zeros(np.bool_),
-    )
+    return zeroed(State, num_envs, sequence=(np.int8, sequence_length))
 
 
 @kernel
@@ -132,7 +101,6 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     frame, row, col, lit = state.frame[i] + 1, state.row[i], state.col[i], state.lit[i]
     entered, correct, deadline = state.entered[i], state.correct[i], state.deadline[i]
     over = frame >= deadline

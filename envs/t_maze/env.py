@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..drawing import BLACK, Canvas, Color
 from ..engine import BatchedEnv
 from ..loops import batch_loops
-from ..single import SingleEnv
+from ..single import single
 from ..timeout import last_frame
 from . import rules
 from .map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
@@ -147,7 +147,6 @@ class TMazeBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(CHARACTERS)), np.uint8),
-            action_space=spaces.Discrete(len(self.action_names)),
             state=new_state(num_envs),
             params=Params(numbers, pack(walls), pack(speckle)),
             first_index=first_index,
@@ -155,15 +154,12 @@ class TMazeBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"goal", "speckle"}`.
-
-        goal: 0 left, 1 right. speckle: bool [77, 191], the cells of the map that look like wall but are not.
-        """
+        """The level of copy `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the cells
+        of the map that look like wall but are not."""
         speckle = unpack(self.state.board[index] & self.params.speckle)
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level; a missing speckle is sampled, and only its region is speckled."""
         (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
         if "speckle" in level:
             board = self.params.walls | (self._speckle(level["speckle"]) & self.params.speckle)
@@ -194,7 +190,6 @@ class TMazeBatch(BatchedEnv):
         }
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index`: the map with the agent's view framed, or the view alone."""
         return self._paint_map(index) if full else self._paint_view(index)
 
     def _paint_view(self, index: int) -> Canvas:
@@ -226,9 +221,7 @@ class TMazeBatch(BatchedEnv):
         return f"frame {self.state.frame[index]}: {place}; the goal is {goal}"
 
 
-class TMaze(SingleEnv):
-    __doc__ = (TMazeBatch.__doc__ or "").replace("N games", "One game", 1)
-    batch_class = TMazeBatch
+TMaze = single(TMazeBatch)
 
 
 def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:

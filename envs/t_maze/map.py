@@ -16,16 +16,13 @@ import numpy as np
 from ..arrays import Array
 
 ROWS, COLS = 77, 191
-WORDS = 4
-"""Words of 64 bits for a row."""
+WORDS = 4  # Words of 64 bits for a row
 SPECKLE_ROW = 10
 START = (6, 94)
 TELEPORTER_ROW, TELEPORTER_COL = 4, 93
 LIMBO = (4, 140)
-PAD_WIDTH = 3
-"""Columns of the teleporter, of an arm, and of the pad at its end."""
-HALF_WIDTHS = (10, 15, 22, 35, 56, 92)
-"""Columns from the middle of the maze to its outer walls, for each difficulty."""
+PAD_WIDTH = 3  # Columns of the teleporter, of an arm, and of the pad at its end
+HALF_WIDTHS = (10, 15, 22, 35, 56, 92)  # Columns from the middle of the maze to its outer walls, for each difficulty
 NARROWEST, WIDEST = PAD_WIDTH + 1, HALF_WIDTHS[-1]
 ENTRY_COL = 94
 """Where a player leaves limbo; the middle of the two widest mazes of the original is one column further right."""
@@ -34,12 +31,9 @@ ENTRY_COL = 94
 class Maze(NamedTuple):
     """Where one maze lies."""
 
-    top: int
-    """Row of the upper outer wall."""
-    left: int
-    """Column of the left outer wall."""
-    right: int
-    """Column of the right outer wall."""
+    top: int  # Row of the upper outer wall
+    left: int  # Column of the left outer wall
+    right: int  # Column of the right outer wall
 
     @property
     def entry_row(self) -> int:

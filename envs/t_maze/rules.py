@@ -18,22 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeros_for
+from ..arrays import Array, zeroed
 from ..planes import put
 from ..randomness import integer, next_bits
 from ..timeout import NEVER
-from .map import (
-    COLS,
-    ENTRY_COL,
-    LIMBO,
-    PAD_WIDTH,
-    ROWS,
-    SPECKLE_ROW,
-    START,
-    TELEPORTER_COL,
-    TELEPORTER_ROW,
-    WORDS,
-)
+from .map import COLS, ENTRY_COL, LIMBO, PAD_WIDTH, ROWS, SPECKLE_ROW, START, TELEPORTER_COL, TELEPORTER_ROW, WORDS
 
 VIEW_ROWS, VIEW_COLS = 7, 11
 AHEAD, ASIDE = VIEW_ROWS // 2, VIEW_COLS // 2
@@ -44,64 +33,43 @@ ONE_HOT = np.eye(len(CHARACTERS), dtype=np.uint8)
 ACTION_NAMES = ("up", "down", "left", "right", "stay")
 _DOWN, _RIGHT = np.array([-1, 1, 0, 0, 0]), np.array([0, 0, -1, 1, 0])
 CUE_ROW, CUE_ROWS, CUE_COLS = 4, 3, 2
-SPECKLE_SHARE = 1229
-"""Of 2048: each cell of the speckle region looks like wall with probability 0.6001."""
+SPECKLE_SHARE = 1229  # Of 2048: each cell of the speckle region looks like wall with probability 0.6001
 STEP_REWARD, PAD_REWARD = -0.001, 1.0
 
 
 class State(NamedTuple):
     """N games."""
 
-    random: Array
-    """uint64 [N]: streams of randomness."""
-    over: Array
-    """bool [N]: the episode has ended."""
-    frame: Array
-    """int64 [N]: 0 at the first observation."""
-    goal: Array
-    """int64 [N]: the arm that the cue names, 0 left or 1 right."""
-    board: Array
-    """uint64 [N, 77, 4]: bits of the cells that look like wall."""
-    row: Array
-    """int64 [N]: position of the player on the map."""
-    col: Array
-    """int64 [N]: position of the player on the map."""
-    left: Array
-    """int64 [N]: first column of the window."""
-    leftmost: Array
-    """int64 [N]: the window stays within columns leftmost .. leftmost + 190."""
-    arrival: Array
-    """int64 [N]: frame in which the maze comes into view."""
-    deadline: Array
-    """int64 [N]: frame in which the episode, or the trial of an endless one, ends."""
-    finished: Array
-    """bool [N]: a goal pad was reached in time."""
-    solved: Array
-    """bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode."""
-    begun: Array
-    """int64 [N]: frame in which the trial began; 0 unless the episode is endless."""
-    decisions: Array
-    """int64 [N]: pads reached in an endless episode."""
-    correct: Array
-    """int64 [N]: those among them that the cues named."""
+    random: Array  # uint64 [N]: streams of randomness
+    over: Array  # bool [N]: the episode has ended
+    frame: Array  # int64 [N]: 0 at the first observation
+    goal: Array  # int64 [N]: the arm that the cue names, 0 left or 1 right
+    board: Array  # uint64 [N, 77, 4]: bits of the cells that look like wall
+    row: Array  # int64 [N]: position of the player on the map
+    col: Array  # int64 [N]: position of the player on the map
+    left: Array  # int64 [N]: first column of the window
+    leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190.
+    arrival: Array  # int64 [N]: frame in which the maze comes into view
+    deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
+    finished: Array  # bool [N]: a goal pad was reached in time
+    solved: Array  # bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode
+    begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
+    decisions: Array  # int64 [N]: pads reached in an endless episode
+    correct: Array  # int64 [N]: those among them that the cues named
 
 
 class Rules(NamedTuple):
     """The values that the compiled functions need to know of the constructor's arguments."""
 
     limbo_time: int
-    journey_time: int
-    """Frames from the teleporter to the maze: max(1, limbo_time)."""
+    journey_time: int  # Frames from the teleporter to the maze: max(1, limbo_time)
     teleport_delay: int
-    timeout_frames: int
-    """NEVER for none."""
+    timeout_frames: int  # NEVER for none
     cue_after_teleport: bool
     entry_row: int
     pad_row: int
-    left_pad: int
-    """First column of the left goal pad."""
-    right_pad: int
-    """First column of the right goal pad."""
+    left_pad: int  # First column of the left goal pad
+    right_pad: int  # First column of the right goal pad
     endless: bool = False
 
 
@@ -109,38 +77,16 @@ class Params(NamedTuple):
     """Numbers, and the map that all environments share."""
 
     rules: Rules
-    walls: Array
-    """uint64 [77, 4]: bits of the walls."""
-    speckle: Array
-    """uint64 [77, 4]: bits of the cells that may be speckled."""
+    walls: Array  # uint64 [77, 4]: bits of the walls
+    speckle: Array  # uint64 [77, 4]: bits of the cells that may be speckled
 
 
 def new_state(num_envs: int) -> State:
-    """Zeroed state of `num_envs` games."""
-    zeros = zeros_for(num_envs)
-    return State(
-        random=zeros(np.uint64),
-        over=zeros(np.bool_),
-        frame=zeros(np.int64),
-        goal=zeros(np.int64),
-        board=zeros(np.uint64, ROWS, WORDS),
-        row=zeros(np.int64),
-        col=zeros(np.int64),
-        left=zeros(np.int64),
-        leftmost=zeros(np.int64),
-        arrival=zeros(np.int64),
-        deadline=zeros(np.int64),
-        finished=zeros(np.bool_),
-        solved=zeros(np.bool_),
-        begun=zeros(np.int64),
-        decisions=zeros(np.int64),
-        correct=zeros(np.int64),
-    )
+    return zeroed(State, num_envs, board=(np.uint64, ROWS, WORDS), finished=np.bool_)
 
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i."""
     draw_level(state, params, i)
     begin(state, params.rules, i)
 
@@ -170,11 +116,8 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
 
 @kernel
 def speckled(random: Array, i: int) -> Any:
-    """64 bits, each set with probability SPECKLE_SHARE / 2048.
-
-    A random bit OR (AND) a bit of probability p has probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the
-    share, the lowest digit first.
-    """
+    """64 bits, each set with probability SPECKLE_SHARE / 2048. A random bit OR (AND) a bit of probability p has
+    probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the share, the lowest digit first."""
     bits = np.uint64(0)
     for digit in range(11):
         sampled = next_bits(random, i)
@@ -200,7 +143,6 @@ def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated)."""
     rules = params.rules
     frame, row, col, left = state.frame[i] + 1, state.row[i], state.col[i], state.left[i]
     arrival, deadline, leftmost = state.arrival[i], state.deadline[i], state.leftmost[i]

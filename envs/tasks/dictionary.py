@@ -13,8 +13,7 @@ from .task import Batch, Task
 
 LETTERS = 26
 SOURCES = LETTERS // 2
-TRIES = 1000
-"""Queries drawn before the support's first letter is resampled."""
+TRIES = 1000  # Queries drawn before the support's first letter is resampled
 END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 
@@ -32,10 +31,8 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 
 @kernel
 def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
-    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch.
-
-    The first 13 letters of the shuffled alphabet are sources, the other 13 what they are translated to.
-    """
+    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch. The first 13 letters of the shuffled
+    alphabet are sources, the other 13 what they are translated to."""
     for i in range(inputs.shape[1]):
         draw_order(random, i, alphabet)
         for k in range(SOURCES):

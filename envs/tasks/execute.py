@@ -19,8 +19,7 @@ OPERATIONS = {
     "algebra": ("+", "-", "*"),
     "algebra-control": ("+", "-", "if"),
 }
-EXAMPLES = 2000
-"""Programs that the likeliest digit is counted in."""
+EXAMPLES = 2000  # Programs that the likeliest digit is counted in
 PADDING, START, END = ".", "~", "!"
 _KEYWORDS = ("if", "for", "else", "range")
 _TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}

@@ -23,10 +23,8 @@ def draw_order(random: Array, i: int, order: Array) -> None:
 
 @kernel
 def fill(random: Array, features: int, inputs: Array, targets: Array, labels: Array, distances: Array) -> None:
-    """inputs [T, B, features + 3 T], targets [T, B, 1]; labels and distances [T] are scratch.
-
-    A step shows a vector, its label, the label m of the reference and n, the last three one-hot.
-    """
+    """inputs [T, B, features + 3 T], targets [T, B, 1]; labels and distances [T] are scratch. A step shows a vector,
+    its label, the label m of the reference and n, the last three one-hot."""
     count = len(inputs)
     for i in range(inputs.shape[1]):
         for t in range(count):

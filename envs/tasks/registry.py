@@ -237,17 +237,10 @@ def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
 
 
 def make_task(
-    name: str,
-    num_sequences: int,
-    parameters: Mapping[str, Any] | None = None,
-    *,
-    seed: int = 0,
-    part: str = "train",
+    name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
-    """A task by name, with `num_sequences` sequences side by side.
-
-    Raises ValueError naming the nearest valid names for an unknown task or parameter, and what is missing.
-    """
+    """A task by name, with `num_sequences` sequences side by side. Raises ValueError naming the nearest valid names for
+    an unknown task or parameter, and what is missing."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}
     allowed = task_parameters(entry)

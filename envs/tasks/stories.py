@@ -23,20 +23,16 @@ MODES = ("qa", "lm")
 class Line(NamedTuple):
     """A statement, or a question with its answer."""
 
-    words: list[str]
-    """Lower case, "." or "?" last."""
-    answer: str | None
-    """As it stands there, parts of a list joined by commas."""
+    words: list[str]  # Lower case, "." or "?" last
+    answer: str | None  # As it stands there, parts of a list joined by commas
 
 
 Story = list[Line]
 
 
 def read_stories(text: str, keep_last: bool = True) -> Iterator[Story]:
-    """The stories of a file: they begin where lines are numbered 1. Line numbers and supporting facts are left out.
-
-    The published counts of catbAbI are without the last story of every file (`keep_last` off).
-    """
+    """The stories of a file: they begin where lines are numbered 1. Line numbers and supporting facts are left out. The
+    published counts of catbAbI are without the last story of every file (`keep_last` off)."""
     story: Story = []
     for row in filter(None, map(str.strip, text.splitlines())):
         number, _, rest = row.partition(" ")

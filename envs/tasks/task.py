@@ -18,20 +18,16 @@ from ..arrays import Array
 from ..randomness import streams
 
 NOT_ASKED = -1
-BLANK = -1
-"""The symbol of a step that shows nothing."""
+BLANK = -1  # The symbol of a step that shows nothing
 PARTS = ("train", "valid", "test")
 
 
 class Batch(NamedTuple):
     """T steps of B sequences."""
 
-    inputs: Array
-    """float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none."""
-    targets: Array
-    """int64 [T, B, K]: classes, NOT_ASKED where nothing is asked."""
-    reset: Array
-    """bool [T, B]: a new sequence begins at this step."""
+    inputs: Array  # float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none
+    targets: Array  # int64 [T, B, K]: classes, NOT_ASKED where nothing is asked
+    reset: Array  # bool [T, B]: a new sequence begins at this step
     scored: Array
     """bool [T, B]: the answers that a score is about; all that are queried, but for language models of stories."""
 
@@ -46,20 +42,13 @@ class Task:
         first_index: index of the first sequence in a larger batch.
     """
 
-    inputs: int
-    """D: features of a step, or how many symbols there are."""
-    symbols: ClassVar[bool] = False
-    """Whether inputs are symbols."""
-    classes: int
-    """How many classes there are to choose from."""
-    groups: int = 1
-    """K: how many classes are queried at once."""
-    steps: int
-    """T."""
-    stream: ClassVar[bool] = False
-    """Whether sequences continue from batch to batch."""
-    chance: float
-    """The share of right answers of the best guess that remembers nothing; 0 where it depends on a text."""
+    inputs: int  # D: features of a step, or how many symbols there are
+    symbols: ClassVar[bool] = False  # Whether inputs are symbols
+    classes: int  # How many classes there are to choose from
+    groups: int = 1  # K: how many classes are queried at once
+    steps: int  # T
+    stream: ClassVar[bool] = False  # Whether sequences continue from batch to batch
+    chance: float  # The share of right answers of the best guess that remembers nothing; 0 where it depends on a text.
     batches: int | None = None
     """How many batches hold all there is, of the parts of files that are read once; else None."""
 

@@ -16,8 +16,7 @@ from .task import Batch, Task
 
 START, STOP, FIRST_DISTRACTOR, DISTRACTORS, MARKER = 0, 1, 2, 4, 6
 SYMBOLS = 8
-WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}
-"""The steps at which each marker may come."""
+WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # The steps at which each marker may come
 LENGTHS, SLOW_LENGTHS = (100, 110), (98, 133)
 PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4
 """Low-frequency variant: patterns per marker value, steps of a pattern, steps of the start and end markers."""
@@ -38,15 +37,11 @@ class State(NamedTuple):
     """Where each sequence is."""
 
     random: Array
-    step: Array
-    """int64 [B]: of the sequence; at `length` the next one begins."""
+    step: Array  # int64 [B]: of the sequence; at `length` the next one begins.
     length: Array
-    at: Array
-    """int64 [B, markers]: the step at which each marker begins."""
-    value: Array
-    """int64 [B, markers]: 0 or 1."""
-    pattern: Array
-    """int64 [B, markers]: of the low-frequency variant."""
+    at: Array  # int64 [B, markers]: the step at which each marker begins
+    value: Array  # int64 [B, markers]: 0 or 1
+    pattern: Array  # int64 [B, markers]: of the low-frequency variant
 
 
 @kernel

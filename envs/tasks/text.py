@@ -12,15 +12,12 @@ from .token_stream import Document, TokenStream, as_path, numbered, read_text
 
 LEVELS = ("word", "character")
 UNKNOWN, EOS = "<unk>", "<eos>"
-HELD_OUT = 0.05
-"""Share of a single file that is kept for each of validation and test."""
+HELD_OUT = 0.05  # Share of a single file that is kept for each of validation and test
 
 
 def read_parts(path: str | Path) -> dict[str, str]:
-    """The text of every part: a folder's files with train, valid and test in their names, or one file divided.
-
-    Of one file the last two twentieths are for validation and test. Raises ValueError naming what is missing.
-    """
+    """The text of every part: a folder's files with train, valid and test in their names, or one file divided. Of one
+    file the last two twentieths are for validation and test. Raises ValueError naming what is missing."""
     path = as_path("path", path)
     if path.is_dir():
         found: dict[str, str] = {}

@@ -14,12 +14,9 @@ from .task import BLANK, NOT_ASKED, Batch, Task
 class Document(NamedTuple):
     """Tokens in a row, with what is asked at each."""
 
-    tokens: Array
-    """int64 [L]."""
-    targets: Array
-    """int64 [L]: classes, NOT_ASKED where nothing is asked."""
-    scored: Array
-    """bool [L]."""
+    tokens: Array  # int64 [L]
+    targets: Array  # int64 [L]: classes, NOT_ASKED where nothing is asked
+    scored: Array  # bool [L]
 
 
 class TokenStream(Task):

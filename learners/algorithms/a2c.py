@@ -30,7 +30,6 @@ class A2C(Algorithm):
     on_policy = True
 
     def targets(self, now: Pass) -> Targets:
-        """Lambda-returns and generalized advantages."""
         step = now.step
         targets = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda

@@ -19,37 +19,26 @@ from ..returns import Transitions
 class Imitated(NamedTuple):
     """Agreement of the policy with an imitated player, float [T, B] each."""
 
-    log_policy: Tensor
-    """log pi(a*_t | x_t) of the player's actions, with gradient."""
-    agrees: Tensor
-    """1 where the most likely action is the player's, else 0."""
+    log_policy: Tensor  # log pi(a*_t | x_t) of the player's actions, with gradient
+    agrees: Tensor  # 1 where the most likely action is the player's, else 0
 
 
 class Pass(NamedTuple):
     """One pass of the network over a batch, with the actions and probabilities of the behavior policy."""
 
-    step: Transitions
-    """Rewards, discounts and the mask of the transitions t -> t+1, [T, B] each."""
-    values: Tensor
-    """V(x_t), float [T, B], with gradient."""
-    bootstrap: Tensor
-    """V(x_T), float [B], without gradient."""
-    log_policy: Tensor
-    """log pi(a_t | x_t) of the actions taken, float [T, B], with gradient."""
-    log_behavior: Tensor
-    """log mu(a_t | x_t) of the behavior policy, float [T, B]."""
+    step: Transitions  # Rewards, discounts and the mask of the transitions t -> t+1, [T, B] each
+    values: Tensor  # V(x_t), float [T, B], with gradient
+    bootstrap: Tensor  # V(x_T), float [B], without gradient
+    log_policy: Tensor  # log pi(a_t | x_t) of the actions taken, float [T, B], with gradient
+    log_behavior: Tensor  # log mu(a_t | x_t) of the behavior policy, float [T, B]
     log_policies: Tensor
     """log pi(a | x_t) of every option of every choice, float [T, B, A], with gradient; -inf for invalid actions. For a
     Box space, means and log standard deviations, [T, B, 2 K]."""
-    log_behaviors: Tensor
-    """Log probabilities of the behavior policy, float [T, B, A]."""
-    features: Tensor
-    """Outputs of the core, inputs of the heads, float [T, B, H], with gradient."""
-    action_spec: ActionSpec
-    """Action space."""
+    log_behaviors: Tensor  # Log probabilities of the behavior policy, float [T, B, A]
+    features: Tensor  # Outputs of the core, inputs of the heads, float [T, B, H], with gradient
+    action_spec: ActionSpec  # Action space
 
-    player: Imitated | None = None
-    """Only with `imitate`."""
+    player: Imitated | None = None  # Only with `imitate`
     total: Callable[..., Sequence[Any]] = lambda *parts: parts
     """Function that sums tensors over the learners that share the batch, for statistics of the batch."""
 
@@ -74,10 +63,8 @@ class Terms(NamedTuple):
 
     policy: Tensor
     value: Tensor
-    metrics: tuple[Tensor, ...]
-    """One value [T, B] per name in `Algorithm.metrics`, without gradient."""
-    extra: Tensor | None = None
-    """An additional loss with weight 1, such as one on `Pass.features`; None without one."""
+    metrics: tuple[Tensor, ...]  # One value [T, B] per name in `Algorithm.metrics`, without gradient
+    extra: Tensor | None = None  # An additional loss with weight 1, such as one on `Pass.features`; None without one.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +77,8 @@ class Algorithm:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """Frozen dataclass of the settings of this algorithm, each with a docstring and a check."""
-    on_policy: ClassVar[bool]
-    """Whether every batch must be made with the newest weights (synchronous mode)."""
-    metrics: ClassVar[tuple[str, ...]] = ()
-    """Names of the algorithm's own metrics, means over valid steps."""
+    on_policy: ClassVar[bool]  # Whether every batch must be made with the newest weights (synchronous mode)
+    metrics: ClassVar[tuple[str, ...]] = ()  # Names of the algorithm's own metrics, means over valid steps
     targets_once: ClassVar[bool] = False
     """Whether targets are computed once per batch, by a pass before the first update, instead of in every pass."""
     target_kl: float = 0.0
@@ -104,10 +89,8 @@ class Algorithm:
         self.settings = settings
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Return the environments [K] of each update from a batch, in order; None means all of them.
-
-        Updates use whole unrolls, since a recurrent state is exact only from the start of an unroll.
-        """
+        """Return the environments [K] of each update from a batch, in order; None means all of them. Updates use whole
+        unrolls, since a recurrent state is exact only from the start of an unroll."""
         del num_envs, generator
         return [None]
 

@@ -27,15 +27,12 @@ class Imitation(Algorithm):
 
     @property
     def on_policy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Same as in the base algorithm."""
         return self._base.on_policy
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Return the minibatches of the base algorithm."""
         return self._base.minibatches(num_envs, generator)
 
     def targets(self, now: Pass) -> Targets:
-        """Return the values themselves: nothing is learned from rewards."""
         return Targets(now.values.detach(), torch.zeros_like(now.bootstrap).expand_as(now.values))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:

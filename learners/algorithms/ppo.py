@@ -66,7 +66,6 @@ class PPO(Algorithm):
         return self.settings.target_kl
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Split the environments into random groups of nearly equal size in every epoch."""
         groups = min(self.settings.minibatches, num_envs)
         if groups == 1:
             return [None] * self.settings.epochs
@@ -74,7 +73,6 @@ class PPO(Algorithm):
         return [group for order in shuffles for group in order.tensor_split(groups)]
 
     def targets(self, now: Pass) -> Targets:
-        """Compute lambda-returns and generalized advantages, the latter standardized over the batch."""
         step = now.step
         targets = generalized_advantages(
             step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda

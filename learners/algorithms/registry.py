@@ -10,11 +10,7 @@ from ...base.messages import check_keys
 from ...base.registry import Registry
 from .algorithm import Algorithm
 
-ALGORITHMS = {
-    "a2c": ".a2c:A2C",
-    "ppo": ".ppo:PPO",
-    "vtrace": ".vtrace:VTrace",
-}
+ALGORITHMS = {"a2c": ".a2c:A2C", "ppo": ".ppo:PPO", "vtrace": ".vtrace:VTrace"}
 
 
 _REGISTRY = Registry("algorithm", Algorithm, ALGORITHMS, __package__)
@@ -22,10 +18,8 @@ algorithm_names, algorithm_class = _REGISTRY.names, _REGISTRY.find
 
 
 def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
-    """Create the settings of an algorithm with these values, and defaults for the rest.
-
-    Raises ValueError naming an unknown setting, a value of another type, or one out of range.
-    """
+    """Create the settings of an algorithm with these values, and defaults for the rest. Raises ValueError naming an
+    unknown setting, a value of another type, or one out of range."""
     cls = algorithm_class(name).Settings
     hints = get_type_hints(cls)
     check_keys(f"algorithm {name!r}", "setting", values, [each.name for each in fields(cls)])

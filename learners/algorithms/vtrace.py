@@ -51,12 +51,10 @@ class VTrace(Algorithm):
     metrics: ClassVar[tuple[str, ...]] = ("vtrace/rho_mean", "vtrace/rho_clip_rate")
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
-        """Return the whole batch `epochs` times."""
         del num_envs, generator
         return [None] * self.settings.epochs
 
     def targets(self, now: Pass) -> Targets:
-        """Compute V-trace's targets and clipped advantages."""
         settings = self.settings
         targets = from_importance_weights(
             now.log_policy - now.log_behavior,
@@ -71,11 +69,9 @@ class VTrace(Algorithm):
         return Targets(targets.vs, targets.pg_advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; and the mean of the ratio and how often it is clipped.
-
-        With a `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch made with older
-        weights then does not repeat the changes of later updates (the clip of PPO, Schulman et al. 2017).
-        """
+        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; and the mean of the ratio and how often it is clipped. With a
+        `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch made with older weights then does
+        not repeat the changes of later updates (the clip of PPO, Schulman et al. 2017)."""
         rhos = (now.log_policy.detach() - now.log_behavior).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
         advantages = targets.advantages

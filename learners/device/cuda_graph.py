@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...actors.unroll import Unroll, tensors, with_tensors
 
-WARM_UP = 3
-"""Updates before the recorded one, in which libraries choose their methods and allocate memory."""
+WARM_UP = 3  # Updates before the recorded one, in which libraries choose their methods and allocate memory
 
 Update: TypeAlias = Callable[[Unroll, Sequence[Tensor]], Tensor]
 """Complete update from a batch on the device and the indices of its minibatches; returns its metrics."""
@@ -27,11 +26,9 @@ Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object],
 
 
 def cuda_graph(device: torch.device) -> Record:
-    """Return a function that records work on this device as a CUDA graph.
-
-    A graph contains the kernels of one device's stream, so the device is the current one while the graph is recorded
-    and replayed. Other threads may call CUDA during the capture; their work is not part of it.
-    """
+    """Return a function that records work on this device as a CUDA graph. A graph contains the kernels of one device's
+    stream, so the device is the current one while the graph is recorded and replayed. Other threads may call CUDA
+    during the capture; their work is not part of it."""
 
     def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         graph = torch.cuda.CUDAGraph()
@@ -57,8 +54,7 @@ def changing(agent: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]
 
 class _Recording(NamedTuple):
     replay: Callable[[], object]
-    leaves: list[Tensor]
-    """Input buffers of the batch and its indices."""
+    leaves: list[Tensor]  # Input buffers of the batch and its indices
     result: Tensor
 
 
@@ -142,10 +138,8 @@ def _alike(replayed: Tensor, expected: Tensor) -> bool:
 
 
 def _near(before: Sequence[Tensor], replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Whether tensors were changed as expected.
-
-    An error of half the change is allowed: Adam's first steps have full length even if the gradient is only rounding.
-    """
+    """Whether tensors were changed as expected. An error of half the change is allowed: Adam's first steps have full
+    length even if the gradient is only rounding."""
     change, error = (
         sum(float((a - b).double().square().sum()) for a, b in zip(pair, expected, strict=True))
         for pair in (before, replayed)

@@ -14,10 +14,8 @@ Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
 
 
 def chosen(precision: Precision, device: torch.device) -> Precision:
-    """Choose the precision of a run whose learner is on this device. Raises ValueError if the device lacks it.
-
-    "auto" is bf16 on a CPU with instructions for it if a short measurement finds it faster, else float32.
-    """
+    """Choose the precision of a run whose learner is on this device. Raises ValueError if the device lacks it. "auto"
+    is bf16 on a CPU with instructions for it if a short measurement finds it faster, else float32."""
     if device.type != "cpu":
         return "float32" if precision == "auto" else precision
     if precision == "auto":
@@ -31,11 +29,9 @@ def chosen(precision: Precision, device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32.
-
-    The flags belong to the process and a backward pass reads them too: leave the context after computing gradients.
-    By default cuDNN rounds the factors of float32 convolutions. The flags are restored at the end.
-    """
+    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32. The flags belong
+    to the process and a backward pass reads them too: leave the context after computing gradients. By default cuDNN
+    rounds the factors of float32 convolutions. The flags are restored at the end."""
     places, name, rounded, exact = _flags()
     value = rounded if precision == "tf32" else exact
     before = [getattr(place, name) for place in places]
@@ -49,10 +45,8 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
 
 
 def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
-    """The flags' owners, their name, and the values for tf32 and for float32.
-
-    Since torch 2.9, `allow_tf32` raises after `fp32_precision` has been set.
-    """
+    """The flags' owners, their name, and the values for tf32 and for float32. Since torch 2.9, `allow_tf32` raises
+    after `fp32_precision` has been set."""
     backends: Any = torch.backends
     if hasattr(backends.cudnn, "conv"):
         return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision", "tf32", "ieee"

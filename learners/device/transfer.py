@@ -18,14 +18,10 @@ from ...actors.unroll import Unroll, map_tensors, tensors, with_tensors
 class _Sent(NamedTuple):
     """Batch being copied."""
 
-    batch: Unroll
-    """Batch before the copy."""
-    arrived: Unroll
-    """Batch on the device."""
-    indices: list[Tensor]
-    """Indices of its minibatches on the device."""
-    event: Any
-    """Reached when the copy is complete; None if copies are synchronous."""
+    batch: Unroll  # Batch before the copy
+    arrived: Unroll  # Batch on the device
+    indices: list[Tensor]  # Indices of its minibatches on the device
+    event: Any  # Reached when the copy is complete; None if copies are synchronous.
 
 
 class Transfer:

@@ -18,12 +18,10 @@ from .search_space import Values
 class Evaluation(NamedTuple):
     """Evaluation of some members: the decisions and everything that they depend on."""
 
-    generation: int
-    """Index of the evaluation, from 1."""
+    generation: int  # Index of the evaluation, from 1
     evaluated: list[int]
     scores: list[list[float]]
-    episodes: list[int]
-    """Episodes finished by each member so far."""
+    episodes: list[int]  # Episodes finished by each member so far
     values: list[Values]
     decisions: list[Decision]
 
@@ -40,14 +38,11 @@ class PopulationController:
     def __init__(self, config: PopulationConfig, seed: int, members: int) -> None:
         self.config, self.seed, self.members = config, seed, members
         self.generation = 0
-        self.values = initial_values(config, seed, members)
-        """The explored settings of every member, as decided."""
-        self.ancestors = list(range(members))
-        """Initial member whose weights each member descends from."""
+        self.values = initial_values(config, seed, members)  # The explored settings of every member, as decided
+        self.ancestors = list(range(members))  # Initial member whose weights each member descends from
         self.episodes = [0] * members
         self._windows: list[deque[float]] = [deque(maxlen=config.window) for _ in range(members)]
-        self._due_at = [config.warmup] * members
-        """Number of episodes of each member at its next evaluation."""
+        self._due_at = [config.warmup] * members  # Number of episodes of each member at its next evaluation
 
     def record(self, member: int, returns: NDArray[np.floating[Any]]) -> None:
         """Record returns [K] of finished episodes of a member; nan returns are only counted."""

@@ -18,28 +18,21 @@ from .search_space import Values, first_values, mutated
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
 """Keys of the population's random streams, distinct from those of environments and weights."""
 
-Scores = Sequence[Sequence[float]]
-"""Returns of each member's last episodes in order, at most a window of them."""
+Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes in order, at most a window of them
 
 
 class Decision(NamedTuple):
     """Decision about one member, and its reason."""
 
     member: int
-    opponent: int | None
-    """Member of the comparison, if any."""
-    p_value: float | None
-    """p-value of Welch's t-test between the two; None without a test, or if neither varies."""
-    mean: float | None
-    """Mean score; None without scores."""
+    opponent: int | None  # Member of the comparison, if any
+    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if neither varies.
+    mean: float | None  # Mean score; None without scores.
     opponent_mean: float | None
-    copy: bool
-    """Whether weights and optimizer state of the opponent are copied."""
+    copy: bool  # Whether weights and optimizer state of the opponent are copied
     reason: str
-    old: Values
-    """Settings of the member before."""
-    new: Values
-    """Settings of the member after."""
+    old: Values  # Settings of the member before
+    new: Values  # Settings of the member after
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
@@ -83,12 +76,9 @@ def replace_failing(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one.
-
-    The best has the highest mean score; a member without scores is ranked last. Settings mutate in a
-    truncation population, where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the
-    randomness.
-    """
+    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one. The best
+    has the highest mean score; a member without scores is ranked last. Settings mutate in a truncation population,
+    where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the randomness."""
     if not healthy:
         return []
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
@@ -112,10 +102,8 @@ def replace_failing(
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies.
-
-    t = (m1 - m2) / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite.
-    """
+    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies. t = (m1 - m2)
+    / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
         test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack its fields

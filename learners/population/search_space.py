@@ -24,21 +24,16 @@ PREFIX = "learner."
 KINDS = ("loguniform", "uniform", "choice")
 _WORD = re.compile(r"\s*([\w.]+)\s*=\s*(\w+)\s*\(([^()]*)\)\s*")
 
-Values = dict[str, float]
-"""Settings by dotted name, e.g. {"learner.lr": 3e-4}; integers are int."""
+Values = dict[str, float]  # Settings by dotted name, e.g. {"learner.lr": 3e-4}; integers are int.
 
 
 class Explored(NamedTuple):
     """Setting and the distribution of its values."""
 
-    setting: str
-    """Dotted name."""
-    kind: str
-    """One of KINDS."""
-    numbers: tuple[float, ...]
-    """Lowest and highest value; for a choice, all values in increasing order."""
-    whole: bool
-    """Whether the setting is an integer."""
+    setting: str  # Dotted name
+    kind: str  # One of KINDS
+    numbers: tuple[float, ...]  # Lowest and highest value; for a choice, all values in increasing order.
+    whole: bool  # Whether the setting is an integer
 
     def sample(self, rng: np.random.Generator) -> float:
         """Sample a value."""

@@ -32,8 +32,7 @@ class SupervisedLearner:
             "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
         )
         self.updates = 0
-        self.skipped = 0
-        """Number of updates skipped because the loss or its gradient was not finite."""
+        self.skipped = 0  # Number of updates skipped because the loss or its gradient was not finite
         self._state: CoreState | None = None
 
     def step(self, batch: Sequences) -> dict[str, float]:

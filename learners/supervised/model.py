@@ -11,21 +11,16 @@ from ...agents.cores.core import CoreState
 from ...envs.tasks.task import Batch, Task
 from .config import SupervisedConfig
 
-MOST_ONE_HOT = 64
-"""Largest number of symbols encoded one-hot; more are embedded."""
+MOST_ONE_HOT = 64  # Largest number of symbols encoded one-hot; more are embedded.
 
 
 class Sequences(NamedTuple):
     """A `Batch` as tensors."""
 
-    inputs: Tensor
-    """float32 [T, B, D] or int64 [T, B]."""
-    targets: Tensor
-    """int64 [T, B, K], negative without a query."""
-    reset: Tensor
-    """bool [T, B]."""
-    scored: Tensor
-    """bool [T, B]."""
+    inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
+    targets: Tensor  # int64 [T, B, K], negative without a query
+    reset: Tensor  # bool [T, B]
+    scored: Tensor  # bool [T, B]
 
 
 def to_tensors(batch: Batch, device: torch.device) -> Sequences:

@@ -6,22 +6,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-CONFIDENT = 1.959964
-"""Standard deviations on either side of the mean that contain 95% of a normal distribution."""
+CONFIDENT = 1.959964  # Standard deviations on either side of the mean that contain 95% of a normal distribution
 
 
 class Score(NamedTuple):
     """Counts over answers; scores of several batches can be added."""
 
-    right: int = 0
-    """Correct answers, counted for each of K groups."""
+    right: int = 0  # Correct answers, counted for each of K groups
     asked: int = 0
-    perfect: int = 0
-    """Sequences without a mistake; of a stream, batches of one sequence."""
-    sequences: int = 0
-    """Sequences with at least one query."""
-    nats: float = 0.0
-    """Sum of -log p(correct answer)."""
+    perfect: int = 0  # Sequences without a mistake; of a stream, batches of one sequence.
+    sequences: int = 0  # Sequences with at least one query
+    nats: float = 0.0  # Sum of -log p(correct answer)
 
     def plus(self, other: "Score") -> "Score":
         """Return the sum of two scores."""
@@ -54,11 +49,8 @@ class Score(NamedTuple):
         return math.exp(min(self.mean_nats, 700.0)) if self.asked else math.nan
 
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy.
-
-        Answers of one sequence depend on each other, so the interval uses as many independent answers as there are
-        sequences, which makes it conservative.
-        """
+        """Wilson's 95% interval of the accuracy. Answers of one sequence depend on each other, so the interval uses as
+        many independent answers as there are sequences, which makes it conservative."""
         return wilson(self.accuracy, min(self.asked, self.sequences))
 
 

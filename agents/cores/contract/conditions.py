@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 def readable(tensor: Tensor) -> bool:
     """Whether code may read the values of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
-
-    Elsewhere, reading waits for the device, and operations must not depend on the values: the same
-    operations on the same shapes for every batch, which can be recorded once and replayed (CUDA graphs, exports).
-    """
+    Elsewhere, reading waits for the device, and operations must not depend on the values: the same operations on the
+    same shapes for every batch, which can be recorded once and replayed (CUDA graphs, exports)."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not under_torch_func()
 
 
@@ -28,10 +26,8 @@ def under_torch_func() -> bool:
 
 
 def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights.
-
-    A memory that adds up over thousands of steps needs float32.
-    """
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights. A memory that adds up over thousands
+    of steps needs float32."""
     if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):
@@ -39,11 +35,9 @@ def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor,
 
 
 def overridden(core: nn.Module) -> bool:
-    """Whether a core differs from the class that defines its `fast_route`.
-
-    This holds under gradients of torch.func (those of faster forms need autograd's own engine), for a
-    subclass or an object with another `forward` or `initial_state`, and if parts have hooks or parametrizations.
-    """
+    """Whether a core differs from the class that defines its faster form. This holds under gradients of torch.func
+    (those of faster forms need autograd's own engine), for a subclass or an object with another `forward` or
+    `initial_state`, and if parts have hooks or parametrizations."""
     return _under_gradient() or _has_another_step(type(core)) or touched(core)
 
 
@@ -68,9 +62,9 @@ def altered(module: nn.Module | None) -> bool:
 
 @functools.cache
 def _has_another_step(kind: type) -> bool:
-    """Whether a class below the one that defines `fast_route` overrides the step or the initial state."""
+    """Whether a class below the one that defines the faster form overrides the step or the initial state."""
     classes = kind.__mro__
-    owner = next(number for number, each in enumerate(classes) if "fast_route" in vars(each))
+    owner = next(n for n, each in enumerate(classes) if {"fast_route", "unroll_at_once"} & vars(each).keys())
     below = [vars(each) for each in classes[:owner] if "gives_no_resets" not in vars(each)]
     return any("forward" in own or "initial_state" in own for own in below)
 

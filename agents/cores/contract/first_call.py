@@ -16,10 +16,8 @@ BATCH = 2
 
 
 def check_core(core: Core, name: str, input_size: int) -> None:
-    """Call `initial_state` and `forward` once; ValueError names the method, what it returned and what was expected.
-
-    The state of random number generators is preserved. A core on the meta device is not checked.
-    """
+    """Call `initial_state` and `forward` once; ValueError names the method, what it returned and what was expected. The
+    state of random number generators is preserved. A core on the meta device is not checked."""
     size = getattr(core, "output_size", None)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         shown = "not set" if size is None else repr(size)

@@ -43,10 +43,8 @@ def gemm(dtype: torch.dtype) -> int:
 
 
 def one_thread_per_product() -> threadpool_limits:
-    """Limit SciPy's library to one thread in the whole process, since threads are split by environments.
-
-    The limit holds inside a `with` statement on the result, or permanently without one.
-    """
+    """Limit SciPy's library to one thread in the whole process, since threads are split by environments. The limit
+    holds inside a `with` statement on the result, or permanently without one."""
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
     return threadpool_limits(1, "blas")
 
@@ -83,11 +81,8 @@ def _with_room(values: Array, shape: tuple[int, int]) -> Array:
 
 @compiled(inline=True)
 def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
-    """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I].
-
-    All are contiguous and of the type of `routine`. A routine below 0 is that of bfloat16 factors with the sign
-    changed; the weight is then packed for it.
-    """
+    """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I]. All are contiguous and of the type of
+    `routine`. A routine below 0 is that of bfloat16 factors with the sign changed; the weight is then packed for it."""
     if routine < 0:
         multiply_rounded(-routine, x, weight, out)
         return
@@ -99,10 +94,8 @@ def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array)
 
 @intrinsic
 def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, number: Any) -> Any:
-    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m), `sizes` being m, n, k and width.
-
-    The last argument only determines the type.
-    """
+    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m), `sizes` being m, n, k and width. The last argument only
+    determines the type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         routine, letter, sizes, *matrices, number = arguments

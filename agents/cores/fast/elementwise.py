@@ -13,11 +13,9 @@ from ....base.compiled import compiled
 
 Array: TypeAlias = NDArray[Any]
 
-EPS = 1e-5
-"""Epsilon of `torch.nn.LayerNorm`."""
+EPS = 1e-5  # Epsilon of `torch.nn.LayerNorm`
 
-part = compiled("reassoc", "nsz", inline=True)
-"""Decorator of parts that are inlined into their caller."""
+part = compiled("reassoc", "nsz", inline=True)  # Decorator of parts that are inlined into their caller
 
 
 @part
@@ -150,19 +148,15 @@ def normalize_backward(
 
 @part
 def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
-    """Whether no gradient of environment b passes from step t to the state before it.
-
-    This holds where an episode begins (`reset` bool [T, B]), and before every `cut`-th step; 0 truncates none.
-    """
+    """Whether no gradient of environment b passes from step t to the state before it. This holds where an episode
+    begins (`reset` bool [T, B]), and before every `cut`-th step; 0 truncates none."""
     return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)
 
 
 @part
 def state_before(reset: Array, first: Array, after: Array, t: int, b: int, into: Array) -> None:
-    """Write the state of environment b before step t: zero where an episode begins.
-
-    Elsewhere it is the state after the previous step (`after` [T, B, H]), at t = 0 the `first` one [B, H].
-    """
+    """Write the state of environment b before step t: zero where an episode begins. Elsewhere it is the state after the
+    previous step (`after` [T, B, H]), at t = 0 the `first` one [B, H]."""
     if reset[t, b]:
         into[:] = 0
     else:

@@ -17,11 +17,9 @@ _filters = compiled()
 
 @_filters
 def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, bias: Array) -> None:
-    """relu(group m of z^m_t + bias) in the place of the inputs; z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}.
-
-    rows [T, B, C] holds the inputs z^{-1}_t; start z_{-1} [B, k, C], reset bool [T, B]: z_{t-1} = 0 there, gains and
-    decays [k], bias [C].
-    """
+    """relu(group m of z^m_t + bias) in the place of the inputs; z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}. rows [T,
+    B, C] holds the inputs z^{-1}_t; start z_{-1} [B, k, C], reset bool [T, B]: z_{t-1} = 0 there, gains and decays [k],
+    bias [C]."""
     steps, batch, channels = rows.shape
     group = channels // len(gains)
     zero = rows.dtype.type(0)  # a plain 0 would make all of it float64
@@ -49,10 +47,8 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
 def see_backward(
     grad: Array, views: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, out: Array, bias: Array
 ) -> Array:
-    """The adjoint of `see`: the same filters backwards in time and down the chain.
-
-    grad and seen [T, B, C] -> gradients of the inputs in `out` [T, B, C], added to `bias` [C], and of start [B, k, C].
-    """
+    """The adjoint of `see`: the same filters backwards in time and down the chain. grad and seen [T, B, C] -> gradients
+    of the inputs in `out` [T, B, C], added to `bias` [C], and of start [B, k, C]."""
     steps, batch, channels = grad.shape
     group = channels // len(gains)
     zero = grad.dtype.type(0)
@@ -82,10 +78,8 @@ def see_backward(
 @_filters
 def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: Array) -> Array:
     """The adjoint of y_t = relu(z_t + bias), z_t = x_t + decay z_{t-1}; at a cut (bool [T, B]) z_{t-1} is constant.
-
-    grad and seen [T, B, C]: the first channels and the first of decays are used.
-    Results: dx in `out` [T, B, V], dz_{-1} [B, V].
-    """
+    grad and seen [T, B, C]: the first channels and the first of decays are used. Results: dx in `out` [T, B, V],
+    dz_{-1} [B, V]."""
     steps, batch, group = out.shape
     zero = grad.dtype.type(0)
     start = np.zeros((batch, group), grad.dtype)
@@ -105,10 +99,8 @@ def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: A
 
 @_filters
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
-    """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them.
-
-    Pools before an environment's last reset are irrelevant and not read.
-    """
+    """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them. Pools
+    before an environment's last reset are irrelevant and not read."""
     steps, batch, _ = inputs.shape
     for b in range(batch):
         begin = steps

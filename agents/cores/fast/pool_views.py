@@ -21,14 +21,10 @@ from .routes import arrays
 class Filters(NamedTuple):
     """k low-pass filters p^n_t = gain_n below_t + decay_n p^n_{t-1}; gain_1 is 1."""
 
-    gains: Tensor
-    """[k]."""
-    decays: Tensor
-    """[k]."""
-    in_a_row: bool
-    """Whether each pool filters the previous one; otherwise all pools filter the input."""
-    kept: Tensor
-    """[k, k]: remaining share of the initial pools after T steps."""
+    gains: Tensor  # [k]
+    decays: Tensor  # [k]
+    in_a_row: bool  # Whether each pool filters the previous one; otherwise all pools filter the input.
+    kept: Tensor  # [k, k]: remaining share of the initial pools after T steps
 
 
 class Views(torch.autograd.Function):
@@ -46,11 +42,9 @@ class Views(torch.autograd.Function):
         viewports: Tensor,
         bias: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P].
-
-        The embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
-        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone.
-        """
+        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. The
+        embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
+        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone."""
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide

@@ -22,17 +22,14 @@ from ..contract.conditions import touched, under_torch_func
 from .blas import gemm
 from .elementwise import Array
 
-enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled functions are used where possible."""
+enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"  # Whether compiled functions are used where possible
 
 GROUP = 8 if on_intel() else 16
 """Environments of a batch that are learned from at once: few enough for two threads to share a batch. MKL is
 as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
-WIDEST_GROUP = 64
-"""Largest `group_size`."""
-GROUP_OF_A_STEP = 128
-"""Environments that act at once: a single step reads the weights again for every group."""
+WIDEST_GROUP = 64  # Largest `group_size`
+GROUP_OF_A_STEP = 128  # Environments that act at once: a single step reads the weights again for every group
 ROWS_AT_ONCE = 256
 """Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
 
@@ -72,9 +69,7 @@ def refuse_second_derivative() -> None:
 
 def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
     """Raise ValueError unless tensors have their shapes, the type of `like` (`reset`: bool), and are on the CPU.
-
-    Compiled functions take addresses: with another shape or type they would access invalid memory.
-    """
+    Compiled functions take addresses: with another shape or type they would access invalid memory."""
     for name, (tensor, shape) in expected.items():
         dtype = torch.bool if name == "reset" else like.dtype
         if tensor.dtype != dtype or tensor.shape != tuple(shape) or tensor.device.type != "cpu":
@@ -89,10 +84,8 @@ def arrays(*tensors: Tensor) -> list[Array]:
 
 def group_size(batch: int) -> int:
     """Number of environments per group if each has one row in a multiplication: half of a wide batch, at most 64.
-
     SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so that results do not
-    depend on the number of threads.
-    """
+    depend on the number of threads."""
     return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
 
 
@@ -123,10 +116,8 @@ def turned(matrices: Array) -> Array:
 
 
 def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient.
-
-    Several of one shape are stacked.
-    """
+    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient. Several of
+    one shape are stacked."""
     if not weights[0].numel():  # a part that is absent in this core
         return weights[0].detach().numpy()
     packed_weights = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
@@ -134,10 +125,8 @@ def packed(*weights: Tensor, turn: bool = False) -> Array:
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:
-    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I].
-
-    With `rounded` the factors are bfloat16.
-    """
+    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I]. With
+    `rounded` the factors are bfloat16."""
     rows = [tuple(torch.from_numpy(part.reshape(-1, part.shape[-1])) for part in pair) for pair in pairs]
     if rounded:
         return [bf16.product(grad.t(), x.t()) for grad, x in rows]

@@ -9,16 +9,14 @@ from torch import Tensor, nn
 
 from ...unrolling.scan import scan
 from ..contract.conditions import readable, under_torch_func
-from ..core import Core, Route, at_least_one
+from ..core import Core, Route
 from ..gtrxl import Gate
 from .shm import steps_since_reset
 
 
 class AGaLiTeState(NamedTuple):
-    """Traces of every layer, L = num_layers, and the steps since the reset.
-
-    values [B, L, r, heads, d], keys [B, L, r, heads, eta d], norm [B, L, heads, eta d], step int64 [B].
-    """
+    """Traces of every layer, L = num_layers, and the steps since the reset. values [B, L, r, heads, d], keys [B, L, r,
+    heads, eta d], norm [B, L, heads, eta d], step int64 [B]."""
 
     values: Tensor
     keys: Tensor
@@ -64,15 +62,6 @@ class AGaLiTe(Core):
         gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
-        at_least_one(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            head_size=head_size,
-            mlp_size=mlp_size,
-            eta=eta,
-            r=r,
-        )
         self.input_size, self.output_size = input_size, hidden_size
         self.encoder = _orthogonal(nn.Linear(input_size, hidden_size))
         self.layers = nn.ModuleList(
@@ -80,7 +69,6 @@ class AGaLiTe(Core):
         )
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
-        """Zeros."""
         layer = self.layers[0]
         assert isinstance(layer, Layer)
         heads, size, features = layer.num_heads, layer.head_size, layer.eta * layer.head_size
@@ -92,7 +80,6 @@ class AGaLiTe(Core):
         )
 
     def forward(self, inputs: Tensor, state: AGaLiTeState) -> tuple[Tensor, AGaLiTeState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
@@ -108,13 +95,11 @@ class AGaLiTe(Core):
         return x, AGaLiTeState(values, keys, norm, state.step + 1)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Three scans per layer."""
         return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
-        """Like `Core.unroll`, three scans per layer."""
         step = steps_since_reset(reset, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
         for number, layer in enumerate(self.layers):

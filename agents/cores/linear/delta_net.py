@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.chunks import unroll_chunks
-from ..core import at_least_one
 from ..parts.linear_attention import decays, heads_first, rms_norm
 from ..parts.stack import Mixer, Stack
 
@@ -50,13 +49,6 @@ class DeltaNet(Stack):
         gated: bool = False,
         negative: bool = False,
     ) -> None:
-        at_least_one(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            head_size=head_size,
-            num_writes=num_writes,
-        )
         sizes = (hidden_size, num_heads, head_size, num_writes, gated, negative)
         super().__init__(input_size, hidden_size, [DeltaMixer(*sizes) for _ in range(num_layers)])
 
@@ -78,12 +70,10 @@ class DeltaMixer(Mixer):
         self.out = nn.Linear(width, hidden_size, bias=False)
 
     def initial_state(self, batch_size: int) -> DeltaNetState:
-        """Zeros."""
         shape = (batch_size, self.num_heads, self.head_size, self.head_size)
         return DeltaNetState(self.scale.new_zeros(shape))
 
     def forward(self, u: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        """Like `Mixer.forward`."""
         query, gate, keys, values, rates, log_decay = self._mapped(u)
         weights = state.fast_weights * log_decay.exp()[..., None, None]
         for i in range(self.num_writes):
@@ -96,7 +86,6 @@ class DeltaMixer(Mixer):
     def unroll(
         self, u: Tensor, reset: Tensor, state: DeltaNetState, bptt_length: int | None
     ) -> tuple[Tensor, DeltaNetState]:
-        """Like `Mixer.unroll`, chunk by chunk."""
         query, gate, *written = self._mapped(u)
 
         def initial(rows: int) -> tuple[Tensor, ...]:
@@ -140,12 +129,10 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """A chunk of L steps (`chunks.Chunk`): what is read [N, L, H, d], and the fast weights behind it.
-
-    The n writes of a step follow each other like steps, the decay before the first of them. With G_m the sum of log
-    alpha up to write m and Gamma_mj = exp(G_m - G_j), S before write m is
-    exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m - S^T k_m).
-    """
+    """A chunk of L steps (`chunks.Chunk`): what is read [N, L, H, d], and the fast weights behind it. The n writes of a
+    step follow each other like steps, the decay before the first of them. With G_m the sum of log alpha up to write m
+    and Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m
+    - S^T k_m)."""
     query, keys, values, rates, log_decay = steps
     (weights,) = start
     writes = keys.shape[3]

@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, Route, at_least_one
+from ..core import Core
 
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
-FORGOTTEN = 0.01
-"""Share of an input that remains in the slowest initial trace after max_period steps."""
+FORGOTTEN = 0.01  # Share of an input that remains in the slowest initial trace after max_period steps
 
 
 class FFMState(NamedTuple):
@@ -50,7 +49,6 @@ class FFM(Core):
         max_period: int = 1024,
     ) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, memory_size=memory_size, context_size=context_size, max_period=max_period)
         self.input_size, self.output_size, self.memory_size, self.context_size = (
             input_size,
             hidden_size,
@@ -64,23 +62,16 @@ class FFM(Core):
         self.mix = nn.Linear(2 * memory_size * context_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> FFMState:
-        """Zeros."""
         return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
 
     def forward(self, inputs: Tensor, state: FFMState) -> tuple[Tensor, FFMState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         added, passed, gate = self._maps(inputs)
         traces = self._gamma() * torch.view_as_complex(state.traces.contiguous()) + added
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces))
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """All steps by one scan."""
-        return self.unroll_at_once
-
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FFMState, None]:
-        """Like `Core.unroll`, all steps by one scan."""
         added, passed, gate = self._maps(inputs)
         gamma = self._gamma().expand(1, 1, -1, -1)
         start = torch.view_as_complex(state.traces.contiguous())

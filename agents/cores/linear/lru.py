@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, Route, at_least_one
+from ..core import Core
 
 
 class LRUState(NamedTuple):
@@ -50,7 +50,6 @@ class LRU(Core):
         max_phase: float = 2 * math.pi,
     ) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, state_size=state_size, num_blocks=num_blocks)
         if not 0 <= min_radius < max_radius < 1:
             raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
         if not 0 < max_phase <= 2 * math.pi:
@@ -66,11 +65,9 @@ class LRU(Core):
         self.blocks = nn.ModuleList(Block(hidden_size, state_size, *rings) for _ in range(num_blocks))
 
     def initial_state(self, batch_size: int) -> LRUState:
-        """Zeros."""
         return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
 
     def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, states = self.encoder(inputs), list[Tensor]()
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -80,14 +77,9 @@ class LRU(Core):
             states.append(torch.view_as_real(h))
         return x, LRUState(torch.stack(states, 1))
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """The recurrence of all steps by one scan per block."""
-        return self.unroll_at_once
-
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, LRUState, None]:
-        """Like `Core.unroll`, the recurrence of all steps by one scan per block."""
         x, states = self.encoder(inputs), list[Tensor]()
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)

@@ -8,18 +8,15 @@ from torch import Tensor, nn
 
 from ...unrolling.chunks import unroll_chunks
 from ...unrolling.scan import scan
-from ..core import at_least_one
 from ..parts.linear_attention import attend_chunk, attend_step, rms_norm
 from ..parts.short_convolution import ShortConvolution
 from ..parts.stack import Mixer, Stack
 
 
 class MambaState(NamedTuple):
-    """The recurrent state and the last inputs of the short convolution.
-
-    h [B, num_layers, num_heads, state_size, head_size] (with `s6`: [B, num_layers, num_heads * head_size, state_size]),
-    past [B, num_layers, conv_size - 1, channels], the newest last.
-    """
+    """The recurrent state and the last inputs of the short convolution. h [B, num_layers, num_heads, state_size,
+    head_size] (with `s6`: [B, num_layers, num_heads * head_size, state_size]), past [B, num_layers, conv_size - 1,
+    channels], the newest last."""
 
     h: Tensor
     past: Tensor
@@ -57,14 +54,6 @@ class Mamba2(Stack):
         conv_size: int = 4,
         s6: bool = False,
     ) -> None:
-        at_least_one(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            head_size=head_size,
-            state_size=state_size,
-            conv_size=conv_size,
-        )
         kind = S6Mixer if s6 else Mamba2Mixer
         sizes = (hidden_size, num_heads, head_size, state_size, conv_size)
         super().__init__(input_size, hidden_size, [kind(*sizes) for _ in range(num_layers)])
@@ -87,12 +76,10 @@ class Mamba2Mixer(Mixer):
         self.out = nn.Linear(self.width, hidden_size, bias=False)
 
     def initial_state(self, batch_size: int) -> MambaState:
-        """Zeros."""
         h = self.skip.new_zeros(batch_size, self.num_heads, self.state_size, self.head_size)
         return MambaState(h, self.convolution.initial_state(batch_size))
 
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        """Like `Mixer.forward`."""
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution(mixed, state.past)
         x, steps = self._steps(mixed, step)
@@ -100,7 +87,6 @@ class Mamba2Mixer(Mixer):
         return self._output(read, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        """Like `Mixer.unroll`, chunk by chunk."""
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
@@ -152,12 +138,10 @@ class S6Mixer(Mixer):
             self.step.bias.copy_(first_steps(self.width))
 
     def initial_state(self, batch_size: int) -> MambaState:
-        """Zeros."""
         h = self.skip.new_zeros(batch_size, self.width, self.state_size)
         return MambaState(h, self.convolution.initial_state(batch_size))
 
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        """Like `Mixer.forward`."""
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution(x, state.past)
         decay, added, query = self._steps(x)
@@ -165,7 +149,6 @@ class S6Mixer(Mixer):
         return self._output(h, query, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        """Like `Mixer.unroll`, all steps by one scan."""
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution.unroll(x, reset, state.past, bptt_length)
         decay, added, query = self._steps(x)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, Route, at_least_one
+from ..core import Core
 from ..parts.gates import SHORTEST, gate_biases
 
 
@@ -39,7 +39,6 @@ class MinGRU(Core):
         self, input_size: int, hidden_size: int = 256, num_layers: int = 2, positive: bool = False, memory_span: int = 0
     ) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, num_layers=num_layers)
         if memory_span != 0 and memory_span < SHORTEST:
             raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
         self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
@@ -54,13 +53,11 @@ class MinGRU(Core):
                     layer.bias[:hidden_size] = -gate_biases(hidden_size, memory_span)
 
     def initial_state(self, batch_size: int) -> MinGRUState:
-        """Zeros."""
         weight = self.layers[0].weight
         assert isinstance(weight, Tensor)
         return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
 
     def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))
@@ -68,14 +65,9 @@ class MinGRU(Core):
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """All steps of a layer by one scan."""
-        return self.unroll_at_once
-
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, MinGRUState, None]:
-        """Like `Core.unroll`, all steps of a layer by one scan."""
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))

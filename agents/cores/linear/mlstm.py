@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.chunks import unroll_chunks
-from ..core import at_least_one
 from ..parts.linear_attention import heads_first
 from ..parts.stack import Mixer, Stack
 
@@ -40,7 +39,6 @@ class MLSTM(Stack):
     def __init__(
         self, input_size: int, hidden_size: int = 128, num_layers: int = 1, num_heads: int = 4, head_size: int = 32
     ) -> None:
-        at_least_one(hidden_size=hidden_size, num_layers=num_layers, num_heads=num_heads, head_size=head_size)
         mixers: list[Mixer] = [MLSTMMixer(hidden_size, num_heads, head_size) for _ in range(num_layers)]
         super().__init__(input_size, hidden_size, mixers)
 
@@ -62,12 +60,10 @@ class MLSTMMixer(Mixer):
             self.gates.bias[num_heads:] = torch.linspace(3, 6, num_heads)
 
     def initial_state(self, batch_size: int) -> MLSTMState:
-        """Zeros."""
         c = self.scale.new_zeros(batch_size, self.num_heads, self.head_size, self.head_size + 1)
         return MLSTMState(c, self.scale.new_zeros(batch_size, self.num_heads))
 
     def forward(self, u: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        """Like `Mixer.forward`."""
         gate, query, key, value, log_input, log_forget = self._mapped(u)
         m = torch.maximum(log_forget + state.m, log_input)
         decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
@@ -76,7 +72,6 @@ class MLSTMMixer(Mixer):
         return self._output(_normalized(read, m), gate), MLSTMState(c, m)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MLSTMState, bptt_length: int | None) -> tuple[Tensor, MLSTMState]:
-        """Like `Mixer.unroll`, chunk by chunk."""
         gate, *steps = self._mapped(u)
 
         def initial(rows: int) -> tuple[Tensor, ...]:
@@ -102,10 +97,8 @@ def _normalized(read: Tensor, m: Tensor) -> Tensor:
 
 
 def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and C and m behind it.
-
-    With F_t the sum of log f: m_t = max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t).
-    """
+    """A chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and C and m behind it. With F_t the sum of log f: m_t =
+    max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
     query, key, value, log_input, log_forget = steps
     c, m = start
     log_forget = heads_first(torch.where(used[..., None], log_forget, 0.0))

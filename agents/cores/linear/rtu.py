@@ -8,14 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core, Route, at_least_one
+from ..core import Core
 
 
 class RTUState(NamedTuple):
-    """The complex state and its derivatives, real part first; n = num_units, D = input_size.
-
-    h [B, n, 2]; by_rate, by_phase [B, n, 2]: dh / d rho, dh / d tau; by_input [B, n, D, 2]: dh / d Re W.
-    """
+    """The complex state and its derivatives, real part first; n = num_units, D = input_size. h [B, n, 2]; by_rate,
+    by_phase [B, n, 2]: dh / d rho, dh / d tau; by_input [B, n, D, 2]: dh / d Re W."""
 
     h: Tensor
     by_rate: Tensor
@@ -55,7 +53,6 @@ class RTU(Core):
         max_phase: float = 2 * math.pi,
     ) -> None:
         super().__init__()
-        at_least_one(hidden_size=hidden_size, num_units=num_units)
         if not 0 <= min_radius < max_radius < 1:
             raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
         if not 0 < max_phase <= 2 * math.pi:
@@ -69,7 +66,6 @@ class RTU(Core):
         self.out = nn.Linear(2 * num_units, hidden_size)
 
     def initial_state(self, batch_size: int) -> RTUState:
-        """Zeros."""
         new = self.rho.new_zeros
         shape = (batch_size, self.num_units)
         return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
@@ -79,7 +75,6 @@ class RTU(Core):
         return math.log(2) / self.rho.exp()
 
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         # Operations that ONNX has: no scan, and no product of real and complex tensors.
         rate, phase = self.rho.exp(), self.tau.exp()
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
@@ -98,14 +93,9 @@ class RTU(Core):
             by_input = decay * by_input + torch.complex(weighted, torch.zeros_like(weighted))
         return self._read(h), RTUState(*(torch.view_as_real(leaf) for leaf in (h, by_rate, by_phase, by_input)))
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        """One scan per piece between cuts."""
-        return self.unroll_at_once
-
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
     ) -> tuple[Tensor, RTUState, Tensor | None]:
-        """Like `Core.unroll`, one scan per piece between cuts."""
         pieces = list[Tensor]()
         size = bptt_length or len(inputs)
         for number, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):

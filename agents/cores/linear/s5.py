@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import at_least_one
 from ..parts.stack import Mixer, Stack
 
 
@@ -44,7 +43,6 @@ class S5(Stack):
         min_step: float = 0.001,
         max_step: float = 0.1,
     ) -> None:
-        at_least_one(hidden_size=hidden_size, num_layers=num_layers, state_size=state_size)
         if not 0 < min_step <= max_step:
             raise ValueError(f"min_step is {min_step}, max_step {max_step}; allowed: 0 < min_step <= max_step")
         sizes = (hidden_size, state_size, min_step, max_step)
@@ -72,17 +70,14 @@ class S5Mixer(Mixer):
         self.gate = nn.Linear(hidden_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> S5State:
-        """Zeros."""
         return S5State(self.log_rate.new_zeros(batch_size, len(self.log_rate), 2))
 
     def forward(self, u: Tensor, state: S5State) -> tuple[Tensor, S5State]:
-        """Like `Mixer.forward`."""
         decay, driven = self._discretized(u)
         h = decay * torch.view_as_complex(state.h.contiguous()) + driven
         return self._read(h, u), S5State(torch.view_as_real(h))
 
     def unroll(self, u: Tensor, reset: Tensor, state: S5State, bptt_length: int | None) -> tuple[Tensor, S5State]:
-        """Like `Mixer.unroll`, all steps by one scan."""
         decay, driven = self._discretized(u)
         start = torch.view_as_complex(state.h.contiguous())
         h = scan(decay.expand(1, 1, -1), driven, reset, start, bptt_length)
@@ -106,11 +101,9 @@ class S5Mixer(Mixer):
 
 
 def hippo_legs(size: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [size], by imaginary part, and eigenvectors [size, size] of the normal part of HiPPO-LegS.
-
-    A = -1/2 - (p_n p_k / 2) sign(n - k) with p_n = sqrt(2 n + 1): a skew-symmetric matrix minus half the identity
-    (appendix B.1.1), complex128.
-    """
+    """Eigenvalues [size], by imaginary part, and eigenvectors [size, size] of the normal part of HiPPO-LegS. A = -1/2 -
+    (p_n p_k / 2) sign(n - k) with p_n = sqrt(2 n + 1): a skew-symmetric matrix minus half the identity (appendix
+    B.1.1), complex128."""
     p = (2 * torch.arange(size, dtype=torch.float64) + 1).sqrt()
     skew = -0.5 * torch.outer(p, p)
     skew = skew.tril(-1) - skew.triu(1)

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import at_least_one
 from ..parts.stack import Mixer, Stack
 
 
@@ -44,7 +43,6 @@ class SHM(Stack):
         num_thetas: int = 128,
         first_theta: bool = False,
     ) -> None:
-        at_least_one(hidden_size=hidden_size, num_layers=num_layers, memory_size=memory_size, num_thetas=num_thetas)
         sizes = (hidden_size, memory_size, 1 if first_theta else num_thetas)
         super().__init__(input_size, hidden_size, [SHMMixer(*sizes) for _ in range(num_layers)])
 
@@ -62,18 +60,15 @@ class SHMMixer(Mixer):
         self.out = nn.Linear(memory_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> SHMState:
-        """An empty memory."""
         memory = self.thetas.new_zeros(batch_size, self.memory_size, self.memory_size)
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
     def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        """Like `Mixer.forward`."""
         calibration, added, query, shortcut = self._mapped(u, state.step)
         memory = calibration * state.memory + added
         return self._read(memory, query, shortcut), SHMState(memory, state.step + 1)
 
     def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
-        """Like `Mixer.unroll`, all steps by one scan."""
         step = steps_since_reset(reset, state.step)
         calibration, added, query, shortcut = self._mapped(u, step)
         memory = scan(calibration, added, reset, state.memory, bptt_length)

@@ -60,11 +60,9 @@ def read(memory: Tensor, queries: Read) -> Tensor:
 
 
 class Block:
-    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d].
-
-    None is a memory of zeros, of which nothing is computed. Where `fresh` (bool [N, L]) is set the memory is emptied
-    before the step's write; the shapes do not depend on it.
-    """
+    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d]. None is a memory
+    of zeros, of which nothing is computed. Where `fresh` (bool [N, L]) is set the memory is emptied before the step's
+    write; the shapes do not depend on it."""
 
     def __init__(self, memory: Tensor | None, new: Write, fresh: Tensor | None = None) -> None:
         self.new = new

@@ -13,8 +13,7 @@ span grows. In a T-maze with 60 steps of limbo a cue then moves the outputs at t
 import torch
 from torch import Tensor, nn
 
-SHORTEST = 3
-"""Smallest span for which biases exist."""
+SHORTEST = 3  # Smallest span for which biases exist
 
 
 def gate_biases(units: int, memory_span: int) -> Tensor:
@@ -23,10 +22,8 @@ def gate_biases(units: int, memory_span: int) -> Tensor:
 
 
 def remember(cell: nn.LSTMCell | nn.GRUCell, memory_span: int) -> None:
-    """Bias the gate that forgets: the second of torch's rows in both cells (f of i, f, g, o; z of r, z, n).
-
-    0 leaves torch's own biases. Raises ValueError for a span that gates cannot have.
-    """
+    """Bias the gate that forgets: the second of torch's rows in both cells (f of i, f, g, o; z of r, z, n). 0 leaves
+    torch's own biases. Raises ValueError for a span that gates cannot have."""
     if memory_span == 0:
         return
     if memory_span < SHORTEST:

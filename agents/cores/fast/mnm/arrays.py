@@ -10,85 +10,55 @@ import numpy as np
 
 from ..elementwise import Array
 
-NORM_EPS = 1e-5
-"""Added to a variance by the layer normalization: torch's default."""
+NORM_EPS = 1e-5  # Added to a variance by the layer normalization: torch's default
 
 
 class Weights(NamedTuple):
     """Matrices [outputs, inputs], or all transposed."""
 
-    recurrent: Array
-    """[4 S, S + d]: from [h ; v^r] to the LSTM's gates."""
-    heads: Array
-    """[(3 H + 1) d, S]: W_v."""
-    targets: Array
-    """[3 d, d]: q; [0, d] for MNMg."""
+    recurrent: Array  # [4 S, S + d]: from [h ; v^r] to the LSTM's gates.
+    heads: Array  # [(3 H + 1) d, S]: W_v
+    targets: Array  # [3 d, d]: q; [0, d] for MNMg.
     heads_bias: Array
-    rate: Array
-    """[d]: w_beta."""
-    rate_bias: Array
-    """[1]."""
+    rate: Array  # [d]: w_beta
+    rate_bias: Array  # [1]
     targets_bias: Array
     norm_gain: Array
-    norm_bias: Array
-    """[(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place."""
+    norm_bias: Array  # [(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place.
 
 
 class Inputs(NamedTuple):
     """Inputs of the loop and the state before it."""
 
-    gates: Array
-    """[T, B, 4 S]: W_x x + b."""
-    reset: Array
-    """bool [T, B]."""
-    kept: Array
-    """int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none."""
-    initial: Array
-    """[3, d, d]: the memory after a reset."""
+    gates: Array  # [T, B, 4 S]: W_x x + b
+    reset: Array  # bool [T, B]
+    kept: Array  # int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none.
+    initial: Array  # [3, d, d]: the memory after a reset
     h: Array
-    c: Array
-    """[B, S]."""
-    read: Array
-    """[B, d]."""
-    scale: Array
-    """[2]: s of the write, and the factor of the meta error."""
+    c: Array  # [B, S]
+    read: Array  # [B, d]
+    scale: Array  # [2]: s of the write, and the factor of the meta error
 
 
 class Record(NamedTuple):
     """Activations saved by the forward pass for the backward pass."""
 
-    joined: Array
-    """[T, B, S + d]: h and v^r before each step, after resets."""
-    c: Array
-    """[T, B, S]: likewise."""
-    gates: Array
-    """[T, B, 4 S]: i, f, g, o."""
-    squashed: Array
-    """[T, B, S]: tanh of the cells after each step."""
-    heads: Array
-    """[T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head."""
-    normal: Array
-    """[T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalization."""
-    spread: Array
-    """[T, B, 1]: 1 / deviation of W_v h + b_v, with normalization."""
-    beta: Array
-    """[T, B, 1]."""
-    keys: Array
-    """[T, B, 2 H, d]: the write keys, then the read keys."""
-    values: Array
-    """[T, B, H, d]."""
-    targets: Array
-    """[T, B, H, 3 d]: q(v^w), local."""
-    written: Array
-    """[T, B, 3, H, d]: z^1 .. z^3 of the write keys in the memory before the write."""
-    errors: Array
-    """[T, B, 3, H, d]: D^1 .. D^3."""
-    back: Array
-    """[T, B, 2, H, d]: (M^{l+1})^T D^{l+1}, l = 1, 2; not local."""
-    found: Array
-    """[T, B, 3, 2 H, d]: z^1 .. z^3 of all keys in the memory after the write."""
-    memories: Array
-    """[., 3, d, d]: memories that resets replaced."""
+    joined: Array  # [T, B, S + d]: h and v^r before each step, after resets
+    c: Array  # [T, B, S]: likewise
+    gates: Array  # [T, B, 4 S]: i, f, g, o
+    squashed: Array  # [T, B, S]: tanh of the cells after each step
+    heads: Array  # [T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head
+    normal: Array  # [T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalization.
+    spread: Array  # [T, B, 1]: 1 / deviation of W_v h + b_v, with normalization
+    beta: Array  # [T, B, 1]
+    keys: Array  # [T, B, 2 H, d]: the write keys, then the read keys
+    values: Array  # [T, B, H, d]
+    targets: Array  # [T, B, H, 3 d]: q(v^w), local
+    written: Array  # [T, B, 3, H, d]: z^1 .. z^3 of the write keys in the memory before the write.
+    errors: Array  # [T, B, 3, H, d]: D^1 .. D^3.
+    back: Array  # [T, B, 2, H, d]: (M^{l+1})^T D^{l+1}, l = 1, 2; not local.
+    found: Array  # [T, B, 3, 2 H, d]: z^1 .. z^3 of all keys in the memory after the write.
+    memories: Array  # [., 3, d, d]: memories that resets replaced
 
 
 class Gradients(NamedTuple):
@@ -96,17 +66,13 @@ class Gradients(NamedTuple):
 
     gates: Array
     heads: Array
-    targets: Array
-    """Of the products of these names, before squashing, [T, B, ...] as in Record."""
+    targets: Array  # Of the products of these names, before squashing, [T, B, ...] as in Record
     normal: Array
     """[T, B, (3 H + 1) d]: of the normalized values times gain plus bias; [T, B, 0] without normalization."""
-    rate: Array
-    """[T, B, 1]: of the argument of sigmoid."""
-    joined: Array
-    """[B, S + d]: of the last h and v^r, overwritten by those of the first."""
+    rate: Array  # [T, B, 1]: of the argument of sigmoid
+    joined: Array  # [B, S + d]: of the last h and v^r, overwritten by those of the first
     c: Array
-    memory: Array
-    """[B, 3, d, d]: likewise."""
+    memory: Array  # [B, 3, d, d]: likewise
 
 
 def make_record(

@@ -19,17 +19,12 @@ from .products import add_outer, times, turned_times
 class Room(NamedTuple):
     """Gradients of one environment at one step."""
 
-    to_keys: Array
-    """[2 H, d]."""
-    to_values: Array
-    """[H, d]: of v^w, without what comes through q."""
+    to_keys: Array  # [2 H, d]
+    to_values: Array  # [H, d]: of v^w, without what comes through q
     y: Array
-    below: Array
-    """[2 H, d]: of z^l and z^{l-1} of all keys, on the way down."""
-    to_d: Array
-    """[3, H, d]: of D^1 .. D^3."""
-    to_z: Array
-    """[3, H, d]: of z^0 .. z^2 of the write keys."""
+    below: Array  # [2 H, d]: of z^l and z^{l-1} of all keys, on the way down
+    to_d: Array  # [3, H, d]: of D^1 .. D^3.
+    to_z: Array  # [3, H, d]: of z^0 .. z^2 of the write keys.
 
 
 @compiled("reassoc", "nsz")
@@ -47,10 +42,8 @@ def backward(
     grads: Gradients,
 ) -> None:
     """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
-
-    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are truncated before every
-    `cut`-th step; 0 cuts none.
-    """
+    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are truncated before every `cut`-th
+    step; 0 cuts none."""
     heads, width = record.values.shape[2:]
     size = record.c.shape[2]
     count = last - first
@@ -143,10 +136,8 @@ def _through_read(
 
 @part
 def _through_write(t: int, b: int, step: float, record: Record, memory: Array, grad: Array, own: Room) -> float:
-    """Of the memory after the write -> of D and z; returns that of the step, and undoes the write.
-
-    M_t = M_{t-1} - step sum_heads D z^T:  dD = - step dM z,  dz = - step dM^T D,  dstep = - sum of D (dM z)
-    """
+    """Of the memory after the write -> of D and z; returns that of the step, and undoes the write. M_t = M_{t-1} - step
+    sum_heads D z^T: dD = - step dM z, dz = - step dM^T D, dstep = - sum of D (dM z)"""
     heads, width = record.values.shape[2:]
     keys, d = record.keys[t, b], record.errors[t, b]
     total = d.dtype.type(0)

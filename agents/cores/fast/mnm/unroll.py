@@ -30,8 +30,7 @@ class Tensors(NamedTuple):
     h: Tensor
     c: Tensor
     read: Tensor
-    memory: Tensor
-    """[B, 3, d, d], before the first step."""
+    memory: Tensor  # [B, 3, d, d], before the first step
     recurrent: Tensor
     heads: Tensor
     targets: Tensor
@@ -83,13 +82,11 @@ def run(
 class _Plan(NamedTuple):
     reset: Array
     initial: Array
-    scales: tuple[float, float]
-    """Scale s of the write, and the factor of the meta error."""
+    scales: tuple[float, float]  # Scale s of the write, and the factor of the meta error
     heads: int
     cut: int
     recording: bool
-    routine: int
-    """Of the multiplications."""
+    routine: int  # Of the multiplications
 
 
 class _Unroll(torch.autograd.Function):

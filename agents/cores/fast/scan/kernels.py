@@ -16,10 +16,8 @@ _scans = compiled()
 
 @_scans
 def recur(decay: Array, inputs: Array, reset: Array, start: Array, out: Array) -> None:
-    """h_t = a_t h_{t-1} + x_t into `out` [T, B, C]; at a reset (bool [T, B]) h_t = x_t.
-
-    decay a [T, B, C] or [1, 1, C], inputs x [T, B, C], start h_{-1} [B, C].
-    """
+    """h_t = a_t h_{t-1} + x_t into `out` [T, B, C]; at a reset (bool [T, B]) h_t = x_t. decay a [T, B, C] or [1, 1, C],
+    inputs x [T, B, C], start h_{-1} [B, C]."""
     steps, batch, channels = inputs.shape
     same = len(decay) == 1 and len(decay[0]) == 1
     for t in range(steps):
