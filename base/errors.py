@@ -3,8 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-MISTAKE, NOT_AVAILABLE = 2, 3
-"""Exit codes: for a user's mistake, and for a service that may be available later."""
+MISTAKE, NOT_AVAILABLE = 2, 3  # Exit codes: for a user's mistake, and for a service that may be available later
 
 
 class EngramError(ValueError):

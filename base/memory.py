@@ -18,10 +18,8 @@ class Memory(NamedTuple):
     """Memory limit in bytes."""
 
     total: int
-    free: int
-    """Part of it that new processes can use."""
-    owner: str = "this machine has"
-    """Subject and verb of a message about the limit."""
+    free: int  # Part of it that new processes can use
+    owner: str = "this machine has"  # Subject and verb of a message about the limit
 
     def __str__(self) -> str:
         return f"{self.owner} {size_in_words(self.total)}"

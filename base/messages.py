@@ -15,10 +15,8 @@ from .errors import EngramError, refuse
 
 T = TypeVar("T")
 
-MANY = 12
-"""Longest list of names that a message contains in full."""
-LARGEST = 2**31 - 1
-"""Largest integer setting without another bound: compiled code uses 64-bit integers."""
+MANY = 12  # Longest list of names that a message contains in full
+LARGEST = 2**31 - 1  # Largest integer setting without another bound: compiled code uses 64-bit integers
 
 
 class Span(NamedTuple):
@@ -26,10 +24,8 @@ class Span(NamedTuple):
 
     low: float | None
     high: float | None = None
-    above: bool = False
-    """Whether the lower bound itself is excluded."""
-    below: bool = False
-    """Whether the upper bound itself is excluded."""
+    above: bool = False  # Whether the lower bound itself is excluded
+    below: bool = False  # Whether the upper bound itself is excluded
 
     def holds(self, value: float) -> bool:
         """Whether `value` is finite and inside the range."""
@@ -47,8 +43,7 @@ class Span(NamedTuple):
         return f"at least {self.low}" if self.high is None else f"{self.low}..{self.high}"
 
 
-Bounds: TypeAlias = Span | tuple[float | None, float | None]
-"""A Span, or (low, high) including both bounds."""
+Bounds: TypeAlias = Span | tuple[float | None, float | None]  # A Span, or (low, high) including both bounds
 
 
 def above(low: float, high: float | None = None) -> Span:
@@ -61,8 +56,7 @@ def below(high: float, low: float = 0) -> Span:
     return Span(low, high, below=True)
 
 
-SEEDS = Span(0, 2**64 - 1)
-"""Allowed seeds of a run; torch accepts them too."""
+SEEDS = Span(0, 2**64 - 1)  # Allowed seeds of a run; torch accepts them too
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

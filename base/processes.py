@@ -14,8 +14,7 @@ from typing import NoReturn
 
 import psutil
 
-HEAP_BYTES = 2**30
-"""Size by which the heap grows at once; only addresses are reserved until the memory is used."""
+HEAP_BYTES = 2**30  # Size by which the heap grows at once; only addresses are reserved until the memory is used
 KEPT_BYTES = 2**31 - 1
 """Free memory at the top of the heap that is not returned to the system: the largest value glibc accepts."""
 LARGEST_HEAP_BLOCK = 2**25

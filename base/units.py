@@ -17,8 +17,7 @@ else:
         """Type of a field that is a duration; a value without a unit is in minutes."""
 
 
-DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-"""Seconds of each unit of time."""
+DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}  # Seconds of each unit of time
 COUNTS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
 _UNIT = {Seconds: "s", Minutes: "m"}
 _QUANTITY = re.compile(r"\s*([-+]?[\d._]+(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)\s*")

@@ -22,10 +22,8 @@ from ..run.settings.plain import to_dict
 from .parts import Parts, measure, open_parts, speed_of_light
 from .training_speed import training_speed
 
-OWN_FLAGS = ("--seconds", "--json")
-"""Flags of rl-bench; every other flag is rl-train's."""
-SLICES = 6
-"""Turns of each part per measurement."""
+OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
+SLICES = 6  # Turns of each part per measurement
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
 """Maximum seconds of warm-up, and of each part per measurement; less if --seconds is short."""
 ROWS = {

@@ -28,13 +28,10 @@ from ...learners.batcher import Batcher
 from ...learners.learner import Learner
 from ..run.config import RunConfig
 
-UNROLLS = 6
-"""Number of unrolls on which the parts are measured."""
-EARLIER_UNROLLS = 4
-"""Number of unrolls before those, after which the environments are out of phase."""
+UNROLLS = 6  # Number of unrolls on which the parts are measured
+EARLIER_UNROLLS = 4  # Number of unrolls before those, after which the environments are out of phase
 
-Work = Callable[[], float]
-"""Performs a piece of a part's work; returns its environment steps."""
+Work = Callable[[], float]  # Performs a piece of a part's work; returns its environment steps
 
 
 class Parts(NamedTuple):

@@ -16,11 +16,9 @@ from ..run.command_line import without
 OWN_FLAGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 """Flags of `rl-train` that a measurement sets itself."""
 ENDLESS = 10**15
-ROWS = 3
-"""Minimum rows of metrics for a measurement; with few updates per second it takes longer than requested."""
+ROWS = 3  # Minimum rows of metrics for a measurement; with few updates per second it takes longer than requested
 POLL_SECONDS = 0.05
-START_SECONDS = 180.0
-"""Seconds without a row of metrics after which a run is aborted."""
+START_SECONDS = 180.0  # Seconds without a row of metrics after which a run is aborted
 
 
 class TrainingSpeed(NamedTuple):
@@ -28,12 +26,9 @@ class TrainingSpeed(NamedTuple):
 
     steps_per_second: float
     steps: int
-    seconds: float
-    """Seconds between the first and the last measured row of metrics."""
-    metrics: dict[str, float]
-    """Means of the `perf/` metrics over those rows."""
-    seconds_to_first_row: float
-    """Seconds from the start of the command to its first row of metrics."""
+    seconds: float  # Seconds between the first and the last measured row of metrics
+    metrics: dict[str, float]  # Means of the `perf/` metrics over those rows
+    seconds_to_first_row: float  # Seconds from the start of the command to its first row of metrics
 
 
 def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:

@@ -19,10 +19,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-LOOK_SECONDS = 1.0
-"""Seconds between two records of the run's descendants."""
-GRACE_SECONDS = 5.0
-"""Seconds that Ray needs at most for an orderly end of its processes."""
+LOOK_SECONDS = 1.0  # Seconds between two records of the run's descendants
+GRACE_SECONDS = 5.0  # Seconds that Ray needs at most for an orderly end of its processes
 
 
 STALE_SECONDS = 3600.0

@@ -34,12 +34,9 @@ PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
 """Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
-ANSWER_SECONDS = 10.0
-"""Seconds in which a cluster's head must answer."""
-NEEDED = ("raylet", "gcs_server")
-"""Ray's processes without which a run cannot continue."""
-STOP_SECONDS = 10.0
-"""Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's."""
+ANSWER_SECONDS = 10.0  # Seconds in which a cluster's head must answer
+NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
+STOP_SECONDS = 10.0  # Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's
 ADDRESS_SPACE = 6 * 2**30
 """Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang at the start."""
 START_ATTEMPTS = 3

@@ -22,11 +22,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from ...base.processes import end_with_parent
 from ..metrics.rows import last_step
 
-NICENESS = 10
-"""Niceness of the processes, which keeps the machine usable for other work."""
+NICENESS = 10  # Niceness of the processes, which keeps the machine usable for other work
 POLL_SECONDS = 1.0
-LAST_LINE = 300
-"""Characters of a failed run's last line to quote in its message."""
+LAST_LINE = 300  # Characters of a failed run's last line to quote in its message
 
 
 class RunFailedError(RuntimeError):
@@ -37,10 +35,8 @@ class RunFailedError(RuntimeError):
 class Job(ABC):
     """One run: its command, and its progress."""
 
-    folder: Path
-    """The run directory."""
-    label: str
-    """Name in messages."""
+    folder: Path  # The run directory
+    label: str  # Name in messages
 
     @property
     def log(self) -> Path:

@@ -10,8 +10,7 @@ from .report import ALL, Result
 from .statistics import curve_of
 
 DPI = 150
-STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]
-"""Color and line of each curve."""
+STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of each curve
 
 
 def draw(comparison: Comparison, results: Sequence[Result]) -> bytes:

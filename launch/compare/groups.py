@@ -12,27 +12,22 @@ from ..run.command_line import settings_of
 from ..run.config import PASSIVE, RESUMABLE, RunConfig
 from .loading import LoadedRun
 
-POINTS = 100
-"""Number of points of a curve."""
+POINTS = 100  # Number of points of a curve
 
 
 class Cell(NamedTuple):
     """Runs of one curve in one environment."""
 
     seeds: list[int]
-    finals: Array
-    """Mean of the metric over the last tenth of the steps up to the environment's `end`, [R]."""
-    values: Array
-    """Metric at the environment's `steps`, [R, S]."""
+    finals: Array  # Mean of the metric over the last tenth of the steps up to the environment's `end`, [R]
+    values: Array  # Metric at the environment's `steps`, [R, S]
 
 
 class Environment(NamedTuple):
     """Axes and scale that the curves of one environment share."""
 
-    end: float
-    """Steps that all of its runs have reached."""
-    steps: Array
-    """Steps of the curves' points, [S]."""
+    end: float  # Steps that all of its runs have reached
+    steps: Array  # Steps of the curves' points, [S]
 
 
 class Comparison(NamedTuple):
@@ -40,10 +35,8 @@ class Comparison(NamedTuple):
 
     metric: str
     environments: dict[str, Environment]
-    cells: dict[str, dict[str, Cell]]
-    """By curve and environment."""
-    notes: list[str]
-    """Remarks for the reader of the comparison."""
+    cells: dict[str, dict[str, Cell]]  # By curve and environment
+    notes: list[str]  # Remarks for the reader of the comparison
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
         """Final scores [R] of a curve by environment; for several environments scaled to 0..1 over all runs of each."""

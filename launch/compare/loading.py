@@ -15,20 +15,16 @@ from ..run.run_directory import CONFIG
 from ..run.settings.plain import flat_settings
 from ..run.urls import first_line, redacted
 
-DEPTH = 3
-"""Folders below RUN that are searched for run directories."""
+DEPTH = 3  # Folders below RUN that are searched for run directories
 METRICS = "metrics.jsonl"
 
 
 class LoadedRun(NamedTuple):
     """A run's settings and metrics."""
 
-    name: str
-    """Path or URL, without secrets."""
-    settings: dict[str, Any]
-    """Settings by dotted name; defaults for those that the run has not saved."""
-    tables: list[Table]
-    """Metrics of the run, then of every member of a population."""
+    name: str  # Path or URL, without secrets
+    settings: dict[str, Any]  # Settings by dotted name; defaults for those that the run has not saved
+    tables: list[Table]  # Metrics of the run, then of every member of a population
 
     @property
     def last_step(self) -> float:

@@ -14,17 +14,14 @@ from rich.table import Table
 from .groups import Comparison
 from .statistics import COVERAGE, Estimate, improvement_of, interquartile_mean_of
 
-ALL = "all"
-"""Name of the row of all environments together."""
-FEW = 5
-"""Runs of a curve below which intervals are too narrow."""
+ALL = "all"  # Name of the row of all environments together
+FEW = 5  # Runs of a curve below which intervals are too narrow
 
 
 class Result(NamedTuple):
     """A statistic of a curve in an environment."""
 
-    statistic: str
-    """IQM, or P(better): the probability that a run is better than one of `versus`."""
+    statistic: str  # IQM, or P(better): the probability that a run is better than one of `versus`
     curve: str
     versus: str
     environment: str

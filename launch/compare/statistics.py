@@ -16,8 +16,7 @@ Strata = Sequence[Array]
 
 RESAMPLES = 5000
 COVERAGE = 0.95
-SEED = 0
-"""Seed of the bootstrap: the same runs give the same intervals."""
+SEED = 0  # Seed of the bootstrap: the same runs give the same intervals
 
 
 class Estimate(NamedTuple):

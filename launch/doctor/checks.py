@@ -19,10 +19,8 @@ from ..metrics.provenance import PACKAGES, machine, package_version
 from ..run.config import RunConfig
 from .estimate import Estimate
 
-FILES, FILES_PER_ACTOR = 1024, 32
-"""Open files that Ray's processes need; with fewer, connections fail."""
-MEMORY_LIMIT = 0.95
-"""Fraction of a machine's memory at which Ray kills processes."""
+FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
+MEMORY_LIMIT = 0.95  # Fraction of a machine's memory at which Ray kills processes
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -41,19 +39,13 @@ class Facts(NamedTuple):
     """One machine, as visible to a process on it. Sizes are in bytes."""
 
     name: str
-    versions: dict[str, str | None]
-    """Versions of Python and the packages."""
-    cores: int
-    """Cores that this run's processes may use."""
+    versions: dict[str, str | None]  # Versions of Python and the packages
+    cores: int  # Cores that this run's processes may use
     gpus: list[str]
-    memory: int
-    """Free memory, within the container's limit."""
-    shared_memory: int
-    """Free bytes in /dev/shm."""
-    files: int
-    """Files that a process may open, after raising its soft limit, as Ray does."""
-    learners: int = 0
-    """Ray resource `learner`: additional learners for which the node is reserved."""
+    memory: int  # Free memory, within the container's limit
+    shared_memory: int  # Free bytes in /dev/shm
+    files: int  # Files that a process may open, after raising its soft limit, as Ray does
+    learners: int = 0  # Ray resource `learner`: additional learners for which the node is reserved
 
 
 def look() -> Facts:

@@ -22,10 +22,8 @@ from .checks import Facts, Finding, Verdict, examine, look
 from .estimate import Estimate, estimate
 from .symptoms import symptoms
 
-NODE_TIMEOUT = 120.0
-"""Seconds in which a node of the cluster must answer."""
-RESOURCES = {"cores": "CPU", "learners": "learner"}
-"""Ray resources of a node, by the field of Facts."""
+NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must answer
+RESOURCES = {"cores": "CPU", "learners": "learner"}  # Ray resources of a node, by the field of Facts
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]

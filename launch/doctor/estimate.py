@@ -18,18 +18,12 @@ TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
 class Estimate(NamedTuple):
     """Cost of a run in bytes."""
 
-    parameters: int
-    """Parameters of the network (a count, not bytes)."""
-    unroll: int
-    """One unroll of one actor."""
-    object_store: int
-    """Maximum size of unrolls and weights in flight; 0 with --local."""
-    learner: int
-    """Memory of the learner's process."""
-    memory: int
-    """All processes and the object store together, on all machines."""
-    disk: int
-    """Checkpoints."""
+    parameters: int  # Parameters of the network (a count, not bytes)
+    unroll: int  # One unroll of one actor
+    object_store: int  # Maximum size of unrolls and weights in flight; 0 with --local
+    learner: int  # Memory of the learner's process
+    memory: int  # All processes and the object store together, on all machines
+    disk: int  # Checkpoints
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:

@@ -11,20 +11,14 @@ from ..metrics.rows import Row
 from ..run.config import RunConfig
 from .checks import Finding
 
-FEWEST = 8
-"""Minimum number of rows to judge a run."""
-DROWNED = 10.0
-"""Ratio of the value loss to the other losses above which it dominates them."""
+FEWEST = 8  # Minimum number of rows to judge a run
+DROWNED = 10.0  # Ratio of the value loss to the other losses above which it dominates them
 GONE, FLAT = 0.05, 0.97
 """Fractions of the entropy at the start: below the first it has collapsed, above the second it has not decreased."""
-CLIPPED = 0.95
-"""Fraction of rows with a clipped gradient that counts as all."""
-OLD = 2.0
-"""Largest mean age of the acting weights, in updates."""
-SOLVED = 0.9
-"""Solved rate above which a low entropy is no symptom."""
-WAITS = 0.5
-"""Fraction of time that the learner waits above which more actors help."""
+CLIPPED = 0.95  # Fraction of rows with a clipped gradient that counts as all
+OLD = 2.0  # Largest mean age of the acting weights, in updates
+SOLVED = 0.9  # Solved rate above which a low entropy is no symptom
+WAITS = 0.5  # Fraction of time that the learner waits above which more actors help
 
 Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
 

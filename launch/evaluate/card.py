@@ -24,16 +24,12 @@ README, GIF = "README.md", "agent.gif"
 class Card(NamedTuple):
     """Contents of a model card."""
 
-    config: RunConfig
-    """Configuration of the training run; the card omits settings of its machine."""
-    env_args: dict[str, Any]
-    """Parameters of the evaluated environment."""
+    config: RunConfig  # Configuration of the training run; the card omits settings of its machine
+    env_args: dict[str, Any]  # Parameters of the evaluated environment
     weights: dict[str, Tensor]
     summary: Summary
-    facts: dict[str, Any]
-    """Facts of training and evaluation, such as the seeds."""
-    gif: bytes | None
-    """A film of the first episodes; None if the environment cannot be rendered."""
+    facts: dict[str, Any]  # Facts of training and evaluation, such as the seeds
+    gif: bytes | None  # A film of the first episodes; None if the environment cannot be rendered
 
 
 def gif_of(actor: Actor, episodes: int) -> bytes | None:

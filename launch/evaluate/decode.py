@@ -26,12 +26,9 @@ from .intervene import Flags, play_first
 
 Ints, Matrix = NDArray[np.int64], NDArray[np.float64]
 FOLDS = 5
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
-"""lambda as a share of the mean diagonal of G."""
-BINS = 4
-"""Classes of a real-valued scalar: equally frequent bins."""
-FEWEST = 40
-"""Minimum number of unfinished episodes at a step for a decoder."""
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)  # lambda as a share of the mean diagonal of G
+BINS = 4  # Classes of a real-valued scalar: equally frequent bins
+FEWEST = 40  # Minimum number of unfinished episodes at a step for a decoder
 
 
 class Reading(NamedTuple):

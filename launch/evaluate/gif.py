@@ -12,14 +12,11 @@ from ...actors.actor import Actor
 from ...base.errors import refuse
 from ...envs.arrays import Array
 
-HEIGHT, MARGIN, TEXT = 360, 12, 16
-"""Pixels: the images, the margin around them, the font."""
+HEIGHT, MARGIN, TEXT = 360, 12, 16  # Pixels: the images, the margin around them, the font
 COLORS = 96
 BACKGROUND, WORDS = (24, 24, 27), (235, 235, 235)
-MILLISECONDS, LAST_MILLISECONDS = 150, 1500
-"""Duration of a frame, and of the last one of an episode."""
-MOST_FRAMES = 600
-"""Maximum number of frames."""
+MILLISECONDS, LAST_MILLISECONDS = 150, 1500  # Duration of a frame, and of the last one of an episode
+MOST_FRAMES = 600  # Maximum number of frames
 
 
 def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
@@ -45,8 +42,7 @@ def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
 
 class _Moment(NamedTuple):
     seen: Array
-    board: Array
-    """Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board."""
+    board: Array  # Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board
     words: str
     milliseconds: int
 

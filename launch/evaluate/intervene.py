@@ -38,8 +38,7 @@ class Intervention(NamedTuple):
 
     kind: str
     step: int
-    end: int
-    """End of a freeze; else the step itself."""
+    end: int  # End of a freeze; else the step itself
     sigma: float
     part: str
     which: str
@@ -112,10 +111,8 @@ class Interference:
 class Played(NamedTuple):
     """The first episode of every environment of a batch."""
 
-    episodes: Episodes
-    """[N, 3 + F], by environment."""
-    reached: Flags
-    """[N]: whether the episode reached the step of the intervention."""
+    episodes: Episodes  # [N, 3 + F], by environment
+    reached: Flags  # [N]: whether the episode reached the step of the intervention
 
 
 Before = Callable[[int, AgentState, Flags], AgentState]

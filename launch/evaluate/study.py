@@ -17,8 +17,7 @@ from .decode import FEWEST, Reading, decode
 from .episodes import RATES, Estimate, mean_interval
 from .intervene import Intervention, Played, parsed, play_all
 
-Make = Callable[[int, int], Actor]
-"""Makes an actor from the number of environments and the index of the first one."""
+Make = Callable[[int, int], Actor]  # Makes an actor from the number of environments and the index of the first one
 
 
 class Difference(NamedTuple):
@@ -26,18 +25,15 @@ class Difference(NamedTuple):
 
     without: float
     changed: float
-    difference: Estimate
-    """Difference per episode, with minus without; Student's t."""
+    difference: Estimate  # Difference per episode, with minus without; Student's t
 
 
 class Effect(NamedTuple):
     """Effect of one intervention."""
 
     step: int
-    reached: int
-    """Episodes that reached the step; the others are unchanged."""
-    outcomes: dict[str, Difference]
-    """`return`, `length` and `solved`, if the environment has them."""
+    reached: int  # Episodes that reached the step; the others are unchanged
+    outcomes: dict[str, Difference]  # `return`, `length` and `solved`, if the environment has them
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
@@ -55,10 +51,8 @@ class Study(NamedTuple):
     """Results of a study of the recurrent state, step by step."""
 
     header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    """Cells of the table."""
-    plain: list[dict[str, Any]]
-    """The results for JSON."""
+    rows: list[tuple[str, ...]]  # Cells of the table
+    plain: list[dict[str, Any]]  # The results for JSON
     curve: dict[str, Any]
     """`steps`, `values` and `reference` [K], `band` [K, 2]; `measure` and the names of `values` and `reference`."""
 

@@ -13,8 +13,7 @@ from ...agents.cores.core import CoreState, state_leaves
 from ...agents.specs import best
 from ...agents.values import EnvOutput, map_leaves
 
-EXAMPLES = 2
-"""Environments of the traced call: torch.export treats an axis of length 1 as fixed."""
+EXAMPLES = 2  # Environments of the traced call: torch.export treats an axis of length 1 as fixed
 Named = dict[str, Tensor]
 
 

@@ -37,12 +37,9 @@ class Curve:
     """One line of a figure: a core's settings, trained once for each seed."""
 
     name: str
-    arguments: tuple[str, ...]
-    """Arguments of `rl-train`, without seed and run directory."""
-    core: str = ""
-    """Key of the curve in a figure with tasks, whose curves are named CORE.TASK."""
-    task: str = ""
-    """Task of a figure with tasks."""
+    arguments: tuple[str, ...]  # Arguments of `rl-train`, without seed and run directory
+    core: str = ""  # Key of the curve in a figure with tasks, whose curves are named CORE.TASK
+    task: str = ""  # Task of a figure with tasks
 
     @cached_property
     def config(self) -> RunConfig:

@@ -17,13 +17,10 @@ from . import tasks
 from .figure import Curve, Figure
 from .runs import FigureRun
 
-_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")
-"""Name of a curve at one cut of the gradient: core, steps, variant."""
-POINTS = 120
-"""Maximum points of a curve."""
+_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
+POINTS = 120  # Maximum points of a curve
 DPI = 110
-MANY = 6
-"""Number of curves above which the legend is next to the plot."""
+MANY = 6  # Number of curves above which the legend is next to the plot
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:

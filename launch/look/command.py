@@ -24,8 +24,7 @@ from . import page, plots
 from .recording import MOST_STEPS, Recording, marks, record
 from .seen import seen_panels
 
-MOST_LEVELS = 4096
-"""Number of levels to search for one with the requested facts."""
+MOST_LEVELS = 4096  # Number of levels to search for one with the requested facts
 
 _HELP = """Inspect the recurrent state of a trained agent: writes a page that plays an episode step by step, with the
 board, the observation, policy and value, and the recurrent state."""

@@ -9,14 +9,11 @@ from torch import Tensor
 from ...agents.specs import channels_first, picture_size
 
 Image = NDArray[np.uint8]
-SINGLE = "observation"
-"""Name of an observation that is not a dict."""
+SINGLE = "observation"  # Name of an observation that is not a dict
 COLOR, MOST_CHANNELS = 3, 16
 """Three channels are red, green and blue; other channels are gray images next to each other, up to a limit."""
-SHORTEST_SIDE = 160
-"""Pixels to which the shorter side of an image is enlarged."""
-DIMMEST = 128
-"""Bytes that stay below this, such as indices of objects, are scaled to the whole range of gray."""
+SHORTEST_SIDE = 160  # Pixels to which the shorter side of an image is enlarged
+DIMMEST = 128  # Bytes that stay below this, such as indices of objects, are scaled to the whole range of gray
 
 
 def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:

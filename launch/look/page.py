@@ -17,10 +17,8 @@ from ...agents.inside import Panel
 from .recording import Mark, Picture, Recording
 from .seen import seen_images, seen_scalars
 
-HIGHEST = 0.995
-"""Quantile of the values at the end of the color scale, so that outliers do not make the rest pale."""
-WIDEST = 960
-"""Pixels [height, width, channels] of an image."""
+HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make the rest pale
+WIDEST = 960  # Pixels [height, width, channels] of an image
 
 
 def episode(

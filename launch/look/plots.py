@@ -16,11 +16,9 @@ from .recording import Mark, Picture, Recording
 COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
 WIDTH, CURVES, LOWEST, HIGHEST = 8.6, 0.9, 0.5, 2.0
 """Inches at 100 pixels: the figure; a panel of curves; the minimum and the maximum of a heat map."""
-MOST_NAMES = 12
-"""Maximum rows or curves with names."""
+MOST_NAMES = 12  # Maximum rows or curves with names
 MARKED = "#f59e0b"
-BOARD, BACKGROUND = 400, "#18181b"
-"""Pixels of a board's longer side, and its background color."""
+BOARD, BACKGROUND = 400, "#18181b"  # Pixels of a board's longer side, and its background color
 MOST_PANELS, MOST_FRAMES, PALETTE = 2, 300, 96
 """Panels of the recurrent state in a film; frames, of a longer episode every second step, or every
 third; colors."""

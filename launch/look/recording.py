@@ -16,34 +16,24 @@ from ...agents.specs import BoxSpec, log_policy
 from .leaves import named_arrays
 
 Picture = NDArray[np.uint8]
-MOST_STEPS = 2000
-"""Maximum steps of an episode."""
+MOST_STEPS = 2000  # Maximum steps of an episode
 
 
 class Recording(NamedTuple):
     """Steps 0..T-1 of one episode; the last one shows its final observation."""
 
-    boards: list[Picture]
-    """The whole board at every step; none in an environment without images."""
-    views: list[Picture]
-    """The observation as an image; none if the environment renders only the whole board."""
-    observations: dict[str, NDArray[Any]]
-    """[T, ...]: each array of the observation, by name."""
+    boards: list[Picture]  # The whole board at every step; none in an environment without images
+    views: list[Picture]  # The observation as an image; none if the environment renders only the whole board
+    observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name
     probabilities: NDArray[np.float32]
     """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
     Gaussians."""
-    actions: NDArray[Any]
-    """[T, K]: the actions, by choice."""
-    values: NDArray[np.float32]
-    """[T]: the value estimates."""
-    rewards: NDArray[np.float32]
-    """[T]: the reward that came with the observation."""
-    facts: dict[str, NDArray[np.int64]]
-    """[T] each: the environment's facts of the level and the step."""
-    fields: dict[str, float]
-    """Episode fields at its end; empty if it was cut off."""
-    trace: Trace
-    """Every step of the core."""
+    actions: NDArray[Any]  # [T, K]: the actions, by choice
+    values: NDArray[np.float32]  # [T]: the value estimates
+    rewards: NDArray[np.float32]  # [T]: the reward that came with the observation
+    facts: dict[str, NDArray[np.int64]]  # [T] each: the environment's facts of the level and the step
+    fields: dict[str, float]  # Episode fields at its end; empty if it was cut off
+    trace: Trace  # Every step of the core
 
 
 def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Recording:

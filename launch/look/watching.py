@@ -28,14 +28,10 @@ from .plots import figure, png
 from .recording import marks, record
 from .seen import seen_panels
 
-TAG = "memory"
-"""Tag of the image in TensorBoard."""
-MOST_STEPS = 300
-"""Maximum steps of the episode."""
-LARGEST_SHARE = 0.01
-"""Maximum fraction of the run's time for images; later ones wait until the limit allows them."""
-ENVIRONMENTS = 16
-"""Maximum environments of an unroll whose states are recomputed."""
+TAG = "memory"  # Tag of the image in TensorBoard
+MOST_STEPS = 300  # Maximum steps of the episode
+LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images; later ones wait until the limit allows them
+ENVIRONMENTS = 16  # Maximum environments of an unroll whose states are recomputed
 
 
 class Watcher:
@@ -44,10 +40,8 @@ class Watcher:
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
-        self.spent = 0.0
-        """Seconds spent in total."""
-        self.pictures = 0
-        """Number of images so far."""
+        self.spent = 0.0  # Seconds spent in total
+        self.pictures = 0  # Number of images so far
         self.began = time.monotonic()
         self._dearest, self._newest = 0.0, 0.0
         """Seconds of an image with its follow-up work: of the slowest one, and so far of the newest."""

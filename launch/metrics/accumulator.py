@@ -13,10 +13,8 @@ from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
 from ...base.errors import refuse
 
-WINDOW = 1000
-"""Minimum size of the window of last episodes."""
-PER_ENVIRONMENT = 4
-"""Window size per environment, if that is more: parallel environments end their episodes in groups."""
+WINDOW = 1000  # Minimum size of the window of last episodes
+PER_ENVIRONMENT = 4  # Window size per environment, if that is more: parallel environments end their episodes in groups
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
 """Metrics that report the last value, like those of a population; all others report the mean over updates."""
@@ -42,8 +40,7 @@ class Settled(NamedTuple):
 
     mean: float
     episodes: int
-    error: float | None
-    """Standard error of the mean, if available."""
+    error: float | None  # Standard error of the mean, if available
 
 
 class Accumulator:
@@ -170,10 +167,8 @@ class Accumulator:
     def begin_episodes(self) -> None:
         """Note that every environment begins a new episode, as at the start: the first ones to end are the short
         ones."""
-        self._begun = 0
-        """Episodes since then."""
-        self._ended: set[int] = set()
-        """Environments that have ended one since then."""
+        self._begun = 0  # Episodes since then
+        self._ended: set[int] = set()  # Environments that have ended one since then
 
     def settled(self) -> Settled | None:
         """The mean return of the window, if it can be compared with another.

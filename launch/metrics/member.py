@@ -21,8 +21,7 @@ from .writer import MetricsWriter
 if TYPE_CHECKING:
     from ...learners.remote.team import Team
 
-UNKNOWN = 20
-"""Consecutive episodes without a curriculum's measure that cause a warning."""
+UNKNOWN = 20  # Consecutive episodes without a curriculum's measure that cause a warning
 
 
 class Member:
@@ -44,24 +43,16 @@ class Member:
         self.number, self.config, self.learner, self.writer = number, config, learner, writer
         self.accumulator = Accumulator(num_actors, fields, config.factory().num_envs)
         self.batcher = Batcher(config.shares[0].environments)
-        self.team: Team | None = None
-        """The learners of other processes; None if there are none."""
-        self._next: Unroll | None = None
-        """The batch in transfer to the learner's device."""
-        self.settings: Values = {}
-        """Settings that differ from the run's configuration."""
-        self.failing = 0
-        """Consecutive updates without a finite loss, among those that were read."""
-        self._unread: list[dict[str, float]] = []
-        """Facts of the updates whose metrics are still on the device."""
-        self.evaluated: float | None = None
-        """Mean return of the last evaluation; None before the first."""
-        self._evaluated_version = -1
-        """The weights that were evaluated."""
+        self.team: Team | None = None  # The learners of other processes; None if there are none
+        self._next: Unroll | None = None  # The batch in transfer to the learner's device
+        self.settings: Values = {}  # Settings that differ from the run's configuration
+        self.failing = 0  # Consecutive updates without a finite loss, among those that were read
+        self._unread: list[dict[str, float]] = []  # Facts of the updates whose metrics are still on the device
+        self.evaluated: float | None = None  # Mean return of the last evaluation; None before the first
+        self._evaluated_version = -1  # The weights that were evaluated
         self.curriculum: Curriculum | Mixture | None = None
         """The stage that this member is in; None without a curriculum."""
-        self.notices: list[str] = []
-        """Messages for the user, not yet shown."""
+        self.notices: list[str] = []  # Messages for the user, not yet shown
         if config.levels.curriculum:
             self.curriculum = make_curriculum(config.levels, fields, config.fixed_actors or 0, config.actor_envs)
         self._beginnings = 0

@@ -17,12 +17,9 @@ from rich.text import Text
 from ...base.messages import duration_in_words
 
 REDRAW_SECONDS = 0.5
-TICK_SECONDS = 1.0
-"""Seconds between two updates of the clock without other changes."""
-LINE_SECONDS = 10.0
-"""Seconds between two lines without a terminal."""
-HISTORY = 24
-"""Number of reports in a sparkline."""
+TICK_SECONDS = 1.0  # Seconds between two updates of the clock without other changes
+LINE_SECONDS = 10.0  # Seconds between two lines without a terminal
+HISTORY = 24  # Number of reports in a sparkline
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=*#"
 _BAR_WIDTH = 20
 
@@ -41,8 +38,7 @@ class Panel:
         time_limit: seconds from the first update to the end; 0 sets no limit.
     """
 
-    ticks = True
-    """Whether a thread updates the clock."""
+    ticks = True  # Whether a thread updates the clock
 
     def __init__(
         self,
@@ -66,8 +62,7 @@ class Panel:
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
         self._rendered_at, self._rendered_step = -math.inf, step
         self._entered = self._phase_began = self._clock()
-        self._phase = "starting"
-        """The phase before the first update; empty from then on."""
+        self._phase = "starting"  # The phase before the first update; empty from then on
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_interactive else None
         self._lock, self._over = threading.RLock(), threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
@@ -231,8 +226,7 @@ class Panel:
         return self.console.encoding.startswith("utf")
 
 
-_Shown = tuple[str, str, str]
-"""Label, name of the metric, format."""
+_Shown = tuple[str, str, str]  # Label, name of the metric, format
 
 
 def _shown(text: str) -> tuple[_Shown, ...]:

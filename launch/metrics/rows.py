@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 
 from ...base.files import parsed_row
 
-Row = dict[str, float]
-"""One row's metrics, with `step`."""
+Row = dict[str, float]  # One row's metrics, with `step`
 Array = NDArray[np.float64]
-Table = dict[str, Array]
-"""Columns [K] by name, one entry per row."""
-FINAL = 0.1
-"""Fraction of a run's steps, at its end, over which a final value is the mean."""
-TAIL = 2**17
-"""Bytes at the end of a file that contain its last row."""
+Table = dict[str, Array]  # Columns [K] by name, one entry per row
+FINAL = 0.1  # Fraction of a run's steps, at its end, over which a final value is the mean
+TAIL = 2**17  # Bytes at the end of a file that contain its last row
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 
 

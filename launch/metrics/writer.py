@@ -17,10 +17,8 @@ from .accumulator import Accumulator
 
 __all__ = ["Accumulator", "MetricsWriter", "drawn"]
 
-NAMES = ("population/ancestor",)
-"""Metrics that are indices, which cannot be averaged."""
-LOG10 = "_log10"
-"""Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear."""
+NAMES = ("population/ancestor",)  # Metrics that are indices, which cannot be averaged
+LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
 
 
 def drawn(values: Mapping[str, float]) -> dict[str, float]:

@@ -31,8 +31,7 @@ KEYS = {
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros for ten or more actions."""
 NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
-WAITS = 10
-"""Steps of waiting per key press, in environments with long waits."""
+WAITS = 10  # Steps of waiting per key press, in environments with long waits
 AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"

@@ -9,8 +9,7 @@ from ...base.errors import EngramError
 from ...base.messages import advice
 from ...envs.registration import environment_names, is_environment, make_batch
 
-COMPILING = 30
-"""Seconds to compile the slowest environment."""
+COMPILING = 30  # Seconds to compile the slowest environment
 
 
 class Game:
@@ -26,8 +25,7 @@ class Game:
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []
-        self.scores: list[float] = []
-        """Scores of the finished episodes."""
+        self.scores: list[float] = []  # Scores of the finished episodes
         self.score, self.reward, self.steps = 0.0, 0.0, 0
         self.terminated, self.truncated = False, False
 

@@ -18,12 +18,9 @@ from rich.text import Text
 
 from ...envs.drawing import Canvas, Cell, Color
 
-PIXELS = 4
-"""Minimum pixels per cell to show the image itself; below, each cell is two characters."""
-GAP = 2
-"""Columns between the board and its legend."""
-UPPER_HALF = "▀"
-"""Shows two pixels, one above the other: ink and floor."""
+PIXELS = 4  # Minimum pixels per cell to show the image itself; below, each cell is two characters
+GAP = 2  # Columns between the board and its legend
+UPPER_HALF = "▀"  # Shows two pixels, one above the other: ink and floor
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 _KEY = re.compile(r"\x1b[\[O]([A-D])|.", re.DOTALL)
 

@@ -24,11 +24,9 @@ from .lineage import Lineage, descent, families
 from .lineage_picture import picture
 from .replay import Replay
 
-SHOWN_CHANGES = 5
-"""Number of last values of a setting to show."""
+SHOWN_CHANGES = 5  # Number of last values of a setting to show
 SHOWN_COPIES = 12
-WIDEST = 8
-"""Characters of a value; longer names of settings are wrapped."""
+WIDEST = 8  # Characters of a value; longer names of settings are wrapped
 
 _HELP = """Show a population: its members, their settings over time, and the origin of their weights."""
 
@@ -52,10 +50,8 @@ class Population:
         self.path = run.path
         self.lineage = Lineage()
         self.start: dict[str, Any] = {}
-        self.copies: list[dict[str, Any]] = []
-        """Executed decisions and replacements, with step and generation."""
-        self.histories: list[dict[str, list[float]]] = []
-        """Values over time per member and setting."""
+        self.copies: list[dict[str, Any]] = []  # Executed decisions and replacements, with step and generation
+        self.histories: list[dict[str, list[float]]] = []  # Values over time per member and setting
         self._last: dict[str, Any] = {}
         with damage(str(run.population_file)):
             self._follow(run)

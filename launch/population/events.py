@@ -16,8 +16,7 @@ from ..run.config import RunConfig
 from .lineage import Lineage
 from .lineage_picture import picture, size
 
-PICTURE_SECONDS = 20.0
-"""Minimum seconds between two images: one takes a sixth of a second."""
+PICTURE_SECONDS = 20.0  # Minimum seconds between two images: one takes a sixth of a second
 
 
 class PopulationWriter:

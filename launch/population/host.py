@@ -42,8 +42,7 @@ class PopulationLog:
 
     def __init__(self, file: Path, step: int | None, warn: Callable[[str], None]) -> None:
         self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
-        self.past: list[dict[str, Any]] = []
-        """The events of earlier processes."""
+        self.past: list[dict[str, Any]] = []  # The events of earlier processes
         try:
             abandon_after(file, -1 if step is None else step)  # a start event has step 0
             if file.exists():
@@ -83,10 +82,8 @@ class PopulationHost:
         self.controller = PopulationController(config.pbt, config.seed, len(members))
         self._log, self._writer, self._warn = log, writer, warn
         self._hopeless = False
-        self._foretold = False
-        """Whether the step of the first comparison has been announced."""
-        self._latest: dict[int, Mapping[str, float]] = {}
-        """Rows of members since the last row of the whole population."""
+        self._foretold = False  # Whether the step of the first comparison has been announced
+        self._latest: dict[int, Mapping[str, float]] = {}  # Rows of members since the last row of the whole population
         self._configure()
 
     @property

@@ -7,22 +7,19 @@ from typing import Any, NamedTuple
 
 from ..metrics.panel import short
 
-SHOWN_ANCESTORS = 6
-"""Number of a member's ancestors to name, in addition to the first one."""
+SHOWN_ANCESTORS = 6  # Number of a member's ancestors to name, in addition to the first one
 
 
 class Stretch(NamedTuple):
     """A segment of a member's history, from one evaluation or copy to the next."""
 
     member: int
-    begin: int
-    """Start in steps of the whole population, like `end`."""
+    begin: int  # Start in steps of the whole population, like `end`
     end: int
     score: float
     """Mean return of the window at the evaluation that ended the stretch; before it, the score of the source
     stretch; nan without either."""
-    parent: int | None
-    """Index of the source stretch of the weights; None at the start."""
+    parent: int | None  # Index of the source stretch of the weights; None at the start
 
 
 class Transfer(NamedTuple):
@@ -45,8 +42,7 @@ class Lineage:
         self.closed: list[Stretch] = []
         self.transfers: list[Transfer] = []
         self._open: list[Stretch] = []
-        self._sources: dict[int, int] = {}
-        """Copies decided by the last evaluation: member -> source stretch."""
+        self._sources: dict[int, int] = {}  # Copies decided by the last evaluation: member -> source stretch
         for event in events:
             self.add(event)
 

@@ -19,15 +19,11 @@ from .lineage import Lineage
 
 WIDTH, ROW_HEIGHT, MARGIN = 760, 44, 140
 """Pixels: the plot's width, the height of one member's row, and that of title and axis together."""
-UNKNOWN = "#b8b8b8"
-"""Color of weights that were never evaluated."""
-_DPI, _FONT = 100, 13
-"""TensorBoard shows images at half their size until they are clicked on."""
+UNKNOWN = "#b8b8b8"  # Color of weights that were never evaluated
+_DPI, _FONT = 100, 13  # TensorBoard shows images at half their size until they are clicked on
 _COLORS = colormaps["viridis"]
-_APART = 0.004
-"""Distance between arrows of the same step, as a fraction of the plot's width."""
-_REACH = 0.2
-"""Arrows end this much of a row before the middle of the member's line."""
+_APART = 0.004  # Distance between arrows of the same step, as a fraction of the plot's width
+_REACH = 0.2  # Arrows end this much of a row before the middle of the member's line
 
 
 def size(lineage: Lineage) -> tuple[int, int]:

@@ -14,17 +14,12 @@ class MemberRow(NamedTuple):
     """Table row of one member."""
 
     member: int
-    steps: int
-    """Environment steps that the member has learned from."""
+    steps: int  # Environment steps that the member has learned from
     episodes: int
-    score: float | None
-    """Mean return of the last episodes; None before there are enough."""
-    solved: float | None
-    """Solved rate of the same episodes; None in environments without one."""
-    values: Mapping[str, float]
-    """Explored settings by dotted name."""
-    ancestor: int
-    """The initial member from which the weights descend."""
+    score: float | None  # Mean return of the last episodes; None before there are enough
+    solved: float | None  # Solved rate of the same episodes; None in environments without one
+    values: Mapping[str, float]  # Explored settings by dotted name
+    ancestor: int  # The initial member from which the weights descend
 
 
 class PopulationPanel(Panel):

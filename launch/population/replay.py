@@ -10,8 +10,7 @@ from ...learners.population.search_space import Values
 from ..run.settings.plain import from_dict
 from .history import Entry
 
-PRECISION = 1e-9
-"""Relative tolerance between two numbers: a p-value's last digits depend on scipy's version."""
+PRECISION = 1e-9  # Relative tolerance between two numbers: a p-value's last digits depend on scipy's version
 
 
 class Difference(NamedTuple):
@@ -31,8 +30,7 @@ class Replay:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.differences: list[Difference] = []
         self.evaluations = self.decisions = self.copies = 0
-        self.values: list[Values] = []
-        """Every member's explored settings according to the events so far."""
+        self.values: list[Values] = []  # Every member's explored settings according to the events so far
         self._config, self._seed = PopulationConfig(), 0
         self._due: dict[int, tuple[int, Decision]] = {}
         """Copies that were decided and not yet executed: member -> line and decision."""

@@ -22,8 +22,7 @@ rl-probe TASK [flags]   one core on one task
 rl-probe --list         all tasks, with chance and published numbers
 rl-probe --resume RUN   resume a run; --minutes and --updates may increase"""
 
-MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))
-"""Settings allowed with --resume."""
+MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))  # Settings allowed with --resume
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,23 +24,18 @@ from ..run.stop_flag import StopFlag
 from ..run.trainees import take_weights
 from .config import ProbeConfig
 
-STOPPED = "stopped"
-"""First word of the last line of `rl-probe` after an early stop."""
+STOPPED = "stopped"  # First word of the last line of `rl-probe` after an early stop
 RESULT = "result.json"
 KEPT_CHECKPOINTS = 1
-LINE_SECONDS = 10.0
-"""Seconds between two lines of progress."""
-TEST_BATCH = 128
-"""Sequences per test batch."""
+LINE_SECONDS = 10.0  # Seconds between two lines of progress
+TEST_BATCH = 128  # Sequences per test batch
 
 
 class Tests(NamedTuple):
     """The test tasks of a trained network."""
 
-    valid: Task
-    """New data from training's distribution, the criterion of a search over settings."""
-    tests: list[tuple[str, Task]]
-    """Every test by its label."""
+    valid: Task  # New data from training's distribution, the criterion of a search over settings
+    tests: list[tuple[str, Task]]  # Every test by its label
 
 
 class ProbeRun:
@@ -51,10 +46,8 @@ class ProbeRun:
         self.device = find_device(config.device)
         self.task, self.learner = make_learner(config, self.device)
         self.tests = make_tests(config.task, config.task_args, config.seed)
-        self.directory: RunDirectory
-        """Directory of metrics, checkpoints and the result; set by `begin`."""
-        self.trained = 0.0
-        """Seconds of training that count towards the budget."""
+        self.directory: RunDirectory  # Directory of metrics, checkpoints and the result; set by `begin`
+        self.trained = 0.0  # Seconds of training that count towards the budget
         self._row: dict[str, list[float]] = {}
 
     @property

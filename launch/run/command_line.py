@@ -29,10 +29,8 @@ from ...base.units import count, duration, in_words, is_duration, number
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
 TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
-WIDE = 1000
-"""Columns of the output if it is not a terminal."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, by the convention of shells."""
+WIDE = 1000  # Columns of the output if it is not a terminal
+INTERRUPTED = 130  # Exit code after Ctrl-C, by the convention of shells
 _BORDER = re.compile(r"^[\s|│┃-]+|[\s|│┃]+$")
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"[\s|│─━-]*")
@@ -225,8 +223,7 @@ def flags_of(cls: Any) -> set[str]:
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 
-Path = tuple[str, ...]
-"""Names of nested fields, from the configuration to a field of one of its parts."""
+Path = tuple[str, ...]  # Names of nested fields, from the configuration to a field of one of its parts
 
 
 def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:

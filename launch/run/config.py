@@ -27,8 +27,7 @@ from .settings.plain import differences
 from .settings.renamed import upgraded
 from .urls import check_url
 
-ELASTIC_ACTORS = 8
-"""Actors that share the environments of an update when their number follows the cluster."""
+ELASTIC_ACTORS = 8  # Actors that share the environments of an update when their number follows the cluster
 
 
 @dataclass(frozen=True, kw_only=True)

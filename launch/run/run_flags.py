@@ -26,8 +26,7 @@ from .run_directory import CONFIG, read_toml
 from .settings.other_names import in_python, meaning
 from .settings.plain import differences, from_dict, typed
 
-TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")
-"""Flags of `rl-train` for several runs in one directory."""
+TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train` for several runs in one directory
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are not settings of a run."""
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"

@@ -17,17 +17,12 @@ _log = logging.getLogger(__name__)
 class Best(NamedTuple):
     """The best checkpoint of a run and the metrics by which it was chosen."""
 
-    mean: float
-    """Mean return of the episodes."""
-    step: int
-    """Step of the checkpoint, in steps of all members."""
-    member: int
-    """The member of the population that played them."""
+    mean: float  # Mean return of the episodes
+    step: int  # Step of the checkpoint, in steps of all members
+    member: int  # The member of the population that played them
     episodes: int
-    error: float | None
-    """Standard error of the mean of training episodes; None for evaluation episodes."""
-    version: int | None = None
-    """Version of the evaluated weights; None for training episodes."""
+    error: float | None  # Standard error of the mean of training episodes; None for evaluation episodes
+    version: int | None = None  # Version of the evaluated weights; None for training episodes
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
         """Whether a checkpoint with another mean and standard error is better."""

@@ -9,8 +9,7 @@ from ...base.memory import memory, own_memory
 from ...base.messages import size_in_words
 from .config import RunConfig
 
-RAY_BYTES = 400 * 2**20
-"""Bytes of Ray's own processes on one machine."""
+RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 
 
 def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:

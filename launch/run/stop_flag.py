@@ -18,8 +18,7 @@ class StopFlag:
     def __init__(self, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
         self.reason = ""
         self._signals = signals
-        self._previous: list[dict[signal.Signals, Any]] = []
-        """Handlers from before each `with` statement."""
+        self._previous: list[dict[signal.Signals, Any]] = []  # Handlers from before each `with` statement
 
     @classmethod
     def of_a_command(cls) -> "StopFlag":

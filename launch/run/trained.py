@@ -26,11 +26,9 @@ from .urls import first_line, is_url, redacted
 
 _log = logging.getLogger(__name__)
 
-EVALUATION = 0xE7A1
-"""Key of the random streams of evaluations; no training run shares them, with any seed."""
+EVALUATION = 0xE7A1  # Key of the random streams of evaluations; no training run shares them, with any seed
 
-EVALUATED_TOGETHER = 128
-"""Environments of an evaluation; more do not make inference faster."""
+EVALUATED_TOGETHER = 128  # Environments of an evaluation; more do not make inference faster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +60,8 @@ class Trained(NamedTuple):
 
     config: RunConfig
     checkpoint: Path
-    trainees: list[Trainee]
-    """The members in the checkpoint."""
-    best: saved.Best | None = None
-    """The best checkpoint of the run, if it has one."""
+    trainees: list[Trainee]  # The members in the checkpoint
+    best: saved.Best | None = None  # The best checkpoint of the run, if it has one
 
 
 def open_run(path: str, checkpoint: str) -> Trained:

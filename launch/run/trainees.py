@@ -13,10 +13,8 @@ from ...base.errors import EngramError, refuse
 class Trainee(NamedTuple):
     """A member in a checkpoint."""
 
-    weights: dict[str, Any]
-    """State of the member's agent."""
-    score: float | None
-    """Mean return of its last training episodes; None if none has ended."""
+    weights: dict[str, Any]  # State of the member's agent
+    score: float | None  # Mean return of its last training episodes; None if none has ended
 
 
 def trainees_of(saved: dict[str, Any]) -> list[Trainee]:

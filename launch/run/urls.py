@@ -2,8 +2,7 @@
 
 import re
 
-SECRET = "***"
-"""Placeholder for secrets."""
+SECRET = "***"  # Placeholder for secrets
 _NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
 """Protocols in which the text before @ is a name; in others it is a token."""
 _LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)

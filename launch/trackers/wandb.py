@@ -12,8 +12,7 @@ from typing import Any
 
 from .tracker import Tracker
 
-ID = ".wandb-id"
-"""File in a run directory with the run's name at W&B, where a resumed run continues."""
+ID = ".wandb-id"  # File in a run directory with the run's name at W&B, where a resumed run continues
 PROJECT = "engram"
 wandb: Any = importlib.import_module("wandb")
 

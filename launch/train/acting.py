@@ -22,12 +22,9 @@ from ..run.stop_flag import StopFlag
 from .trainer import Trainer
 from .watchdog import FAILED, Start, Watchdog, hanging_call
 
-LOOK_SECONDS = 0.1
-"""Seconds between checks for a stop while actors are started."""
-CLOSE_SECONDS = 15.0
-"""Seconds for the actors to close their environments and end."""
-ACTOR_NICENESS = 10
-"""Niceness of actors: the learner, for which the run waits, has priority on a shared core."""
+LOOK_SECONDS = 0.1  # Seconds between checks for a stop while actors are started
+CLOSE_SECONDS = 15.0  # Seconds for the actors to close their environments and end
+ACTOR_NICENESS = 10  # Niceness of actors: the learner, for which the run waits, has priority on a shared core
 
 
 class Acting:
@@ -35,8 +32,7 @@ class Acting:
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
-        self.exit_code = 1
-        """Exit code of the process if Ray cannot be stopped and the process has to end at once."""
+        self.exit_code = 1  # Exit code of the process if Ray cannot be stopped and the process has to end at once
         self._pool: ActorPool | None = None
         self._report: Callable[[str], None] = print
         self._starting: threading.Thread | None = None

@@ -18,8 +18,7 @@ from ..run.saved import Best
 from ..run.trained import evaluation_envs, make_actor
 
 UNROLL_LENGTH = 20
-MOST_STEPS = 30_000
-"""Step limit of an episode: without a time limit a stuck policy would never finish its evaluation."""
+MOST_STEPS = 30_000  # Step limit of an episode: without a time limit a stuck policy would never finish its evaluation
 
 
 class Evaluator:

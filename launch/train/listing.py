@@ -17,8 +17,7 @@ from ..run.presets.curriculum import CURRICULUM
 from ..run.presets.easy import EASY
 from ..run.presets.paper import CORES, PAPER, Preset
 
-Line = tuple[str, str]
-"""A name and its description."""
+Line = tuple[str, str]  # A name and its description
 
 
 def listed() -> Iterator[tuple[str, list[Line]]]:

@@ -29,8 +29,7 @@ from ..run.imports import refuse_inside
 from ..run.run_directory import CONFIG, RunDirectory, new_path, resume_command
 from ..run.urls import redacted
 
-LAST_WAIT = 60.0
-"""Seconds that the end of a run waits for its last checkpoint to be copied."""
+LAST_WAIT = 60.0  # Seconds that the end of a run waits for its last checkpoint to be copied
 
 
 class Mirror:

@@ -20,8 +20,7 @@ from ..run.trained import fixed_differences, run_config
 from ..run.trainees import difference
 from ..run.urls import is_redacted
 
-NO_EFFECT = ("--preset", "--config", "--run-dir")
-"""Flags that apply to a new run only."""
+NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from ..run.run_flags import parse_run
 from ..run.settings.plain import to_dict
 from ..run.urls import is_url
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a restart; doubled for each further one in a row."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further one in a row
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 

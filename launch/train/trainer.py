@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics of every row."""
 
-FINISH_SECONDS = 4.0
-"""Seconds in which a synchronous batch in progress at a stop must complete to be learned from."""
+FINISH_SECONDS = 4.0  # Seconds in which a synchronous batch in progress at a stop must complete to be learned from
 
 Look = Callable[[Member, int, Callable[[], None]], None]
 """Called after an update with a member and its steps before; calls back after each step of its environment."""
@@ -69,27 +68,22 @@ class Trainer:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
         self.watcher, self.callbacks = watcher, callbacks or Callbacks()
-        self.best: Best | None = None
-        """The best checkpoint so far."""
+        self.best: Best | None = None  # The best checkpoint so far
         self.kept = kept or checkpoints.Kept(directory.checkpoints)
         self.evaluator = Evaluator(config) if config.eval_every else None
         self._looks = [each.look for each in (self.evaluator, watcher) if each] + ([film] if film else [])
         self.lock = threading.RLock()
         """Lock during an update and the writing of a checkpoint, which no other thread may interrupt."""
-        self.rescuing = False
-        """Whether the actors accept no more requests."""
-        self._stop, self._looked = StopFlag(()), 0
-        """Steps of environments in evaluations."""
+        self.rescuing = False  # Whether the actors accept no more requests
+        self._stop, self._looked = StopFlag(()), 0  # Steps of environments in evaluations
         self._warned, self._waited = set[str](), 0.0
-        self._ready: dict[int, Unroll] = {}
-        """Batches for the next update, by member."""
+        self._ready: dict[int, Unroll] = {}  # Batches for the next update, by member
         for recorded in filter(None, [member.learner.recorded for member in members]):
             recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1
-        self._between = True
-        """Whether no update is in progress, so that a run can resume from the state."""
+        self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
     @property

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 LOOK_SECONDS = 1.0
-START_SECONDS = 600.0
-"""Minimum seconds until the first progress: a machine may have to be booted for the actors."""
+START_SECONDS = 600.0  # Minimum seconds until the first progress: a machine may have to be booted for the actors
 OBEY_SECONDS = 8.0
 """Seconds in which a stop request must end the training loop; container runtimes send SIGKILL after 10 s."""
 CALLS = {"step_into": "step", "reset_into": "reset", "check": "reset or step", "make_batch": "its constructor"}
 """Functions of engram.envs that call an environment, and the called methods."""
 BASE = Path(__file__).parents[2] / "base"
-FAILED = 3
-"""Exit code of a run that an external cause has ended, so that --restarts resumes it."""
+FAILED = 3  # Exit code of a run that an external cause has ended, so that --restarts resumes it
 
 
 class Start:

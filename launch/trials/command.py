@@ -23,8 +23,7 @@ from .plan import Plan, base_config, has_plan, new_folder, read_plan, write_plan
 from .summary import summary
 from .trial import METRIC, TrialRun
 
-PASSED_ON = ("--restarts",)
-"""Flags of `rl-train` that are not settings and are forwarded to every run."""
+PASSED_ON = ("--restarts",)  # Flags of `rl-train` that are not settings and are forwarded to every run
 
 
 def trains_several(arguments: Sequence[str]) -> bool:

@@ -27,20 +27,17 @@ from ..run.settings.plain import to_dict
 from ..run.trained import run_config
 
 PLAN = "trials.toml"
-_SAMPLING = 0x5EED
-"""Key of the random streams for sampled settings."""
+_SAMPLING = 0x5EED  # Key of the random streams for sampled settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The runs of a directory."""
 
-    seeds: tuple[int, ...]
-    """Seeds of the runs; the first one also seeds the sampled settings."""
+    seeds: tuple[int, ...]  # Seeds of the runs; the first one also seeds the sampled settings
     sweep: tuple[str, ...] = ()
     """Search space, such as learner.lr=loguniform(1e-4,1e-2); without one there is a single trial."""
-    trials: int = 1
-    """Samples of the search space."""
+    trials: int = 1  # Samples of the search space
 
     def __post_init__(self) -> None:
         for seed in self.seeds:

@@ -8,8 +8,7 @@ from ..metrics.rows import final_value, read_log, series, table_of
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
 
-METRIC = "episode/return"
-"""Metric by which trials are sorted."""
+METRIC = "episode/return"  # Metric by which trials are sorted
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +17,8 @@ class TrialRun(Job):
 
     trial: int
     seed: int
-    config: RunConfig
-    """Configuration for resuming the run."""
-    flags: tuple[str, ...] = ()
-    """Flags of `rl-train --resume`."""
+    config: RunConfig  # Configuration for resuming the run
+    flags: tuple[str, ...] = ()  # Flags of `rl-train --resume`
 
     @property
     def total_steps(self) -> int:

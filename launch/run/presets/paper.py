@@ -5,8 +5,7 @@ Sources: the four papers and their released code, named per entry; unspecified v
 
 from typing import Any
 
-Preset = dict[str, Any]
-"""Values that differ from the defaults, in the shape of RunConfig."""
+Preset = dict[str, Any]  # Values that differ from the defaults, in the shape of RunConfig
 
 
 def core(**options: Any) -> Preset:
