@@ -76,11 +76,7 @@ def dry_run(arguments: Sequence[str]) -> int:
 
 
 def run_training(
-    config: "RunConfig",
-    directory: "RunDirectory | None",
-    stop: StopFlag,
-    trust: bool = False,
-    changed: str = "",
+    config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False, changed: str = ""
 ) -> int:
     """Prepare this process and train in it; returns the exit code."""
     from ...agents.process import prepare_process

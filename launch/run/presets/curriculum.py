@@ -11,10 +11,7 @@ from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "unroll_length": 80,
     "agent": RMC_PPO["agent"]
-    | {
-        "torso": {"conv_channels": (32, 32), "symbol_size": 16, "normalize_observations": True},
-        "prediction_size": 128,
-    },
+    | {"torso": {"conv_channels": (32, 32), "symbol_size": 16, "normalize_observations": True}, "prediction_size": 128},
     "learner": RMC_PPO["learner"] | {"discount": 0.985, "entropy_cost": 0.015, "lr": 1e-3},
     "levels": {
         "curriculum": {

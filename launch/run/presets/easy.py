@@ -97,12 +97,7 @@ _EASY_CUED_CATCH: Preset = LP_RNN_PPO | {
 
 # Two lights that are on for 14 steps, reached in stages: one light first, then lights of three steps, then longer ones.
 _EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
-    "env_args": {
-        "sequence_length": 2,
-        "demo_light_on_frames": 14,
-        "demo_light_off_frames": 6,
-        "timeout_frames": 200,
-    },
+    "env_args": {"sequence_length": 2, "demo_light_on_frames": 14, "demo_light_off_frames": 6, "timeout_frames": 200},
     "learner": CENTERED_LP_RNN_PPO["learner"] | {"lr": 7e-4},
     "envs_per_update": 128,
     "envs_per_actor": 128,
@@ -123,10 +118,7 @@ _EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
 # included.
 _EASY_POPGYM: Preset = OTHERS | {
     "learner": OTHERS["learner"]
-    | {
-        "algorithm_args": OTHERS["learner"]["algorithm_args"] | {"clip": 0.2, "epochs": 4},
-        "lr_schedule": "linear",
-    },
+    | {"algorithm_args": OTHERS["learner"]["algorithm_args"] | {"clip": 0.2, "epochs": 4}, "lr_schedule": "linear"},
     "log_every": 20_000,
 }
 

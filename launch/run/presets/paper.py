@@ -102,12 +102,7 @@ OTHERS: Preset = {
     "unroll_length": 64,
     "envs_per_actor": 16,
     "agent": {
-        "torso": {
-            "embedding_size": 128,
-            "symbol_size": 16,
-            "balance_symbols": True,
-            "normalize_observations": True,
-        },
+        "torso": {"embedding_size": 128, "symbol_size": 16, "balance_symbols": True, "normalize_observations": True},
         "previous_action": True,
         "policy_scale": 0.01,
         "normalize_returns": True,
