@@ -65,10 +65,8 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
 
 @contextlib.contextmanager
 def when_compiling(say: Callable[[], None]) -> Generator[None]:
-    """Call `say` once if this process begins to compile a function inside the `with` statement.
-
-    Compiled code loaded from disk does not count.
-    """
+    """Call `say` once if this process begins to compile a function inside the `with` statement. Compiled code loaded
+    from disk does not count."""
 
     class Once(event.Listener):
         called = False
@@ -127,10 +125,8 @@ def _private_cache() -> Generator[None]:
 
 
 def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:
-    """Run `access` to compiled code on disk; on failure (full, read-only or damaged disk) load and save nothing.
-
-    Files of an earlier version may name types that no longer exist; newly compiled code replaces them.
-    """
+    """Run `access` to compiled code on disk; on failure (full, read-only or damaged disk) load and save nothing. Files
+    of an earlier version may name types that no longer exist; newly compiled code replaces them."""
 
     def attempt(*arguments: Any) -> Any:
         try:

@@ -122,11 +122,8 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End this process without Ray's clean-up, which could block forever.
-
-    The orphan clean-up ends its child processes. Killing them here first would alert Ray's threads in this process,
-    which might end it with another exit code.
-    """
+    """End this process without Ray's clean-up, which could block forever. The orphan clean-up ends its child processes.
+    Killing them here first would alert Ray's threads in this process, which might end it with another exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

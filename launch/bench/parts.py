@@ -70,10 +70,8 @@ def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, W
 
 
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
-    """Seconds per environment step of each kind of work, measured in `slices` turns of `seconds / slices` each.
-
-    In turns, other load slows all of them equally. The first call of each is not counted.
-    """
+    """Seconds per environment step of each kind of work, measured in `slices` turns of `seconds / slices` each. In
+    turns, other load slows all of them equally. The first call of each is not counted."""
     for do in work.values():
         do()
     wall, steps = dict.fromkeys(work, 0.0), dict.fromkeys(work, 0.0)

@@ -118,9 +118,7 @@ def state_travels(probe: Probe) -> str:
 
 def gradients_in_memory_order(probe: Probe) -> str:
     """Gradients are assigned in the memory layout of their parameters: one step of fused Adam equals one of plain Adam.
-
-    The fused kernel reads weights and gradients as flat memory, so that other strides would pair other elements.
-    """
+    The fused kernel reads weights and gradients as flat memory, so that other strides would pair other elements."""
     core = probe.make()  # the original: a deepcopy of a parameter with gaps has none
     plain = copy.deepcopy(core)
     one = by_unroll(core, probe.inputs.float(), probe.reset, core.initial_state(ENVS))

@@ -76,10 +76,8 @@ def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
 
 
 def start_private(num_cpus: int) -> None:
-    """Start Ray on this machine only; the actors inherit environment variables from its processes.
-
-    Raises EngramError if a limit leaves its processes too little address space.
-    """
+    """Start Ray on this machine only; the actors inherit environment variables from its processes. Raises EngramError
+    if a limit leaves its processes too little address space."""
     for limit in address_space():
         refuse(
             limit.total < ADDRESS_SPACE,
@@ -142,10 +140,8 @@ def hide_token() -> None:
 
 
 def private_folder() -> Path:
-    """Folder for sockets and logs of this user's private Rays; no other user can read or write it.
-
-    Raises EngramError if another user has a folder of that name, or it cannot be created.
-    """
+    """Folder for sockets and logs of this user's private Rays; no other user can read or write it. Raises EngramError
+    if another user has a folder of that name, or it cannot be created."""
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
@@ -198,10 +194,8 @@ class _Job(JobConfig):
 
 
 def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
-    """CPUs that a private Ray declares, so that actors share too few CPUs rather than wait forever.
-
-    Ray starts as many workers at once. Without a number of actors it declares the CPUs of this machine.
-    """
+    """CPUs that a private Ray declares, so that actors share too few CPUs rather than wait forever. Ray starts as many
+    workers at once. Without a number of actors it declares the CPUs of this machine."""
     actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
     return actors + num_learners - 1  # the first learner is not a Ray process
 
@@ -244,9 +238,7 @@ def _prepare() -> None:
 
 def _join(address: str) -> None:
     """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
-
-    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster answers there now.
-    """
+    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster answers there now."""
     resolved = address
     if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, also a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)

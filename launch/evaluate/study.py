@@ -134,10 +134,8 @@ _COLUMNS = {"steps": "step", "values": "accuracy", "reference": "chance"}
 def intervention_study(
     make: Make, text: str, *, episodes: int, batch: int, sweep: bool, every: int, seed: int
 ) -> Study:
-    """The effects of an intervention at its step, or with `sweep` also at every `every`-th step after it.
-
-    Raises EngramError for an intervention that the core does not support.
-    """
+    """The effects of an intervention at its step, or with `sweep` also at every `every`-th step after it. Raises
+    EngramError for an intervention that the core does not support."""
     with user_errors("--intervene"):
         what = parsed(text)
         without = play_all(make, episodes, batch, None, seed)

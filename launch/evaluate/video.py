@@ -18,10 +18,8 @@ TAG = "eval/video"
 
 
 class Camera:
-    """Films one evaluation episode of the newest weights between two updates, in a separate environment.
-
-    The levels depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is cut.
-    """
+    """Films one evaluation episode of the newest weights between two updates, in a separate environment. The levels
+    depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is cut."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):

@@ -79,10 +79,8 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has this one's settings, independent of the arguments; a preset's values may change.
-
-    Old documents contain the command only.
-    """
+    """Whether a recorded curve has this one's settings, independent of the arguments; a preset's values may change. Old
+    documents contain the command only."""
     settings = entry.get("settings")
     return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
 
@@ -98,10 +96,8 @@ def _settings(curve: Curve) -> dict[str, Any]:
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """By curve: the mean over seeds of the evaluations and the number of seeds; without unfinished curves.
-
-    In a figure with tasks: by core, the interquartile mean of its scores and their number.
-    """
+    """By curve: the mean over seeds of the evaluations and the number of seeds; without unfinished curves. In a figure
+    with tasks: by core, the interquartile mean of its scores and their number."""
     if any("task" in curve for curve in document["curves"].values()):
         scores = tasks.scores(document)
         return {core: (mean.value, sum(map(len, scores[core].values()))) for core, mean in tasks.ranking(scores)}

@@ -104,9 +104,7 @@ class FigureRun(Job):
 
     def complete(self) -> None:
         """Evaluate the newest weights, for a population those of its best member, on new levels, and save the result.
-
-        For a run with `--eval-every`, evaluate the weights that were best in its evaluations, on other levels.
-        """
+        For a run with `--eval-every`, evaluate the weights that were best in its evaluations, on other levels."""
         raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
         arguments += ["--checkpoint", "best" if self._has_best() else str(step)]

@@ -171,11 +171,8 @@ class Accumulator:
         self._ended: set[int] = set()  # Environments that have ended one since then
 
     def settled(self) -> Settled | None:
-        """The mean return of the window, if it can be compared with another.
-
-        None before the window is full of episodes that began after all environments did, and before every environment
-        has ended one.
-        """
+        """The mean return of the window, if it can be compared with another. None before the window is full of episodes
+        that began after all environments did, and before every environment has ended one."""
         full = self._window.maxlen
         assert full is not None
         if self._begun < full or len(self._ended) < self.num_actors * self._envs_per_actor:

@@ -120,11 +120,8 @@ class Member:
             self._next = batch
 
     def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Record the update that the learner has just made.
-
-        Its metrics, those of `others` and the settings actually used go to the next row. On a separate device
-        the learner is still computing.
-        """
+        """Record the update that the learner has just made. Its metrics, those of `others` and the settings actually
+        used go to the next row. On a separate device the learner is still computing."""
         while self.team and self.team.seconds:
             self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()

@@ -32,11 +32,8 @@ def size(lineage: Lineage) -> tuple[int, int]:
 
 
 def picture(lineage: Lineage) -> bytes:
-    """The plot as a PNG of `size`.
-
-    Thick lines are weights from which current ones descend, thin ones were replaced later; arrows are copies.
-    The black line is the descent of the currently best member.
-    """
+    """The plot as a PNG of `size`. Thick lines are weights from which current ones descend, thin ones were replaced
+    later; arrows are copies. The black line is the descent of the currently best member."""
     width, height = size(lineage)
     figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()

@@ -38,10 +38,8 @@ Config = TypeVar("Config")
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code.
-
-    An unhandled Ctrl-C exits with 130. The working directory is searched for `module:Class`.
-    """
+    """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code. An unhandled Ctrl-C
+    exits with 130. The working directory is searched for `module:Class`."""
     argv = sys.argv[1:] if arguments is None else list(arguments)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code prints the Python line
@@ -73,10 +71,8 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """A console for tables: as wide as the terminal, or as the tables if the output is not a terminal.
-
-    Brackets are not markup: file names and messages of other libraries contain them.
-    """
+    """A console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets are not
+    markup: file names and messages of other libraries contain them."""
     console = Console(highlight=False, markup=False)
     wide = console.is_terminal or "COLUMNS" in os.environ
     return console if wide else Console(highlight=False, markup=False, width=WIDE)
@@ -133,10 +129,8 @@ def parse(
 
 
 def _wrapped(text: str) -> str:
-    """Wrap paragraphs to the terminal's width, at most 100 columns; tables keep their lines.
-
-    Every line begins with a space, since tyro joins lines that begin with a letter.
-    """
+    """Wrap paragraphs to the terminal's width, at most 100 columns; tables keep their lines. Every line begins with a
+    space, since tyro joins lines that begin with a letter."""
     width = min(100, shutil.get_terminal_size().columns) - 2
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
@@ -227,10 +221,8 @@ Path = tuple[str, ...]  # Names of nested fields, from the configuration to a fi
 
 
 def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
-    """Paths of the settings of a configuration dataclass, by the names that users write.
-
-    Parts annotated with OmitArgPrefixes add no prefix to their settings.
-    """
+    """Paths of the settings of a configuration dataclass, by the names that users write. Parts annotated with
+    OmitArgPrefixes add no prefix to their settings."""
     paths: dict[str, Path] = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint

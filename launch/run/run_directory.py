@@ -40,10 +40,8 @@ _SHOWN_DIFFERENCES = 3
 
 
 class RunDirectory:
-    """Directory of a run, made by `create` or `open`. Call `close`, or use it in a `with` statement.
-
-    The lock belongs to the process: `close` or the end of the process releases it.
-    """
+    """Directory of a run, made by `create` or `open`. Call `close`, or use it in a `with` statement. The lock belongs
+    to the process: `close` or the end of the process releases it."""
 
     def __init__(self, path: Path) -> None:
         with user_errors(f"run directory {str(path)!a} needs another name, in UTF-8"):

@@ -37,10 +37,8 @@ class Best(NamedTuple):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in a checkpoint; `best` is a Best or None.
-
-    Raises CheckpointError if the checkpoint is damaged or is not the state of a run.
-    """
+    """The state in a checkpoint; `best` is a Best or None. Raises CheckpointError if the checkpoint is damaged or is
+    not the state of a run."""
     state = checkpoints.load(path)
     try:
         state["best"] = state["best"] and Best(*state["best"])

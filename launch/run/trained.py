@@ -66,9 +66,7 @@ class Trained(NamedTuple):
 
 def open_run(path: str, checkpoint: str) -> Trained:
     """The run at `path` and the checkpoint selected by `--checkpoint`, `zoo:NAME`, or the folder or URL of a card.
-
-    Raises EngramError.
-    """
+    Raises EngramError."""
     if path.startswith(zoo.PREFIX) or is_card(path):
         return _open_card(path)
     run = RunDirectory.open(path, lock=False)
@@ -157,9 +155,7 @@ def evaluation_seed(seed: int) -> int:
 
 def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFactory:
     """Environments of an evaluation: those of training with `evaluation_args` of the environment, then `env_args`.
-
-    Raises EngramError if the environment cannot be made.
-    """
+    Raises EngramError if the environment cannot be made."""
     factory = trained.factory()
     changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
     return replace(factory, imitate="", env_args=trained.env_args | changed | env_args)
@@ -183,10 +179,8 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
 
 
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
-    """Environments for an evaluation of `episodes` episodes; one per level if each environment keeps its level.
-
-    Raises EngramError if the environment cannot be made.
-    """
+    """Environments for an evaluation of `episodes` episodes; one per level if each environment keeps its level. Raises
+    EngramError if the environment cannot be made."""
     batch = _one_environment(factory)
     return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
 
@@ -209,10 +203,8 @@ def make_actor(
     unroll_length: int,
     first_index: int = 0,
 ) -> Actor:
-    """An actor with these weights on separate levels; the caller closes it.
-
-    Raises EngramError if the weights do not fit the environment.
-    """
+    """An actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do not
+    fit the environment."""
     with ExitStack() as files:
         with user_errors():
             batch: Any = factory.make_batch(first_index, num_envs)

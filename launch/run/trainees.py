@@ -43,10 +43,8 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    """Load the weights of `--start-from` at `path` into a network. Raises EngramError if they do not fit.
-
-    The prediction head, which acting does not use, keeps its initial weights unless both have the same one.
-    """
+    """Load the weights of `--start-from` at `path` into a network. Raises EngramError if they do not fit. The
+    prediction head, which acting does not use, keeps its initial weights unless both have the same one."""
     own = network.state_dict()
     predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]
     if any(_shape(weights, name) != _shape(own, name) for name in predicting):

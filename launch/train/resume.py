@@ -62,10 +62,8 @@ def resumed_config(
 
 
 def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:
-    """The state in the newest intact checkpoint of this run; None if the run has not written any.
-
-    Warnings name the skipped ones. Raises EngramError if all checkpoints are skipped.
-    """
+    """The state in the newest intact checkpoint of this run; None if the run has not written any. Warnings name the
+    skipped ones. Raises EngramError if all checkpoints are skipped."""
     for path, state in saved.readable(directory.checkpoints):
         if why := _foreign(state, config):
             _log.warning("skipped a foreign checkpoint: %s %s", path, why)

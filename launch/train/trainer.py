@@ -102,10 +102,8 @@ class Trainer:
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
-        """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint.
-
-        The time limit counts from the first update: starting actors and compiling environments are not part of it.
-        """
+        """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint. The time
+        limit counts from the first update: starting actors and compiling environments are not part of it."""
         deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
             self._publish(member)
@@ -170,10 +168,8 @@ class Trainer:
             self._stop.reason = self._stop.reason or reason
 
     def _look(self, member: Member, before: int) -> None:
-        """Evaluate a member and record its recurrent state if either is due; a requested stop ends both.
-
-        The lock is free: the state can be saved, and environments may be slow or hang.
-        """
+        """Evaluate a member and record its recurrent state if either is due; a requested stop ends both. The lock is
+        free: the state can be saved, and environments may be slow or hang."""
         for look in self._looks:
             if not self._stop.reason:
                 try:

@@ -50,10 +50,8 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
 
 
 def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterator[tuple[str, Any]]:
-    """All settings of a configuration, a dataclass or nested dicts, as (dotted name, value).
-
-    With `whole` a free dict of a dataclass, such as `env_args`, is one value.
-    """
+    """All settings of a configuration, a dataclass or nested dicts, as (dotted name, value). With `whole` a free dict
+    of a dataclass, such as `env_args`, is one value."""
     items = config if isinstance(config, dict) else {each.name: getattr(config, each.name) for each in fields(config)}
     for key, value in items.items():
         if is_dataclass(value) or (isinstance(value, dict) and not whole):
